@@ -1,0 +1,6 @@
+"""Settings: one frozen schema for flags, `TOKENSPEED_*`, YAML and the generated reference page."""
+
+from tokenspeed.config.load import load_config
+from tokenspeed.config.schema import ServeConfig
+
+__all__ = ["ServeConfig", "load_config"]

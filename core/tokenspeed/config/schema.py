@@ -1,0 +1,91 @@
+"""Every setting, once: name, type, default, meaning, unit and why that default.
+
+Flags, environment variables, YAML keys and `docs/settings.md` are derived from these fields.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+
+def setting(default: Any, help: str, *, choices: tuple[str, ...] = (), metavar: str = "") -> Any:
+    """Declare one setting; `help` states meaning, unit and the reason for the default."""
+    metadata = {"help": help, "choices": choices, "metavar": metavar}
+    if isinstance(default, (list, dict)):
+        return field(default_factory=lambda: type(default)(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """Settings of one engine: model, plugins, memory, scheduling."""
+
+    model: str = setting(
+        "", "Hugging Face folder or .gguf file; empty: SmolLM2-135M-Instruct", metavar="MODEL"
+    )
+    served_model_name: str = setting("", "name in the API; empty: the folder's or file's name")
+    plugins: tuple[str, ...] = setting(
+        ("auto",),
+        "plugin ids to load, comma separated: exactly these plus reference; auto: every "
+        "first-party plugin whose device is found",
+    )
+    plugin_config: tuple[str, ...] = setting((), "PLUGIN.KEY=VALUE, comma separated")
+    attention: str = setting("auto", "pin the attention backend: PLUGIN/NAME")
+    sampler: str = setting("auto", "pin the sampler: PLUGIN/NAME")
+    fallback: str = setting(
+        "warn",
+        "what a fallback to a slower band does for automatic choices; pins always fail",
+        choices=("error", "warn", "allow"),
+    )
+    device: str = setting("auto", "device kind; auto: the best that a loaded plugin finds")
+    dtype: str = setting(
+        "auto",
+        "activation and weight dtype; auto: float32 on cpu (bfloat16 prefill is 6x slower there), "
+        "else the checkpoint's",
+        choices=("auto", "float32", "bfloat16", "float16"),
+    )
+    weights: str = setting(
+        "auto",
+        "packed keeps low-bit weights packed (faster decode, needs a kernel for the packing), "
+        "dense expands them to dtype (the checkpoint's exact values); auto: dense",
+        choices=("auto", "dense", "packed"),
+    )
+    block_tokens: int = setting(
+        128, "tokens per logical KV block; a power of two >= 16; larger hashes less, wastes more"
+    )
+    kv_gib: float = setting(
+        0.0, "KV cache size, GiB; 0: what max_context x 4 needs, at most 40 % of free memory"
+    )
+    max_context_tokens: int = setting(0, "longest prompt + output, tokens; 0: the model's own")
+    max_running: int = setting(64, "requests that run at once; each needs a slot")
+    max_waiting: int = setting(4096, "requests that may queue before 429 is answered")
+    max_step_tokens: int = setting(
+        0, "query tokens per step; 0: 512 on cpu, 8192 elsewhere; smaller smooths decode latency"
+    )
+    depth: int = setting(
+        0, "plans in flight before the first commit: 0 or 1; cpu gains nothing from 1"
+    )
+    prefix_cache: bool = setting(True, "reuse KV blocks of equal prefixes")
+    threads: int = setting(0, "CPU threads for kernels; 0: all cores")
+    deterministic: bool = setting(False, "choose only kernels that do not depend on the batch")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeConfig(EngineConfig):
+    """Settings of `tokenspeed serve`: an engine behind HTTP."""
+
+    host: str = setting("127.0.0.1", "address to listen on")
+    port: int = setting(8000, "TCP port; 0 takes a free one and prints it")
+    api_workers: int = setting(1, "API processes that share the port")
+    api_key: str = setting("", "clients must send it as a bearer token; empty: open")
+    keep_alive_s: float = setting(
+        10.0, "seconds between comment lines on a silent stream; proxies cut at 30 to 60"
+    )
+    max_body_mib: int = setting(64, "largest request body, MiB; 1M tokens are about 5 MiB")
+    log_level: str = setting("info", "log level", choices=("debug", "info", "warning", "error"))
+
+
+def settings_of(schema: type) -> dict[str, Any]:
+    """Return the dataclass fields of a schema by name, in order."""
+    return {item.name: item for item in fields(schema)}

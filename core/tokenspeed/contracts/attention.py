@@ -1,0 +1,73 @@
+"""Attention slot: a backend that writes K/V into the paged cache and attends to it.
+
+Legend: T query tokens of the step, R rows, N query heads, K kv heads, H head dim, M blocks per row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class KVView:
+    """One layer's keys and values in the arena; strided views, nothing is copied.
+
+    Args:
+        k: (num_blocks, num_kv_heads, block_tokens, head_dim), device; written in place.
+        v: the same shape for values.
+    """
+
+    k: torch.Tensor
+    v: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionBatch:
+    """One step's rows as the backend of one cache group sees them. Host arrays are views.
+
+    Args:
+        query_start: (R + 1,) int32 host.
+        context_tokens: (R,) int32 host; tokens in the cache before this step.
+        num_decode_rows: rows [0, num_decode_rows) have one query token each.
+        block_tables: (R, M) int32 host; logical block ids, SENTINEL_BLOCK where unused.
+        block_tokens: tokens per logical block.
+        positions_T: (T,) int64 device; position of each query token.
+    """
+
+    query_start: NDArray[np.int32]
+    context_tokens: NDArray[np.int32]
+    num_decode_rows: int
+    block_tables: NDArray[np.int32]
+    block_tokens: int
+    positions_T: torch.Tensor
+
+
+class AttentionBackend(Protocol):
+    """Required: plan, write, attend. One instance serves all layers of a cache group."""
+
+    def plan(self, batch: AttentionBatch) -> object:
+        """Prepare one step's metadata; the result is passed to `write` and `attend` unchanged."""
+        ...
+
+    def write(self, k_TKH: torch.Tensor, v_TKH: torch.Tensor, kv: KVView, metadata: object) -> None:
+        """Store the step's keys and values at their positions; offsets are 64-bit."""
+        ...
+
+    def attend(
+        self, q_TNH: torch.Tensor, kv: KVView, metadata: object, *, scale: float
+    ) -> torch.Tensor:
+        """Attend causally to each row's cache, the step's own tokens included.
+
+        Args:
+            q_TNH: (T, N, H) device, contiguous; N is a multiple of K.
+            scale: multiplies q.k before softmax.
+        Returns:
+            (T, N, H), dtype and device of q.
+        """
+        ...

@@ -1,0 +1,60 @@
+"""Device slot: what the runtime needs from an accelerator. A device kind is not a torch device
+type: it may map to `cpu`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import torch
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFacts:
+    """What a probe learned, without importing torch.
+
+    Args:
+        kind: device kind such as "cpu"; selection compares it with the kinds a plugin names.
+        name: human-readable model.
+        arch: feature name such as "x86_64"; compared only by the device plugin itself.
+        count: devices of this kind on this machine.
+        memory_bytes: of one device.
+        traits: further facts by trait name (see `contracts/capability.py`).
+    """
+
+    kind: str
+    name: str
+    arch: str
+    count: int
+    memory_bytes: int
+    traits: Mapping[str, object] = field(default_factory=dict)
+
+
+class DeviceRuntime(Protocol):
+    """Required: everything here. Optional, declared in `features`: "streams", "graphs", "pinned"."""
+
+    facts: DeviceFacts
+    features: frozenset[str]
+
+    def torch_device(self) -> torch.device:
+        """Return the torch device that tensors of this runtime live on."""
+        ...
+
+    def free_memory_bytes(self) -> int:
+        """Return bytes that can still be allocated, now."""
+        ...
+
+    def allocate_arena(self, num_bytes: int) -> torch.Tensor:
+        """Allocate the KV arena: (num_bytes,) uint8, zeroed or lazily zero, aligned to 4 KiB.
+
+        Raises:
+            CapacityError: it does not fit; the message names both sizes.
+        """
+        ...
+
+    def synchronize(self) -> None:
+        """Wait until all launched work is done."""
+        ...

@@ -1,0 +1,70 @@
+"""What the control plane hands to the execution plane for one step, and what comes back.
+
+`StepPlan` is implemented in C++ (`tokenspeed._core.StepPlan`): read-only zero-copy arrays owned by
+the plan. R rows, T query tokens. Rows [0, num_decode_rows) are decodes, the rest are prefill
+chunks. Everything is a delta against the executor's persistent tables, so a step costs what
+changed in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from tokenspeed.contracts.sampler import TokenLogprobs
+
+TOKEN_FROM_DEVICE = -1
+"""In `token_ids`: the token that the previous, uncommitted step samples for this row's slot."""
+
+SENTINEL_BLOCK = 0
+"""Block id that padded rows and unused block-table entries point to."""
+
+
+class StepPlan(Protocol):
+    """One step's work, as flat arrays."""
+
+    step_id: int
+    num_rows: int
+    num_decode_rows: int
+    num_tokens: int
+    request_ids: NDArray[np.int64]
+    """(R,) engine request ids."""
+    slots: NDArray[np.int32]
+    """(R,) persistent slot of each row's request, in [0, max_running)."""
+    query_start: NDArray[np.int32]
+    """(R + 1,) row r owns query tokens [query_start[r], query_start[r + 1])."""
+    context_tokens: NDArray[np.int32]
+    """(R,) tokens of the request already in the cache: the position of its first query token."""
+    output_index: NDArray[np.int32]
+    """(R,) index of the output token that this row samples; -1: it samples none (more prefill)."""
+    token_ids: NDArray[np.int32]
+    """(T,) query tokens; TOKEN_FROM_DEVICE where the value is still on the device."""
+    admitted: NDArray[np.int32]
+    """(A, 2) (row, slot) of requests whose slot starts with this step: reset the slot first."""
+    block_updates: NDArray[np.int32]
+    """(U, 4) (slot, group, index, block_id): block-table writes, applied before the step."""
+    copies: NDArray[np.int32]
+    """(C, 4) (group, source block, target block, num_tokens): copied before the step's writes."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What one executed step produced, row for row with its plan.
+
+    Args:
+        step_id: of the plan.
+        tokens: (R,) int32 host; sampled token, -1 for rows that sampled none.
+        failed: (R,) bool host or None; rows whose logits were NaN or Inf. They fail alone.
+        logprobs: one entry per row that asked, None elsewhere.
+        prompt_logprobs: (row, logprobs of the prompt tokens this chunk scored) for rows that asked.
+    """
+
+    step_id: int
+    tokens: NDArray[np.int32]
+    failed: NDArray[np.bool_] | None = None
+    logprobs: tuple[TokenLogprobs | None, ...] | None = None
+    prompt_logprobs: tuple[tuple[int, tuple[TokenLogprobs, ...]], ...] = ()

@@ -1,0 +1,158 @@
+"""Messages between API processes and the engine: msgspec structs, msgpack on the wire.
+
+Token ids travel as little-endian int32 bytes: a list of 65k Python ints costs 240 us to cross,
+a buffer under 1 us. `WIRE_VERSION` is compared in Hello and Welcome.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from tokenspeed.contracts.sampler import TokenLogprobs
+from tokenspeed.sampling.params import SamplingParams
+
+WIRE_VERSION = 1
+
+
+class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What an API process must know of the served model."""
+
+    name: str
+    path: str
+    architecture: str
+    vocab_size: int
+    max_context_tokens: int
+    max_prompt_tokens: int
+    """Longest prompt that can ever fit beside one output token."""
+    eos_token_ids: tuple[int, ...]
+
+
+# ---- API process -> engine
+
+
+class Hello(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """First message of an API process, repeated as a heartbeat every second."""
+
+    wire_version: int
+    seen_epoch: int
+    """Epoch of the last Welcome; 0: none yet."""
+
+
+class Submit(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """A new or resumed request.
+
+    Args:
+        request_id: unique over all API processes and restarts.
+        epoch: engine epoch it is meant for; an engine of another epoch drops it.
+        prompt_ids: int32 little-endian bytes.
+        output_ids: tokens already sent to the client (resume); int32 bytes.
+        params: `seed` is set; the front end gives one to requests without.
+        stop_token_ids: all ids that end the output: eos unless ignored, and the request's own.
+        priority: higher runs first.
+        salt: cache namespace; b"" is the shared one.
+        timeout_s: seconds from arrival to the end of the request; None: none.
+    """
+
+    request_id: str
+    epoch: int
+    prompt_ids: bytes
+    output_ids: bytes = b""
+    params: SamplingParams
+    stop_token_ids: tuple[int, ...]
+    priority: int = 0
+    salt: bytes = b""
+    timeout_s: float | None = None
+
+
+class Abort(msgspec.Struct, frozen=True, tag=True):
+    """The client went away, or the front end gives up: free everything now."""
+
+    request_id: str
+
+
+class Stop(msgspec.Struct, frozen=True, tag=True):
+    """A stop string was found: end the request as finished; its cache stays matchable."""
+
+    request_id: str
+
+
+ToEngine = Hello | Submit | Abort | Stop
+
+
+# ---- engine -> API process
+
+
+class Welcome(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Answer to a Hello of another epoch: the engine is ready.
+
+    Args:
+        epoch: counts engine starts, from 1; a change means all earlier requests are gone.
+        suspects: requests that were in an uncommitted step when the last engine died. They are
+            resubmitted last, one at a time; one that is a suspect twice fails.
+    """
+
+    wire_version: int
+    epoch: int
+    model: ModelInfo
+    suspects: tuple[str, ...] = ()
+    plan_digest: str = ""
+
+
+class Delta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one step brought for one request.
+
+    Args:
+        tokens: newly committed token ids, in order.
+        cached_tokens: prompt tokens taken from the cache; set in the first delta, else -1.
+        finish_reason: None while it goes on; "stop", "length", "abort", "timeout" or "error".
+        error: text for the client when finish_reason is "error".
+    """
+
+    request_id: str
+    tokens: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] | None = None
+    prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
+    cached_tokens: int = -1
+    finish_reason: str | None = None
+    error: str | None = None
+
+
+class TokensOut(msgspec.Struct, frozen=True, tag=True):
+    """All deltas of one step for one API process."""
+
+    deltas: tuple[Delta, ...]
+
+
+class Refused(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """A Submit that was not taken; `kind` names a class of `errors.py`."""
+
+    request_id: str
+    kind: str
+    message: str
+    param: str | None = None
+    code: str | None = None
+    retry_after_s: int | None = None
+
+
+class EngineStats(msgspec.Struct, frozen=True, tag=True, kw_only=True, omit_defaults=True):
+    """Counters and gauges for /metrics and /health, sent about once a second and when idle."""
+
+    epoch: int
+    steps: int = 0
+    running: int = 0
+    waiting: int = 0
+    blocks_total: int = 0
+    blocks_used: int = 0
+    """Blocks held by live requests; cached blocks that can be evicted do not count."""
+    blocks_cached: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    retractions: int = 0
+    hook_calls_after_freeze: int = 0
+    step_us_p50: float = 0.0
+    overhead_us_p50: float = 0.0
+    """Median control and event-loop time per step, the model's own time excluded."""
+
+
+FromEngine = Welcome | TokensOut | Refused | EngineStats

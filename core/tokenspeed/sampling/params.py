@@ -1,0 +1,92 @@
+"""The sampling parameters of one request. No torch here: API processes use it too."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from tokenspeed.errors import RequestError
+
+MAX_LOGPROBS = 20
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How to choose tokens and when to stop.
+
+    Args:
+        temperature: 0 is greedy.
+        top_k: keep the k most likely; 0 keeps all.
+        top_p: keep the smallest set whose probability reaches p, in (0, 1].
+        min_p: drop tokens below min_p times the best one's probability, in [0, 1].
+        seed: any 64-bit integer; None: the engine gives one.
+        repetition_penalty: > 1 discourages tokens of prompt and output; > 0.
+        frequency_penalty, presence_penalty: in [-2, 2], over the output.
+        logit_bias: token id -> value in [-100, 100] added to its logit.
+        max_tokens: output tokens at most; None: what fits into the context.
+        min_tokens: no stop before this many output tokens.
+        stop: strings that end the output; not part of it unless `include_stop_text`.
+        stop_token_ids: token ids that end the output.
+        ignore_eos: go on after the model's own end token.
+        logprobs: None, or how many top alternatives to return beside each sampled token (0..20).
+        prompt_logprobs: the same for prompt tokens; such a request computes its whole prompt.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int | None = None
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: dict[int, float] | None = None
+    max_tokens: int | None = None
+    min_tokens: int = 0
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    include_stop_text: bool = False
+    ignore_eos: bool = False
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+
+    def validate(self, vocab_size: int) -> None:
+        """Check every field's range.
+
+        Raises:
+            RequestError: names the field, the value and what is allowed.
+        """
+        _check_range("temperature", self.temperature, 0.0, 100.0)
+        _check_range("top_k", self.top_k, 0, 2**31 - 1)
+        _check_range("top_p", self.top_p, 0.0, 1.0, low_open=True)
+        _check_range("min_p", self.min_p, 0.0, 1.0)
+        _check_range("repetition_penalty", self.repetition_penalty, 0.0, 100.0, low_open=True)
+        _check_range("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        _check_range("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        if self.seed is not None:
+            _check_range("seed", self.seed, -(2**63), 2**63 - 1)
+        if self.max_tokens is not None:
+            _check_range("max_tokens", self.max_tokens, 1, 2**31 - 1)
+        _check_range("min_tokens", self.min_tokens, 0, self.max_tokens or 2**31 - 1)
+        for name, count in (("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)):
+            if count is not None:
+                _check_range(name, count, 0, MAX_LOGPROBS)
+        for text in self.stop:
+            if not text:
+                raise RequestError("stop: an empty string; give non-empty strings", param="stop")
+        for token_id in self.stop_token_ids:
+            _check_range("stop_token_ids", token_id, 0, vocab_size - 1)
+        for token_id, value in (self.logit_bias or {}).items():
+            _check_range("logit_bias", token_id, 0, vocab_size - 1)
+            _check_range("logit_bias", value, -100.0, 100.0)
+
+
+def _check_range(
+    name: str, value: float, low: float, high: float, *, low_open: bool = False
+) -> None:
+    too_low = value <= low if low_open else value < low
+    if too_low or value > high or not math.isfinite(value):
+        bracket = "(" if low_open else "["
+        raise RequestError(
+            f"{name} is {value}, allowed is {bracket}{low}, {high}]; change or omit it", param=name
+        )

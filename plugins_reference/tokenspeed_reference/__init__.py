@@ -1,0 +1,3 @@
+"""Plugin package."""
+
+plugin = object()

@@ -1,0 +1,5 @@
+#include "base/version.h"
+
+#include <gtest/gtest.h>
+
+TEST(VersionTest, IsNotEmpty) { EXPECT_STRNE(tokenspeed::kVersion, ""); }
