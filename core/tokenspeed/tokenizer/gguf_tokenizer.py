@@ -23,21 +23,11 @@ from tokenspeed.checkpoint.gguf import GgufHeader
 from tokenspeed.env import cache_dir
 from tokenspeed.errors import CheckpointError, ConfigError
 from tokenspeed.tokenizer.pieces import BYTE_OF_CHAR, SPM_SPACE, byte_level_spelling
+from tokenspeed.tokenizer.splits import SPLITS
 
 # Part of the cache key: raise it whenever the same header would be converted differently.
 CONVERSION = 1
 
-_CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-_WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
-_REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-
-# Pre-tokenizer name -> the regular expression that splits text; None is GPT-2's own.
-SPLITS: dict[str, str | None] = {
-    "default": None,
-    "llama-bpe": rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}{{1,3}}|{_REST}",
-    "qwen2": rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}|{_REST}",
-    "smollm": None,
-}
 _CONTROL, _USER_DEFINED = 3, 4
 _KEY = "tokenizer.ggml."
 _NAMED_TOKENS = {
