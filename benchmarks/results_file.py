@@ -49,7 +49,9 @@ def machine_name() -> str:
 def current_commit() -> str:
     """Return the short commit, with `+` when the tree has changes."""
     run = lambda *args: subprocess.run(args, capture_output=True, text=True).stdout.strip()  # noqa: E731
-    return run("git", "rev-parse", "--short", "HEAD") + ("+" if run("git", "diff", "--stat") else "")
+    return run("git", "rev-parse", "--short", "HEAD") + (
+        "+" if run("git", "diff", "--stat") else ""
+    )
 
 
 def merge_rows(rows: list[Row], versions: dict[str, str], machine: str | None = None) -> Path:
