@@ -48,10 +48,11 @@ def machine_name() -> str:
 
 def current_commit() -> str:
     """Return the short commit, with `+` when the tree has changes."""
-    run = lambda *args: subprocess.run(args, capture_output=True, text=True).stdout.strip()  # noqa: E731
-    return run("git", "rev-parse", "--short", "HEAD") + (
-        "+" if run("git", "diff", "--stat") else ""
+    commit, diff = (
+        subprocess.run(["git", *args], capture_output=True, text=True, check=False).stdout.strip()
+        for args in (["rev-parse", "--short", "HEAD"], ["diff", "--stat"])
     )
+    return commit + ("+" if diff else "")
 
 
 def merge_rows(rows: list[Row], versions: dict[str, str], machine: str | None = None) -> Path:

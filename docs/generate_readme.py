@@ -19,7 +19,7 @@ TREE_ROOTS = ("csrc", "core", "sdk", "plugins_reference", "plugins_nvidia", "plu
 
 def first_sentence(text: str) -> str:
     """Return the first sentence of a docstring or comment block, on one line."""
-    sentence = re.split(r"(?<=[.;:])\s", " ".join(text.split()), maxsplit=1)[0]
+    sentence = re.split(r"(?<=[.;])\s", " ".join(text.split()), maxsplit=1)[0]
     return sentence.rstrip(".;:")
 
 
@@ -44,8 +44,8 @@ def tree() -> str:
         ["git", "ls-files", *TREE_ROOTS], capture_output=True, text=True, cwd=ROOT, check=True
     ).stdout.split()
     lines, shown = [], set()
-    for name in sorted(n for n in listed if n.endswith((".py", ".h"))):
-        path = Path(name)
+    names = [Path(name) for name in listed if name.endswith((".py", ".h"))]
+    for path in sorted(names, key=lambda path: (str(path.parent), path.name)):
         folder = str(path.parent)
         if folder not in shown:
             shown.add(folder)
@@ -56,7 +56,7 @@ def tree() -> str:
             )
             lines.append(f"{folder}/".ljust(44) + (f"  {about}" if about else ""))
         if path.name != "__init__.py":
-            lines.append(f"  {path.name}".ljust(30) + f"  {describe(ROOT / name)}")
+            lines.append(f"  {path.name}".ljust(30) + f"  {describe(ROOT / path)}")
     return "```\n" + "\n".join(line.rstrip() for line in lines) + "\n```"
 
 
