@@ -19,7 +19,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-WORDS = "river stone cloud engine paper green seven window market garden signal bridge".split()
+WORDS = [
+    "river",
+    "stone",
+    "cloud",
+    "engine",
+    "paper",
+    "green",
+    "seven",
+    "window",
+    "market",
+    "garden",
+    "signal",
+    "bridge",
+]
 COMMAND = "make bench"
 
 
@@ -53,10 +66,16 @@ def server(model: Path) -> Iterator[tuple[str, float]]:
         process.wait(timeout=30)
 
 
+def served_name(url: str) -> str:
+    """Return the name under which the server offers its model."""
+    with urllib.request.urlopen(f"{url}/v1/models", timeout=10) as reply:
+        return json.load(reply)["data"][0]["id"]
+
+
 def chat(url: str, messages: list[dict], max_tokens: int) -> tuple[float, str, dict]:
     """Stream one chat answer; return (seconds to the first text, text, usage)."""
     body = {
-        "model": "SmolLM2-135M-Instruct",
+        "model": served_name(url),
         "messages": messages,
         "max_tokens": max_tokens,
         "temperature": 0,
@@ -65,7 +84,7 @@ def chat(url: str, messages: list[dict], max_tokens: int) -> tuple[float, str, d
     }
     request = urllib.request.Request(
         f"{url}/v1/chat/completions",
-        json.dumps({key: value for key, value in body.items() if key != "model"}).encode(),
+        json.dumps(body).encode(),
         {"Content-Type": "application/json"},
     )
     start, first, text, usage = time.perf_counter(), 0.0, "", {}
