@@ -24,9 +24,7 @@ class PagedAttention:
         Shard(ParallelGroup.ATTN_TP, 1), Replicate(), Shard(ParallelGroup.ATTN_TP, 1)
     )
 
-    def __init__(
-        self, context: ModelContext, *, layer: int, group: str, head_dim: int
-    ) -> None:
+    def __init__(self, context: ModelContext, *, layer: int, group: str, head_dim: int) -> None:
         self.layer = layer
         self.group = group
         self.scale = head_dim**-0.5

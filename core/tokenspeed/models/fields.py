@@ -97,9 +97,7 @@ def check_heads(num_heads: int, num_kv_heads: int, head_dim: int) -> None:
         )
 
 
-def _only(
-    config: Mapping[str, Any], name: str, allowed: tuple[str, ...], *, default: str
-) -> None:
+def _only(config: Mapping[str, Any], name: str, allowed: tuple[str, ...], *, default: str) -> None:
     value = config.get(name) or default
     if value not in allowed:
         raise _unsupported(name, value, " or ".join(allowed))
