@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StepInputs:
-    """What the model's forward takes."""
+    """What the model's forward takes: (T,) int64 ids on the device, and their context."""
 
-    token_ids_T: torch.Tensor
+    token_ids: torch.Tensor
     context: ForwardContext
 
 
@@ -100,11 +100,13 @@ class StepBatcher:
     def _plan_attention(self, plan: StepPlan, positions_T: torch.Tensor) -> Mapping[str, object]:
         longest_tokens = int((plan.context_tokens + np.diff(plan.query_start)).max())
         num_blocks = -(-longest_tokens // self._block_tokens)
+        # Copies: tensors over the plan's read-only arrays would warn, and outlive the plan.
+        query_start, context_tokens = plan.query_start.copy(), plan.context_tokens.copy()
         metadata = {}
         for (name, backend), table in zip(self._attention, self._tables, strict=True):
             batch = AttentionBatch(
-                query_start=plan.query_start,
-                context_tokens=plan.context_tokens,
+                query_start=query_start,
+                context_tokens=context_tokens,
                 num_decode_rows=plan.num_decode_rows,
                 block_tables=table[plan.slots, :num_blocks],
                 block_tokens=self._block_tokens,

@@ -121,7 +121,7 @@ class Executor:
         """Run one step; its results wait for `collect`. Steps run in the order launched."""
         self._admit(plan)
         inputs = self._batcher.build(plan, self._last_tokens_S)
-        hidden_TD = self._model.forward(inputs.token_ids_T, inputs.context)
+        hidden_TD = self._model.forward(inputs.token_ids, inputs.context)
         sampled_rows = np.flatnonzero(plan.output_index >= 0)
         launched = _Launched(
             step_id=plan.step_id,
