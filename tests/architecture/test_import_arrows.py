@@ -24,7 +24,7 @@ FREE = {"__init__", "builtin"}
 """Files at the top that meet every room by lazy names."""
 CORE = ROOT / "core" / "tokenspeed"
 MEETS_EXTENSION = {"scheduler", "kv"}
-OURS = ("tokenspeed", "tokenspeed_sdk", *(f"tokenspeed_{n}" for n in ("reference", "nvidia", "amd")))
+OURS = (
     "tokenspeed",
     "tokenspeed_sdk",
     "tokenspeed_reference",
