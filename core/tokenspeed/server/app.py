@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from tokenspeed.server.prompts import Prompt, PromptReader
     from tokenspeed.tokenizer.tokenizer import Tokenizer
 
+    Handler = Callable[[Request], Awaitable[Response]]
+
+
 @dataclass(frozen=True, slots=True)
 class ApiParts:
     """What the routes need; made by `api_process.py`."""

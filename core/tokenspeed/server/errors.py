@@ -60,9 +60,7 @@ def error_body(
     message: str, status: int, *, param: str | None = None, code: str | None = None
 ) -> dict[str, Any]:
     """Return the body that OpenAI clients parse."""
-    return {
-        "error": {"message": message, "type": _type_of(status), "param": param, "code": code}
-    }
+    return {"error": {"message": message, "type": _type_of(status), "param": param, "code": code}}
 
 
 def body_of(error: TokenSpeedError) -> dict[str, Any]:

@@ -105,9 +105,9 @@ def _model_path(model: str) -> str:
     """Return the model's path; without one, the default model's, fetched when it is missing."""
     if model:
         return model
-    from tokenspeed.checkpoint.default_model import default_model
+    from tokenspeed.checkpoint.default_model import fetch_default_model
 
-    return str(default_model())
+    return str(fetch_default_model())
 
 
 def _print_block(report: StartReport, url: str) -> None:

@@ -129,9 +129,7 @@ def _known_message(index: int, message: Any) -> Any:
         raise _unsupported(f"{place}.role", message["role"], "tools are")
     _refuse_parts(place, message.get("content"))
     names = frozenset(ChatMessage.model_fields)
-    return known_fields(
-        message, names, neutral=NEUTRAL_MESSAGE, inert={}, prefix=place + "."
-    )
+    return known_fields(message, names, neutral=NEUTRAL_MESSAGE, inert={}, prefix=place + ".")
 
 
 def _refuse_parts(place: str, content: Any) -> None:
@@ -157,9 +155,7 @@ def _request_error(error: pydantic.ValidationError) -> RequestError:
     if first["type"] == "missing":
         return RequestError(f"{param} is missing; it is required, add it", param=param)
     allowed = first["msg"][0].lower() + first["msg"][1:]
-    return RequestError(
-        f"{param} is {shorten(first['input'])}: {allowed}; change it", param=param
-    )
+    return RequestError(f"{param} is {shorten(first['input'])}: {allowed}; change it", param=param)
 
 
 _UNION_TAGS = frozenset({"str", "int", "list[str]", "list[int]", "list[list[int]]"})

@@ -95,19 +95,20 @@ class PromptReader:
 
     async def encode(self, text: str, *, add_special_tokens: bool) -> array[int]:
         """Encode plain text for /tokenize; an empty result is fine."""
-        return array("i", await self._encode(text, add_special_tokens=add_special_tokens))
+        return await self._encode(text, add_special_tokens=add_special_tokens)
 
     async def _one(self, item: str | list[int]) -> Prompt:
         if isinstance(item, str):
-            ids = await self._encode(item, add_special_tokens=True) if item else []
+            # "" is empty even where a tokenizer would put a token before it.
+            ids = await self._encode(item, add_special_tokens=True) if item else array("i")
             return Prompt(self._checked(ids, "prompt"), item)
         check_token_ids(item, self._model.vocab_size, "prompt")
-        return Prompt(self._checked(item, "prompt"), None)
+        return Prompt(self._checked(array("i", item), "prompt"), None)
 
-    async def _encode(self, text: str, *, add_special_tokens: bool) -> Sequence[int]:
+    async def _encode(self, text: str, *, add_special_tokens: bool) -> array[int]:
         return await self._cache.encode_async(text, add_special_tokens=add_special_tokens)
 
-    def _checked(self, ids: Sequence[int], param: str) -> array[int]:
+    def _checked(self, ids: array[int], param: str) -> array[int]:
         if not ids:
             raise RequestError(
                 f"{param} is empty: 0 tokens, at least 1 is needed; send some text", param=param
@@ -119,7 +120,7 @@ class PromptReader:
                 param=param,
                 code="context_length_exceeded",
             )
-        return array("i", ids)
+        return ids
 
 
 def split_prompts(prompt: Any) -> list[str] | list[list[int]]:

@@ -75,7 +75,10 @@ class CompletionLogprobs:
         Args:
             first_token_id: the prompt's first token, which has no logprob, when it is echoed.
         """
-        tokens, values, tops, offsets = [], [], [], []
+        tokens: list[str] = []
+        values: list[float | None] = []
+        tops: list[dict[str, float] | None] = []
+        offsets: list[int] = []
         if first_token_id is not None:
             tokens.append(self._tokenizer.token_text(first_token_id))
             values.append(None)
