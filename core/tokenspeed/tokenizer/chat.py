@@ -19,6 +19,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from tokenspeed.errors import ConfigError, RequestError
+from tokenspeed.tokenizer.tokenizer import Tokenizer
 
 Message = Mapping[str, Any]
 
@@ -51,6 +52,15 @@ class ChatTemplate:
                 f"{error.message}; a Jinja template was expected; correct chat_template.jinja"
             ) from error
         self._variables = dict(variables or {})
+
+    @staticmethod
+    def of(tokenizer: Tokenizer) -> ChatTemplate | None:
+        """Compile the model's own template; None when it has none."""
+        if tokenizer.chat_template is None:
+            return None
+        return ChatTemplate(
+            tokenizer.chat_template, name=tokenizer.name, variables=tokenizer.special_tokens
+        )
 
     def render(
         self,

@@ -37,6 +37,7 @@ def load(folder: Path, *, name: str) -> Tokenizer:
         bos_token_id=_token_id(backend, config, "bos_token"),
         eos_token_ids=_eos_token_ids(folder, backend, config),
         chat_template=_chat_template(folder, config),
+        special_tokens={key: text for key in _NAMED_TOKENS if (text := _content(config, key))},
     )
 
 

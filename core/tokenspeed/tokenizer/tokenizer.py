@@ -7,7 +7,7 @@ GGUF file (`gguf_tokenizer.py`). Streaming and chat are elsewhere; nothing here 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ class Tokenizer:
         bos_token_id: beginning of sequence, or None.
         eos_token_ids: every id that ends an answer, most specific source first.
         chat_template: Jinja source, or None.
+        special_tokens: texts by role such as "bos_token", which chat templates read.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class Tokenizer:
         bos_token_id: int | None = None,
         eos_token_ids: tuple[int, ...] = (),
         chat_template: str | None = None,
+        special_tokens: Mapping[str, str] | None = None,
     ) -> None:
         backend.no_truncation()
         backend.no_padding()
@@ -44,6 +46,7 @@ class Tokenizer:
         self.bos_token_id = bos_token_id
         self.eos_token_ids = eos_token_ids
         self.chat_template = chat_template
+        self.special_tokens = dict(special_tokens or {})
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the token ids of `text`; special tokens spelled in it become their ids.
