@@ -59,9 +59,11 @@ def config_from_gguf(
         "rope_theta": float(read.optional("rope.freq_base", 10000.0)),
         "vocab_size": _vocab_size(header),
         "tie_word_embeddings": "output.weight" not in header.tensors,
-        "attention_bias": "blk.0.attn_q.bias" in header.tensors,
-        "mlp_bias": "blk.0.ffn_down.bias" in header.tensors,
     }
+    if arch == "llama":
+        config["mlp_bias"] = "blk.0.ffn_down.bias" in header.tensors
+    if arch in ("llama", "qwen3"):
+        config["attention_bias"] = "blk.0.attn_q.bias" in header.tensors
     scaling = _rope_scaling(read, config, rope_factors)
     if scaling is not None:
         config["rope_scaling"] = scaling
@@ -115,7 +117,7 @@ def _vocab_size(header: GgufHeader) -> int:
     if "token_embd.weight" not in header.tensors:
         raise CheckpointError(
             f"cannot load {header.path}: it has {len(header.tensors)} tensors without "
-            "'token_embd.weight'; a whole model was expected; a multi-part file must be merged first"
+            "'token_embd.weight'; a whole model was expected; merge a multi-part file first"
         )
     return header.tensors["token_embd.weight"].shape[0]
 
