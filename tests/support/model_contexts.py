@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-
 from tests.support.definitions import DefinitionBinder
+
 from tokenspeed.contracts.model import ModelContext
 from tokenspeed.contracts.weights import LinearWeight
 

@@ -6,9 +6,9 @@ from itertools import permutations
 
 import pytest
 import torch
-
 from tests.support.definitions import DefinitionBinder
 from tests.support.model_contexts import definition_context, plain
+
 from tokenspeed.contracts.placement import ParallelGroup
 from tokenspeed.contracts.weights import LinearWeight
 from tokenspeed.layers import Linear, column_parallel
@@ -38,9 +38,7 @@ def test_parts_are_fused_in_order_whichever_arrives_first(order: tuple[int, ...]
 
 def test_biases_are_fused_too() -> None:
     linear, _ = make_linear(bias=True)
-    tensors = {
-        name: torch.randn(slot.shape) for name, slot in linear.weight_slots(*NAMES)
-    }
+    tensors = {name: torch.randn(slot.shape) for name, slot in linear.weight_slots(*NAMES)}
     for name, slot in linear.weight_slots(*NAMES):
         slot.accept(plain(tensors[name]))
     x = torch.randn(5, 6)

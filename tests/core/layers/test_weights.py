@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-
 from tests.support.model_contexts import plain
+
 from tokenspeed.contracts.weights import LinearWeight
 from tokenspeed.errors import CheckpointError
 from tokenspeed.layers import WeightSlot, fill_slots, shared_slot

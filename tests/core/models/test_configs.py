@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-
 from tests.support.model_contexts import definition_context, plain, tiny_config
+
 from tokenspeed.contracts.model import CacheGroup
 from tokenspeed.errors import CheckpointError, ConfigError
 from tokenspeed.layers import LayerPlacement
