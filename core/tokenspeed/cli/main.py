@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib
-import importlib.util
+import re
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
@@ -81,6 +81,10 @@ class _Parser(argparse.ArgumentParser):
         return found, extra
 
     def error(self, message: str) -> NoReturn:
+        wrong = re.search(r"invalid choice: '(\S+)'", message)
+        near = difflib.get_close_matches(wrong[1], COMMANDS, n=1) if wrong else []
+        if near:
+            message += f"; did you mean {near[0]}?"
         self.print_usage_line()
         self.exit(USAGE, f"{self.prog}: error: {message}\n")
 
