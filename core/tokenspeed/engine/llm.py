@@ -97,6 +97,11 @@ class LLM:
         """
         conversations: Any = messages if _is_several(messages) else [messages]
         template = ChatTemplate.of(self.tokenizer)
+        if template is None:
+            raise ConfigError(
+                f"model {self.engine.info.name} has no chat template, chat needs one; use "
+                "generate() with a prompt, or a model made for chat"
+            )
         texts = [template.render(item, **template_variables) for item in conversations]
         prompts = [self.tokenizer.encode(text, add_special_tokens=False) for text in texts]
         return self.generate(prompts, params)
