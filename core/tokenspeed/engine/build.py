@@ -24,6 +24,7 @@ from tokenspeed.engine.sizes import (
     max_sequence_tokens,
     resolve_sizes,
 )
+from tokenspeed.errors import CheckpointError
 from tokenspeed.kernels import KernelRegistry
 from tokenspeed.kv import Arena, solve_layout
 from tokenspeed.plugins import BindingPlan, load_plugins
@@ -68,12 +69,22 @@ def build_engine(config: EngineConfig, *, progress: ProgressCallback | None = No
 
 
 def model_path(config: EngineConfig) -> Path:
-    """Return the path of the configured model; empty means the default model, already fetched."""
+    """Return the path of the configured model; empty means the default model.
+
+    Raises:
+        CheckpointError: the default model was not fetched yet.
+    """
     if config.model:
         return Path(config.model).expanduser()
     from tokenspeed.checkpoint.default_model import default_model_path
 
-    return default_model_path()
+    path = default_model_path()
+    if not path.is_file():
+        raise CheckpointError(
+            f"the default model is not at {path}; fetch it with `python -m "
+            "tokenspeed.checkpoint.default_model`, or name a model"
+        )
+    return path
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +130,7 @@ def _build_parts(
     return _Parts(
         sizes=sizes,
         layout=layout,
-        executor=_build_executor(
-            config, model, groups, layout, sizes, attention, choices, runtime
-        ),
+        executor=_build_executor(config, model, groups, layout, sizes, attention, choices, runtime),
         scheduler=_build_scheduler(config, groups, layout, sizes),
         binder=binder,
         model_config=model_config,

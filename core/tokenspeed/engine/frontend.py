@@ -249,6 +249,7 @@ def make_submit(
     params: SamplingParams,
     request_id: str,
     *,
+    epoch: int = 0,
     priority: int = 0,
     salt: bytes = b"",
     timeout_s: float | None = None,
@@ -260,7 +261,7 @@ def make_submit(
     """
     params.validate(model.vocab_size)
     ids = np.asarray(prompt_ids, dtype="<i4")
-    if ids.size and not (0 <= ids.min() and ids.max() < model.vocab_size):
+    if ids.size and not (ids.min() >= 0 and ids.max() < model.vocab_size):
         wrong = int(ids.min() if ids.min() < 0 else ids.max())
         raise RequestError(
             f"prompt holds token id {wrong}, allowed is [0, {model.vocab_size - 1}]; "
@@ -272,7 +273,7 @@ def make_submit(
     eos = () if params.ignore_eos else model.eos_token_ids
     return Submit(
         request_id=request_id,
-        epoch=0,
+        epoch=epoch,
         prompt_ids=ids.tobytes(),
         params=params,
         stop_token_ids=tuple(dict.fromkeys((*eos, *params.stop_token_ids))),

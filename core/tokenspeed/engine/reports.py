@@ -54,13 +54,14 @@ class StartReport(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     def lines(self) -> tuple[str, ...]:
         """Return the start-up block, without the line that says where it listens."""
         weights = f"{self.weights_bytes / GIB:.1f} GiB"
-        size = f"{self.kv_bytes / GIB:.1f} GiB"
+        kv_size = f"{self.kv_bytes / GIB:.1f} GiB"
+        blocks = f"{self.kv_blocks:,} blocks x {self.block_tokens} tokens"
         return (
             f"tokenspeed {self.version}   python {self.python}   pid {self.pid}",
             _row("device", self.device, f"plugins  {', '.join(self.plugins)}"),
             _row("model", self.architecture, f"dtype    {self.dtype}", f"weights  {weights}"),
             _row("mesh", "tp=1 dp=1 ep=1", "graphs   off", f"format   {self.weight_format}"),
-            _row("kv", f"{self.kv_blocks:,} blocks x {self.block_tokens} tokens", f"size     {size}"),
+            _row("kv", blocks, f"size     {kv_size}"),
             _row(
                 "limits",
                 f"context {self.max_context_tokens:,} tokens",

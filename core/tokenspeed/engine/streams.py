@@ -1,4 +1,4 @@
-"""One request as an API process sees it: the deltas on their way to a client, and what resume needs.
+"""One request as an API process sees it: deltas on their way to a client, and what resume needs.
 
 Deltas that a slow reader has not taken are merged into one. Knows no sockets; `frontend.py` feeds
 it and the HTTP layer reads it.
