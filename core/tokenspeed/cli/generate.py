@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 from tokenspeed.cli.settings import add_model, add_settings, read_settings
 from tokenspeed.config.load import explicit_settings
 from tokenspeed.config.schema import EngineConfig
+from tokenspeed.errors import ConfigError
 
 if TYPE_CHECKING:
     import argparse
 
     from tokenspeed.sampling.params import SamplingParams
+    from tokenspeed.tokenizer.tokenizer import Tokenizer
 
 
 def add_parser(subparsers: Any) -> None:
@@ -45,16 +47,29 @@ def run(args: argparse.Namespace) -> int:
     params = _params(args)
     prompt = sys.stdin.read() if args.prompt in (None, "-") else args.prompt
     from tokenspeed.engine.llm import LLM
+    from tokenspeed.server.progress import StartProgress
 
-    with LLM(**explicit_settings(EngineConfig, config)) as llm:
-        if args.raw:
-            pieces = llm.stream(prompt, params)
-        else:
-            pieces = llm.stream_chat(_messages(args.system, prompt), params)
-        for piece in pieces:
-            print(piece.text, end="", flush=True)
+    with StartProgress() as progress:
+        llm = LLM(progress=progress.show, **explicit_settings(EngineConfig, config))
+    with llm:
+        ids = _prompt_ids(llm.tokenizer, args, prompt)
+        for text in llm.stream(ids, params):
+            print(text, end="", flush=True)
     print()
     return 0
+
+
+def _prompt_ids(tokenizer: Tokenizer, args: argparse.Namespace, prompt: str) -> list[int]:
+    from tokenspeed.tokenizer.chat import ChatTemplate
+
+    template = None if args.raw else ChatTemplate.of(tokenizer)
+    if template is None:
+        if args.system is not None:
+            raise ConfigError("--system needs a chat template; drop --system, or --raw if given")
+        return tokenizer.encode(prompt)
+    head = [] if args.system is None else [{"role": "system", "content": args.system}]
+    text = template.render([*head, {"role": "user", "content": prompt}])
+    return tokenizer.encode(text, add_special_tokens=False)
 
 
 def _params(args: argparse.Namespace) -> SamplingParams:
@@ -69,8 +84,3 @@ def _params(args: argparse.Namespace) -> SamplingParams:
         max_tokens=args.max_tokens,
         ignore_eos=args.ignore_eos,
     )
-
-
-def _messages(system: str | None, prompt: str) -> list[dict[str, str]]:
-    head = [] if system is None else [{"role": "system", "content": system}]
-    return [*head, {"role": "user", "content": prompt}]

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from tokenspeed.engine.frontend import Frontend
-    from tokenspeed.tokenizer.chat import ChatTemplate
     from tokenspeed.tokenizer.tokenizer import Tokenizer
 
 GRACE_S = 2
@@ -113,11 +112,12 @@ def make_app(
     from tokenspeed.server.app import ApiParts, create_app
     from tokenspeed.server.metrics import Metrics
     from tokenspeed.server.prompts import PromptReader
+    from tokenspeed.tokenizer.chat import ChatTemplate
     from tokenspeed.tokenizer.incremental import EncodeCache
 
     prompts = PromptReader(
         tokenizer,
-        template=_template(tokenizer),
+        template=ChatTemplate.of(tokenizer),
         cache=EncodeCache(tokenizer),
         model=frontend.model,
     )
@@ -132,16 +132,6 @@ def make_app(
         max_body_bytes=config.max_body_mib << 20,
     )
     return create_app(parts)
-
-
-def _template(tokenizer: Tokenizer) -> ChatTemplate | None:
-    from tokenspeed.tokenizer.chat import ChatTemplate
-
-    if tokenizer.chat_template is None:
-        return None
-    return ChatTemplate(
-        tokenizer.chat_template, name=tokenizer.name, variables=tokenizer.special_tokens
-    )
 
 
 def _read_report(stdin: BinaryIO) -> StartReport:

@@ -76,7 +76,7 @@ class TextAssembler:
         """
         if delta.finish_reason in ("error", "abort", "timeout"):
             raise EngineError(delta.error or f"the engine ended the request: {delta.finish_reason}")
-        text, stopped, used = self._read(delta.tokens, is_last=delta.finish_reason is not None)
+        text, stopped, used = self._read(delta.tokens, reason=delta.finish_reason)
         return Piece(
             text=text,
             num_tokens=used,
@@ -86,12 +86,12 @@ class TextAssembler:
             finish_reason="stop" if stopped else delta.finish_reason,
         )
 
-    def _read(self, tokens: tuple[int, ...], *, is_last: bool) -> tuple[str, bool, int]:
+    def _read(self, tokens: tuple[int, ...], *, reason: str | None) -> tuple[str, bool, int]:
         """Return the text, whether a stop string ended it, and the tokens used up to there."""
         text = ""
         for used, token in enumerate(tokens, start=1):
             self._num_tokens += 1
-            is_hidden = is_last and used == len(tokens) and token in self._hidden_ids
+            is_hidden = reason == "stop" and used == len(tokens) and token in self._hidden_ids
             new = "" if is_hidden else self._detokenizer.push((token,))
             if self._num_tokens < self._min_tokens:
                 text += new
@@ -100,7 +100,7 @@ class TextAssembler:
             text += emitted
             if stopped is not None:
                 return text, True, used
-        if not is_last:
+        if reason is None:
             return text, False, len(tokens)
         emitted, stopped = self._matcher.push(self._detokenizer.flush())
         return text + emitted + self._matcher.flush(), stopped is not None, len(tokens)
