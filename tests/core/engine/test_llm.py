@@ -145,7 +145,7 @@ def test_chat_renders_the_models_template(tmp_path: Path) -> None:
 def test_requests_that_can_never_fit_are_refused_with_numbers(llm: LLM) -> None:
     with pytest.raises((RequestError, CapacityError), match=r"\d"):
         llm.generate([1] * 5000, GREEDY)
-    with pytest.raises(RequestError, match="94|258|token id"):
+    with pytest.raises(RequestError, match="token id 99999"):
         llm.generate([99999], GREEDY)
     assert llm.generate("still alive", GREEDY)[0].finish_reason == "length"
 
