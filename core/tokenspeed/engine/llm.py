@@ -18,7 +18,7 @@ from tokenspeed.engine.event_loop import EventLoop
 from tokenspeed.engine.frontend import make_submit
 from tokenspeed.engine.messages import Abort, Refused, Stop, TokensOut
 from tokenspeed.engine.streams import error_of
-from tokenspeed.errors import EngineError, RequestError
+from tokenspeed.errors import ConfigError, EngineError, RequestError
 from tokenspeed.sampling.params import SamplingParams
 from tokenspeed.tokenizer import ChatTemplate, load_tokenizer
 

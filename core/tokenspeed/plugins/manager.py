@@ -15,7 +15,6 @@ from tokenspeed.errors import PluginError
 from tokenspeed.log import LOGGER
 from tokenspeed.plugins.compatibility import check_compatible
 from tokenspeed.plugins.discovery import FoundPlugin, discover
-from tokenspeed.plugins.lazy import resolve
 from tokenspeed.plugins.manifest import Manifest
 from tokenspeed.plugins.nearest import nearest
 from tokenspeed.plugins.probe import ProbeResult, run_probes
@@ -23,6 +22,7 @@ from tokenspeed.plugins.registrar import StagedRegistration, run_hooks
 from tokenspeed.plugins.registry import PluginStatus, Registry
 from tokenspeed.plugins.settings import parse_settings
 from tokenspeed.plugins.slots import API_VERSION, SLOTS
+from tokenspeed.plugins.targets import resolve
 from tokenspeed.plugins.trust import (
     CORE_ID,
     FIRST_PARTY,
