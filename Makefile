@@ -51,3 +51,11 @@ lint: install
 
 clean:
 	rm -rf build
+
+# Side by side with public engines: make bench-peers once, then make bench.
+bench-peers:
+	benchmarks/serving/setup_peers.sh $(PYTHON)
+
+bench: install model
+	$(BIN)/python benchmarks/serving/compare.py $(ARGS)
+	$(BIN)/python docs/generate_readme.py

@@ -3,5 +3,14 @@
 from __future__ import annotations
 
 from tokenspeed.checkpoint.gguf import GgufHeader, GgufTensor
+from tokenspeed.checkpoint.hf_folder import HfFolder, is_hf_folder
+from tokenspeed.checkpoint.safetensors_header import SafetensorsHeader, SafetensorsTensor
 
-__all__ = ["GgufHeader", "GgufTensor"]
+__all__ = [
+    "GgufHeader",
+    "GgufTensor",
+    "HfFolder",
+    "SafetensorsHeader",
+    "SafetensorsTensor",
+    "is_hf_folder",
+]
