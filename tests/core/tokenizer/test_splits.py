@@ -16,7 +16,7 @@ from tokenspeed.tokenizer import EncodeCache, Tokenizer, load_tokenizer, splits
 
 def lines(rng: random.Random, num_lines: int) -> str:
     """Join random lines, most of which end and begin so that they can be cut."""
-    ends = ["\n", "\n", ";\n", "\n\n", " \n", "\r\n", "\u00e9\n", "\t\n"]
+    ends = ["\n", "a\n", "1\n", "!?\n", ";\n", "\n\n", " \n", "\r\n", "\u00e9\n", "\t\n"]
     begins = ["x", "Y", "'s", "'", " z", "\u0301", "9", "_", ""]
     return "".join(
         random_text(rng, rng.randint(0, 4), ("<think>",)) + rng.choice(ends) + rng.choice(begins)
