@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tokenspeed.contracts.registration import Offer
 from tokenspeed.errors import CapabilityError, CheckpointError, PluginError
 from tokenspeed.kernels import Decision, select
 from tokenspeed.models.registry import architecture_of, architectures, resolve_architecture
@@ -14,10 +15,11 @@ if TYPE_CHECKING:
 
     from tokenspeed.config.schema import EngineConfig
     from tokenspeed.contracts.attention import AttentionBackend
+    from tokenspeed.contracts.binding import RegisteredOffer
     from tokenspeed.contracts.device import DeviceRuntime
     from tokenspeed.contracts.model import CacheGroup, CausalLM
     from tokenspeed.contracts.sampler import Sampler
-    from tokenspeed.contracts.weights import WeightSource
+    from tokenspeed.contracts.weights import WeightFormat, WeightSource
     from tokenspeed.engine.sizes import EngineSizes
     from tokenspeed.plugins import Registry
 
@@ -38,10 +40,10 @@ class Choices:
             CapabilityError: no loaded plugin offers the device kind that was asked for.
         """
         offers = self._registry.offers("device")
-        kinds = sorted({str(item.offer.facts.get("kind")) for item in offers})
+        kinds = sorted({_kind(item) for item in offers})
         wanted = self._config.device
         if wanted != "auto":
-            offers = tuple(item for item in offers if item.offer.facts.get("kind") == wanted)
+            offers = tuple(item for item in offers if _kind(item) == wanted)
         if not offers:
             raise CapabilityError(
                 f"device {wanted!r} is not offered; loaded plugins have: "
@@ -60,13 +62,10 @@ class Choices:
             raise CheckpointError(
                 f"model {path} does not exist; give a Hugging Face folder or a .gguf file"
             )
-        matching = [
-            item
-            for item in self._registry.offers("weight_format")
-            if item.offer.load().matches(path)
-        ]
+        formats = [(item, _format(item)) for item in self._registry.offers("weight_format")]
+        matching = [item for item, opener in formats if opener.matches(path)]
         if not matching:
-            known = ", ".join(item.pin for item in self._registry.offers("weight_format"))
+            known = ", ".join(item.pin for item, _ in formats)
             raise CheckpointError(
                 f"model {path} is in no known format; loaded formats: {known or 'none'}; give a "
                 "folder with config.json and *.safetensors, or a .gguf file"
@@ -135,7 +134,12 @@ class Choices:
         return backend
 
     def _decide(
-        self, slot: str, offers: Sequence[Any], traits: Mapping[str, object], *, pin: str = "auto"
+        self,
+        slot: str,
+        offers: Sequence[RegisteredOffer],
+        traits: Mapping[str, object],
+        *,
+        pin: str = "auto",
     ) -> Decision:
         decision = select(
             slot,
@@ -158,3 +162,13 @@ class Choices:
                 f"{slot}/{winner.offer.name}: {type(error).__name__}: {error}; fix or leave out "
                 "the plugin"
             ) from error
+
+
+def _kind(offer: RegisteredOffer) -> str:
+    assert isinstance(offer.offer, Offer)
+    return str(offer.offer.facts.get("kind", offer.offer.name))
+
+
+def _format(offer: RegisteredOffer) -> WeightFormat:
+    loaded: WeightFormat = offer.offer.load()
+    return loaded

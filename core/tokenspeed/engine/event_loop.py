@@ -127,7 +127,7 @@ class EventLoop:
         deadline_us = self._engine.scheduler.next_deadline_us()
         if not deadline_us:
             return IDLE_WAIT_MS
-        return max(1, min(IDLE_WAIT_MS, (deadline_us - now_us()) // 1000))
+        return max(1, min(IDLE_WAIT_MS, int(deadline_us - now_us()) // 1000))
 
     def _step(self) -> bool:
         self._model_s = 0.0

@@ -63,7 +63,7 @@ class Frontend:
         self._context = zmq.Context()
         self._socket = _dealer(self._context, address)
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self._socket.getsockopt(zmq.FD), self._drain)
+        self._loop.add_reader(self._socket.fileno(), self._drain)
         self._heart = self._loop.create_task(self._beat())
 
     @classmethod
@@ -146,7 +146,7 @@ class Frontend:
             self.abort(request_id)
         self._heart.cancel()
         await asyncio.gather(self._heart, return_exceptions=True)
-        self._loop.remove_reader(self._socket.getsockopt(zmq.FD))
+        self._loop.remove_reader(self._socket.fileno())
         self._socket.close()
         self._context.term()
 
