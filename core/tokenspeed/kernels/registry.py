@@ -1,4 +1,4 @@
-"""Binds operators to kernels while a model is built: select once, load once, then plain callables."""
+"""Binds operators to kernels while a model is built: select once, load once, plain callables."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tokenspeed.errors import ConfigError, PluginError
 
@@ -68,7 +68,7 @@ def resolve_architecture(registry: Registry, config: Mapping[str, Any]) -> type[
 
 def _load(registered: RegisteredOffer, wanted: str) -> type[CausalLM]:
     try:
-        loaded: type[CausalLM] = registered.offer.load()
+        loaded: Any = registered.offer.load()
     except Exception as error:
         raise PluginError(
             f"plugin {registered.plugin_id} {registered.plugin_version} failed at load of model "
@@ -79,4 +79,4 @@ def _load(registered: RegisteredOffer, wanted: str) -> type[CausalLM]:
             f"plugin {registered.plugin_id}: {loaded!r} was offered for {wanted} and does not list "
             "it in `architectures`; add it to EntryClass"
         )
-    return loaded
+    return cast("type[CausalLM]", loaded)

@@ -44,9 +44,11 @@ class StagedRegistration:
         """Stage an Offer, KernelOffer or Operator; see `contracts/registration.py`."""
         slot = live_slot(SLOT_OF_HOOK[self.hook]).name
         if slot not in self._slots:
-            raise PluginError(f'slot {slot} is not in the manifest; add `{slot} = "..."` to [slots]')
+            raise PluginError(
+                f'slot {slot} is not in the manifest; add `{slot} = "..."` to [slots]'
+            )
         wanted = _OFFER_TYPES.get(self.hook, Offer)
-        if not isinstance(offer, wanted):
+        if not isinstance(offer, (Offer, KernelOffer, Operator)) or type(offer) is not wanted:
             raise PluginError(f"{offer!r} is no {wanted.__name__}, which {self.hook} takes")
         self._check(slot, offer)
         self.staged.append((slot, offer))

@@ -1,4 +1,4 @@
-"""What the loaded plugins brought, and the state of every plugin; frozen when the engine is built."""
+"""What the loaded plugins brought, and how far each came; frozen once an engine is built."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from tokenspeed.contracts.device import DeviceFacts
     from tokenspeed.contracts.registration import Offer
+
+    Anything = Offer | KernelOffer | Operator
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,10 @@ class Registry:
         self.hook_calls_after_freeze = 0
 
     def commit(
-        self, plugin_id: str, version: str, staged: Iterable[tuple[str, Offer | KernelOffer | Operator]]
+        self,
+        plugin_id: str,
+        version: str,
+        staged: Iterable[tuple[str, Anything]],
     ) -> None:
         """Take a plugin's whole registration, or none of it.
 
@@ -71,7 +76,7 @@ class Registry:
             place = table.setdefault(item.operator if isinstance(item, KernelOffer) else slot, {})
             place[plugin_id, item.name] = RegisteredOffer(plugin_id, version, item)
 
-    def _check(self, plugin_id: str, items: list[Offer | KernelOffer | Operator]) -> None:
+    def _check(self, plugin_id: str, items: list[Anything]) -> None:
         if self._is_frozen:
             raise PluginError(f"plugin {plugin_id} registers after the freeze; register earlier")
         known = dict(self._operator_owner)

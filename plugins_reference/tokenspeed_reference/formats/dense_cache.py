@@ -112,7 +112,7 @@ class CacheWriter:
     def add(self, tensor: torch.Tensor) -> None:
         """Append the next tensor, in the order given at construction."""
         if self._file is not None:
-            self._write(memoryview(tensor.contiguous().flatten().view(torch.uint8).numpy()))
+            self._write(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
 
     def finish(self) -> None:
         """Make the file visible under its name."""
