@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tokenspeed_reference import offers
+from tokenspeed_reference import formats, offers
 from tokenspeed_sdk import hookimpl
 
 if TYPE_CHECKING:
@@ -36,6 +36,12 @@ class ReferencePlugin:
     def register_samplers(self, context: Registration) -> None:
         """Offer the seeded sampler."""
         for offer in offers.sampler_offers():
+            context.offer(offer)
+
+    @hookimpl
+    def register_weight_formats(self, context: Registration) -> None:
+        """Offer safetensors and GGUF."""
+        for offer in formats.offers():
             context.offer(offer)
 
 

@@ -154,10 +154,9 @@ class PagedAttention:
                 padded = -(-run.num_keys // self._block_tokens) * self._block_tokens
                 keys = slice(start, start + run.num_rows * padded)
                 start = keys.stop
-                k, v = (
-                    x_KSH[:, keys].unflatten(1, (run.num_rows, padded)).transpose(0, 1)
-                    for x_KSH in (k_KSH, v_KSH)
-                )
+                shape = (self._num_kv_heads, run.num_rows, padded, self._head_dim)
+                k = k_KSH[:, keys].view(shape).transpose(0, 1)
+                v = v_KSH[:, keys].view(shape).transpose(0, 1)
                 seen = run.num_keys
                 parts.append(
                     scaled_dot_product_attention(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from tokenspeed_sdk import KernelOffer, Offer
+from tokenspeed_sdk import Band, KernelOffer, Offer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,9 +37,32 @@ def device_offers() -> tuple[Offer, ...]:
 
 def kernel_offers() -> tuple[KernelOffer, ...]:
     """Offer a kernel for every operator."""
-    return tuple(
+    plain = tuple(
         KernelOffer(operator, name, _loader(target), requires=ANY_FLOAT)
         for operator, name, target in _PLAIN
+    )
+    any_packing = {**ANY_FLOAT, "packing": PACKINGS}
+    return (
+        *plain,
+        KernelOffer(
+            "linear.packed",
+            "packed_linear_int4_cpu",
+            _loader("kernels.packed:packed_linear_int4"),
+            band=Band.PORTABLE,
+            requires={**any_packing, "device": ("cpu",)},
+        ),
+        KernelOffer(
+            "linear.packed",
+            "packed_linear_expand_any",
+            _loader("kernels.packed:packed_linear_expand"),
+            requires=any_packing,
+        ),
+        KernelOffer(
+            "embedding.packed",
+            "packed_embedding_plain_any",
+            _loader("kernels.packed:packed_embedding"),
+            requires=any_packing,
+        ),
     )
 
 

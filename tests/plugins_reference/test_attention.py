@@ -101,10 +101,8 @@ def test_decodes_gathered_in_parts_agree_with_the_definition(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(attention, "GATHER_TOKENS", 64)
-    test_backend_agrees_with_the_definition(
-        SHAPES["decodes of mixed length"], 6, 2, 16, torch.float32
-    )
-    test_backend_agrees_with_the_definition([(50, 1)] * 3 + [(3, 9)], 6, 2, 16, torch.float32)
+    for shapes in (SHAPES["decodes of mixed length"], [(50, 1)] * 3 + [(3, 9)]):
+        test_backend_agrees_with_the_definition(shapes, 6, 2, 16, torch.float32)
 
 
 def test_a_decode_row_is_bitwise_the_same_alone_and_among_others() -> None:

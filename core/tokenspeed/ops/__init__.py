@@ -1,4 +1,4 @@
-"""Operators: the meaning of everything a model computes, one file a family. Kernels are plugins'."""
+"""Operators: the meaning of everything a model computes, one file a family."""
 
 from __future__ import annotations
 

@@ -51,9 +51,9 @@ class GroupedInts:
 
     def dense(self, dtype: torch.dtype) -> torch.Tensor:
         """Return scale * q + offset as (O, I)."""
-        grouped = self.q_OI.to(dtype).unflatten(1, (-1, self.group_inputs))
-        scaled = grouped * self.scale_OG.to(dtype)[..., None]
-        return (scaled + self.offset_OG.to(dtype)[..., None]).flatten(1)
+        grouped = self.q_OI.to(dtype).view(*self.scale_OG.shape, self.group_inputs)
+        dense = grouped * self.scale_OG.to(dtype)[..., None] + self.offset_OG.to(dtype)[..., None]
+        return dense.flatten(1)
 
 
 def unpack(packing: str, data_OB: torch.Tensor) -> GroupedInts:
@@ -119,18 +119,18 @@ def _unpack_q4_k(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torc
     import torch
 
     packed = blocks[:, 4:16]
-    first, second, third = packed.split(4, dim=1)
+    first, second, third = packed[:, :4], packed[:, 4:8], packed[:, 8:]
     scales = torch.cat([first & 63, (third & 15) | (first >> 6 << 4)], dim=1).float()
     minima = torch.cat([second & 63, (third >> 4) | (second >> 6 << 4)], dim=1).float()
-    q = _nibbles(blocks[:, 16:].unflatten(1, (4, 32))).flatten(1)
+    q = _nibbles(blocks[:, 16:].reshape(-1, 4, 32)).flatten(1)
     return q, _half(blocks, 0) * scales, -_half(blocks, 2) * minima
 
 
 def _unpack_q6_k(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     import torch
 
-    low = blocks[:, :128].unflatten(1, (2, 64))
-    high = blocks[:, 128:192].unflatten(1, (2, 32))
+    low = blocks[:, :128].reshape(-1, 2, 64)
+    high = blocks[:, 128:192].reshape(-1, 2, 32)
     upper = torch.cat([high >> shift & 3 for shift in (0, 2, 4, 6)], dim=-1).to(torch.int16)
     q = (_nibbles(low) | upper << 4).flatten(1) - 32
     scales = blocks[:, 192:208].contiguous().view(torch.int8).float()

@@ -1,4 +1,4 @@
-"""Rotary position embedding. Legend: T tokens, N query heads, K kv heads, H head dim, P positions."""
+"""Rotary embedding. Legend: T tokens, N query heads, K kv heads, H head dim, P positions."""
 
 from __future__ import annotations
 
