@@ -7,10 +7,14 @@ GGUF file (`gguf_tokenizer.py`). Streaming and chat are elsewhere; nothing here 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+# Its thread pool would gain nothing on single texts, and warns whenever the process forks.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import tokenizers
 
@@ -55,7 +59,12 @@ class Tokenizer:
             RequestError: `text` holds a lone surrogate, which no UTF-8 text can.
         """
         try:
-            return list(self.backend.encode(text, add_special_tokens=add_special_tokens).ids)
+            # Of the library's ways to encode only the batch ones release the interpreter.
+            encodings = self.backend.encode_batch_fast(
+                [text], add_special_tokens=add_special_tokens
+            )
+            ids: list[int] = encodings[0].ids
+            return ids
         except (UnicodeError, TypeError) as error:
             raise RequestError(
                 f"cannot encode the text: it holds a lone surrogate ({_surrogate(text)}); only "

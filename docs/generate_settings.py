@@ -1,4 +1,4 @@
-"""Writes docs/settings.md from the settings schema: `python docs/make_settings.py`."""
+"""Writes docs/settings.md from the settings schema: `python docs/generate_settings.py`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HEAD = """# Settings
 
 One schema (`core/tokenspeed/config/schema.py`) gives every setting as a flag, an environment
 variable and a key of the `--config` YAML file. A flag wins over the environment, the environment
-over the file, the file over the default. This page is written by `python docs/make_settings.py`.
+over the file, the file over the default. Written by `python docs/generate_settings.py`.
 
 `tokenspeed generate` and `LLM(...)` take the engine settings; `tokenspeed serve` takes all.
 The cache folder is `$TOKENSPEED_CACHE_DIR`, else `~/.cache/tokenspeed`.
