@@ -104,7 +104,10 @@ def test_the_next_token_depends_on_every_token_and_on_no_chunking(tmp_path: Path
     } == {whole}
     changed = {
         next_token(
-            executor, [*prompt[:at], prompt[at] + 1, *prompt[at + 1 :]], chunk=50, blocks=[1, 2, 3, 4]
+            executor,
+            [*prompt[:at], prompt[at] + 1, *prompt[at + 1 :]],
+            chunk=50,
+            blocks=[1, 2, 3, 4],
         )
         for at in range(0, 50, 7)
     }
@@ -119,7 +122,7 @@ def test_a_wrong_block_changes_the_answer(tmp_path: Path) -> None:
         make_plan(
             [Row(0, prompt[48:], context_tokens=48, output_index=0)],
             admitted=[(0, 0)],
-            block_updates=[(0, 0, index, block) for index, block in enumerate([1, 3, 2, 4])],
+            block_updates=[(0, 0, index, block) for index, block in enumerate([1, 5, 3, 4])],
         )
     )
     assert int(executor.collect().tokens[0]) != right
