@@ -85,7 +85,10 @@ def test_bos_and_eos_follow_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("extra", "message"),
     [
-        ({"tokenizer.ggml.pre": ("string", "tekken")}, '"tekken"; supported are default, llama-bpe'),
+        (
+            {"tokenizer.ggml.pre": ("string", "tekken")},
+            '"tekken"; supported are default, llama-bpe',
+        ),
         ({"tokenizer.ggml.model": ("string", "t5")}, '"t5"; supported are gpt2'),
     ],
 )
