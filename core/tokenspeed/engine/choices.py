@@ -134,7 +134,12 @@ class Choices:
         return backend
 
     def _decide(
-        self, slot: str, offers: Sequence[RegisteredOffer], traits: Mapping[str, object], *, pin: str = "auto"
+        self,
+        slot: str,
+        offers: Sequence[RegisteredOffer],
+        traits: Mapping[str, object],
+        *,
+        pin: str = "auto",
     ) -> Decision:
         decision = select(
             slot,

@@ -63,18 +63,23 @@ class LLM:
         self,
         prompts: Prompt | Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        timeout_s: float | None = None,
     ) -> list[RequestOutput]:
         """Answer prompts, all at once, and return the answers in order.
 
         Args:
             prompts: one text or list of token ids, or several.
             params: one for all, or one each; None: the defaults.
+            timeout_s: seconds after which what still runs ends with "timeout".
         Raises:
             RequestError, CapacityError: a prompt or parameter is not acceptable; nothing runs on.
         """
         many = _as_list(prompts)
         each = _params_for(many, params)
-        completions = [self._prepare(*item) for item in zip(many, each, strict=True)]
+        completions = [
+            self._prepare(*item, timeout_s=timeout_s) for item in zip(many, each, strict=True)
+        ]
         try:
             for submit, completion in completions:
                 self._submit(submit, completion)
@@ -139,9 +144,14 @@ class LLM:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    def _prepare(self, prompt: Prompt, params: SamplingParams) -> tuple[Submit, Completion]:
+    def _prepare(
+        self, prompt: Prompt, params: SamplingParams, *, timeout_s: float | None = None
+    ) -> tuple[Submit, Completion]:
         ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
-        submit = make_submit(self.engine.info, ids, params, f"llm-{next(self._ids)}", epoch=EPOCH)
+        request_id = f"llm-{next(self._ids)}"
+        submit = make_submit(
+            self.engine.info, ids, params, request_id, epoch=EPOCH, timeout_s=timeout_s
+        )
         return submit, Completion(submit, tuple(map(int, ids)), self.tokenizer)
 
     def _submit(self, submit: Submit, completion: Completion) -> None:

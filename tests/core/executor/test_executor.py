@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-
 from tests.support.plans import Row, make_plan
 from tests.support.successor_model import (
     GROUPS,
@@ -16,6 +15,7 @@ from tests.support.successor_model import (
     RecordingAttention,
     SuccessorModel,
 )
+
 from tokenspeed.contracts.step import StepResult
 from tokenspeed.executor import Executor
 from tokenspeed.executor import prompt_scores as prompt_scores_module

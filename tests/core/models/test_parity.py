@@ -10,7 +10,6 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 import pytest
-
 from tests.support.engine_parts import Job, Parts, build_parts
 from tests.support.tiny_checkpoints import (
     SPECS,
@@ -19,6 +18,7 @@ from tests.support.tiny_checkpoints import (
     make_checkpoint,
     make_prompts,
 )
+
 from tokenspeed.sampling import SamplingParams
 
 if TYPE_CHECKING:

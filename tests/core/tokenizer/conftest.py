@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from tests.support.tokenizer_files import write_bpe_gguf, write_spm_gguf
+
 from tokenspeed.tokenizer import Tokenizer, load_tokenizer
 
 
