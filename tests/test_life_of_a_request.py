@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
+from tests.support.scripted import write_scripted_model
+from tests.support.tiny_checkpoints import make_checkpoint
 
 import tokenspeed.engine.frontend
 import tokenspeed.server.answer
 import tokenspeed.server.app
-from tests.support.scripted import write_scripted_model
-from tests.support.tiny_checkpoints import make_checkpoint
 from tokenspeed.config.schema import EngineConfig, ServeConfig
 from tokenspeed.engine.build import build_engine
 from tokenspeed.engine.channel import ServerChannel
