@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tokenspeed.contracts.registration import Offer
 from tokenspeed.hookspecs import hookimpl
-from tokenspeed.plugins.lazy import lazy
+from tokenspeed.plugins.targets import lazy
 
 if TYPE_CHECKING:
     from tokenspeed.contracts.registration import Registration

@@ -45,8 +45,8 @@ from tokenspeed.errors import (
 )
 from tokenspeed.hookspecs import hookimpl
 from tokenspeed.log import LOGGER
-from tokenspeed.plugins.lazy import lazy
 from tokenspeed.plugins.slots import API_VERSION
+from tokenspeed.plugins.targets import lazy
 
 if TYPE_CHECKING:
     from tokenspeed import ops

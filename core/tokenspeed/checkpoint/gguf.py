@@ -160,8 +160,8 @@ class _Cursor:
             return self.data[start : self.offset].decode()
         except UnicodeDecodeError as error:
             raise CheckpointError(
-                f"cannot read {self.path}: the string at byte {start} is not UTF-8 ({error.reason});"
-                " the file is damaged; fetch or convert it again"
+                f"cannot read {self.path}: the string at byte {start} is not UTF-8 ({error.reason})"
+                "; the file is damaged; fetch or convert it again"
             ) from error
 
     def value(self, value_type: int) -> Any:

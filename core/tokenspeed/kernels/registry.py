@@ -1,4 +1,4 @@
-"""Binds operators to kernels while a model is built: select once, load once, then plain callables."""
+"""Binds operators to kernels while a model is built: select once, load once, plain callables."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Binder:
         return decision, self._loaded[winner.pin]
 
 
-def _load(winner: RegisteredOffer) -> Callable[..., Any]:
+def _load(winner: RegisteredOffer[Any]) -> Callable[..., Any]:
     offer = winner.offer
     assert isinstance(offer, KernelOffer), f"{winner.pin} is no kernel"
     try:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tokenspeed.plugins.binding_plan import BindingPlan
     from tokenspeed.plugins.discovery import discover
-    from tokenspeed.plugins.lazy import lazy
     from tokenspeed.plugins.manager import load_plugins
     from tokenspeed.plugins.registry import PluginStatus, Registry
+    from tokenspeed.plugins.targets import lazy
 
 __all__ = ["BindingPlan", "PluginStatus", "Registry", "discover", "lazy", "load_plugins"]
 
@@ -18,7 +18,7 @@ _HOMES = {
     "PluginStatus": "registry",
     "Registry": "registry",
     "discover": "discovery",
-    "lazy": "lazy",
+    "lazy": "targets",
     "load_plugins": "manager",
 }
 

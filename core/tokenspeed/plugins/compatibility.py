@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import platform
 from functools import lru_cache
-from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -74,18 +73,19 @@ def environment_facts() -> Mapping[str, str]:
 
 
 def _torch_facts() -> dict[str, str]:
-    try:
-        facts = {"torch": metadata.version("torch")}
-    except metadata.PackageNotFoundError:
-        return {}
     spec = find_spec("torch")
     locations = spec.submodule_search_locations if spec is not None else None
     version_file = Path(locations[0]) / "version.py" if locations else None
     if version_file is None or not version_file.is_file():
-        return facts
+        return {}
+    facts: dict[str, str] = {}
     for node in ast.parse(version_file.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            facts |= _version_constant(node.targets[0].id, node.value)
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             facts |= _version_constant(node.target.id, node.value)
+    if "__version__" in facts:
+        facts["torch"] = facts.pop("__version__")
     return facts
 
 

@@ -57,18 +57,27 @@ def discover() -> dict[str, FoundPlugin]:
 
 def _scan() -> Iterator[FoundPlugin]:
     for distribution in metadata.distributions():
-        # Reading one small file is cheap; METADATA is parsed only for plugins.
+        # Reading one small file is cheap; METADATA is read only for plugins.
         if GROUP not in (distribution.read_text("entry_points.txt") or ""):
             continue
+        name, version = _name_and_version(distribution)
         for entry in distribution.entry_points:
             if entry.group == GROUP:
                 yield FoundPlugin(
                     id=entry.name,
-                    distribution=canonical_name(distribution.metadata["Name"]),
-                    version=distribution.version,
+                    distribution=canonical_name(name),
+                    version=version,
                     target=entry.value,
                     path=str(getattr(distribution, "_path", distribution.locate_file(""))),
                 )
+
+
+def _name_and_version(distribution: metadata.Distribution) -> tuple[str, str]:
+    """Read two header lines; parsing the whole METADATA as mail costs milliseconds a wheel."""
+    text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
+    head = text.partition("\n\n")[0]
+    fields = dict(line.split(": ", 1) for line in head.splitlines() if ": " in line)
+    return fields.get("Name", "?"), fields.get("Version", "0")
 
 
 def canonical_name(name: str) -> str:

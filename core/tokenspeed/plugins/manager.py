@@ -6,6 +6,7 @@ taken is left out with a reason. The core's own plugin (`builtin.py`) always loa
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,6 @@ from tokenspeed.errors import PluginError
 from tokenspeed.log import LOGGER
 from tokenspeed.plugins.compatibility import check_compatible
 from tokenspeed.plugins.discovery import FoundPlugin, discover
-from tokenspeed.plugins.lazy import resolve
 from tokenspeed.plugins.manifest import Manifest
 from tokenspeed.plugins.nearest import nearest
 from tokenspeed.plugins.probe import ProbeResult, run_probes
@@ -22,6 +22,7 @@ from tokenspeed.plugins.registrar import StagedRegistration, run_hooks
 from tokenspeed.plugins.registry import PluginStatus, Registry
 from tokenspeed.plugins.settings import parse_settings
 from tokenspeed.plugins.slots import API_VERSION, SLOTS
+from tokenspeed.plugins.targets import resolve
 from tokenspeed.plugins.trust import (
     CORE_ID,
     FIRST_PARTY,
@@ -51,6 +52,7 @@ CORE = FoundPlugin(CORE_ID, "tokenspeed", __version__, BUILTIN_TARGET, "", CORE_
 class _Candidate:
     found: FoundPlugin
     is_named: bool
+    fallback: str = "error"
 
 
 def load_plugins(
@@ -58,6 +60,7 @@ def load_plugins(
     *,
     role: str,
     settings: tuple[str, ...] = (),
+    fallback: str = "warn",
     available: Mapping[str, FoundPlugin] | None = None,
 ) -> Registry:
     """Load the core's plugin, reference, and what was asked for.
@@ -66,16 +69,19 @@ def load_plugins(
         requested: plugin ids; "auto" adds every first-party plugin whose device is found.
         role: process role: api, engine, worker or cli; plugins for other roles are left out.
         settings: PLUGIN.KEY=VALUE texts.
+        fallback: what happens when "auto" must leave out a plugin that failed (a device that is
+            not there is no failure): error stops, warn logs, allow is silent.
         available: what is installed; None looks.
     Raises:
-        PluginError: a named plugin is unknown, not trusted (exit 3), incompatible or failed.
+        PluginError: a plugin that must load is unknown, not trusted (exit 3), incompatible or
+            failed.
         ConfigError: a wrong plugin setting.
     """
     found = discover() if available is None else dict(available)
     registry = Registry()
     for plugin in found.values():
         _set_status(registry, plugin, "not enabled", _why_not_enabled(plugin))
-    candidates = _candidates(found, requested, role)
+    candidates = _candidates(found, requested, role, fallback)
     accepted = [item for item in candidates if _attempt(registry, item, "check", _check_static)]
     active = [item for item in accepted if _has_role(registry, item, role)]
     config = parse_settings(settings, {c.found.id: _manifest(c.found) for c in accepted})
@@ -87,7 +93,7 @@ def load_plugins(
 
 
 def _candidates(
-    found: Mapping[str, FoundPlugin], requested: Iterable[str], role: str
+    found: Mapping[str, FoundPlugin], requested: Iterable[str], role: str, fallback: str
 ) -> list[_Candidate]:
     names = {name for name in requested if name not in (AUTO, CORE_ID)}
     for name in sorted(names):
@@ -103,7 +109,7 @@ def _candidates(
         for plugin in found.values():
             has_probe = plugin.manifest is None or bool(plugin.manifest.probe)
             if is_first_party(plugin) and has_probe and plugin.id not in candidates:
-                candidates[plugin.id] = _Candidate(plugin, False)
+                candidates[plugin.id] = _Candidate(plugin, False, fallback)
     return [candidates[plugin_id] for plugin_id in sorted(candidates)]
 
 
@@ -120,19 +126,20 @@ def _unknown(name: str, found: Mapping[str, FoundPlugin]) -> PluginError:
 def _attempt(
     registry: Registry, item: _Candidate, stage: str, action: Callable[[FoundPlugin], None]
 ) -> bool:
-    """Run one stage; a named plugin's failure is raised, another's becomes its status."""
+    """Run one stage; failure of a plugin that must load is raised, else it becomes its status."""
     try:
         action(item.found)
     except PluginError as error:
         plugin = item.found
-        if item.is_named:
+        if item.is_named or item.fallback == "error":
             raise PluginError(
                 f"plugin {plugin.id} ({plugin.distribution} {plugin.version}) failed at {stage}: "
                 f"{error}",
                 exit_code=error.exit_code,
             ) from error
         _set_status(registry, plugin, "quarantined", f"{stage}: {error}")
-        LOGGER.warning("plugin %s is left out: %s: %s", plugin.id, stage, error)
+        level = logging.WARNING if item.fallback == "warn" else logging.INFO
+        LOGGER.log(level, "plugin %s is left out: %s: %s", plugin.id, stage, error)
         return False
     return True
 
@@ -215,9 +222,7 @@ def _check_stated_offers(manifest: Manifest, registration: StagedRegistration) -
 
 
 def _set_status(registry: Registry, plugin: FoundPlugin, state: str, reason: str) -> None:
-    registry.set_status(
-        PluginStatus(plugin.id, plugin.version, plugin.distribution, state, reason)
-    )
+    registry.set_status(PluginStatus(plugin.id, plugin.version, plugin.distribution, state, reason))
 
 
 def _why_not_enabled(plugin: FoundPlugin) -> str:

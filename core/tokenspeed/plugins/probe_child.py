@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from tokenspeed.errors import PluginError
-from tokenspeed.plugins.lazy import resolve
+from tokenspeed.plugins.targets import resolve
 
 
 def main(target: str) -> None:

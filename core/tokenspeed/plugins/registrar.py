@@ -44,7 +44,9 @@ class StagedRegistration:
         """Stage an Offer, KernelOffer or Operator; see `contracts/registration.py`."""
         slot = live_slot(SLOT_OF_HOOK[self.hook]).name
         if slot not in self._slots:
-            raise PluginError(f'slot {slot} is not in the manifest; add `{slot} = "..."` to [slots]')
+            raise PluginError(
+                f'slot {slot} is not in the manifest; add `{slot} = "..."` to [slots]'
+            )
         wanted = _OFFER_TYPES.get(self.hook, Offer)
         if not isinstance(offer, wanted):
             raise PluginError(f"{offer!r} is no {wanted.__name__}, which {self.hook} takes")
@@ -66,7 +68,10 @@ class StagedRegistration:
         self._names.add(key)
 
 
-_OFFER_TYPES: dict[str, type] = {"register_operators": Operator, "register_kernels": KernelOffer}
+_OFFER_TYPES: dict[str, type[Anything]] = {
+    "register_operators": Operator,
+    "register_kernels": KernelOffer,
+}
 
 
 def run_hooks(

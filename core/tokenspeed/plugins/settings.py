@@ -40,7 +40,9 @@ def parse_settings(
         key = manifests[plugin_id].config.get(name)
         if key is None:
             known = manifests[plugin_id].config
-            raise ConfigError(f"plugin setting {text!r}: no key {name!r}; {suggestion(name, known)}")
+            raise ConfigError(
+                f"plugin setting {text!r}: no key {name!r}; {suggestion(name, known)}"
+            )
         settings[plugin_id][name] = _convert(text, key, value.strip())
     return settings
 

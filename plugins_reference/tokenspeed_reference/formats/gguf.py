@@ -23,9 +23,10 @@ from tokenspeed_reference.formats.gguf_quants import (
     read_plain,
 )
 from tokenspeed_reference.formats.safetensors import read_tensor
-from tokenspeed_sdk import GgufHeader, GgufTensor, LinearWeight, SafetensorsHeader
+from tokenspeed_sdk import CheckpointError, GgufHeader, GgufTensor, LinearWeight, SafetensorsHeader
 
 MAGIC = b"GGUF"
+_HEADS_KEY = {"attn_q": "num_attention_heads", "attn_k": "num_key_value_heads"}
 
 
 class GgufFormat:
@@ -65,6 +66,7 @@ class GgufSource:
         )
         for _, tensor in self._tensors:
             check_type(header, tensor)
+            self._check_heads(tensor)
         self.bytes_read = 0
         self.total_bytes = sum(tensor.num_bytes for _, tensor in self._tensors)
 
@@ -141,13 +143,24 @@ class GgufSource:
         """
         if self._config["model_type"] != "llama":
             return rows
-        heads_key = {"attn_q": "num_attention_heads", "attn_k": "num_key_value_heads"}
-        part = tensor.name.rsplit(".", 2)[-2]
-        if part not in heads_key:
+        num_heads = self._num_heads(tensor)
+        if num_heads is None:
             return rows
-        num_heads = self._config[heads_key[part]]
         split = rows.reshape(num_heads, rows.shape[0] // num_heads // 2, 2, *rows.shape[1:])
         return split.transpose(1, 2).reshape(rows.shape)
+
+    def _num_heads(self, tensor: GgufTensor) -> int | None:
+        key = _HEADS_KEY.get(tensor.name.rsplit(".", 2)[-2])
+        return None if key is None else int(self._config[key])
+
+    def _check_heads(self, tensor: GgufTensor) -> None:
+        num_heads, head_dim = self._num_heads(tensor), self._config["head_dim"]
+        if num_heads is not None and tensor.shape[0] != num_heads * head_dim:
+            raise CheckpointError(
+                f"cannot load tensor {tensor.name!r} of {self._header.path}: it has "
+                f"{tensor.shape[0]} rows, {num_heads} heads of {head_dim} need "
+                f"{num_heads * head_dim}; the file is damaged; fetch or convert it again"
+            )
 
 
 def _rope_factors(header: GgufHeader) -> Any:

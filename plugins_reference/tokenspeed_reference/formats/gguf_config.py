@@ -42,21 +42,21 @@ def config_from_gguf(
             f"{', '.join(ARCHITECTURES)}; use a model of one of these"
         )
     read = _Reader(header, arch)
-    num_heads = int(read.required("attention.head_count"))
-    hidden_size = int(read.required("embedding_length"))
+    num_heads = read.count("attention.head_count")
+    hidden_size = read.count("embedding_length")
     config: dict[str, Any] = {
         "architectures": [ARCHITECTURES[arch]],
         "model_type": arch,
         "hidden_act": "silu",
         "hidden_size": hidden_size,
-        "intermediate_size": int(read.required("feed_forward_length")),
-        "num_hidden_layers": int(read.required("block_count")),
+        "intermediate_size": read.count("feed_forward_length"),
+        "num_hidden_layers": read.count("block_count"),
         "num_attention_heads": num_heads,
-        "num_key_value_heads": int(read.optional("attention.head_count_kv", num_heads)),
+        "num_key_value_heads": read.count("attention.head_count_kv", num_heads),
         "head_dim": _head_dim(read, hidden_size // num_heads),
-        "max_position_embeddings": int(read.required("context_length")),
-        "rms_norm_eps": _shortest_float(read.required("attention.layer_norm_rms_epsilon")),
-        "rope_theta": float(read.optional("rope.freq_base", 10000.0)),
+        "max_position_embeddings": read.count("context_length"),
+        "rms_norm_eps": read.number("attention.layer_norm_rms_epsilon"),
+        "rope_theta": read.number("rope.freq_base", 10000.0),
         "vocab_size": _vocab_size(header),
         "tie_word_embeddings": "output.weight" not in header.tensors,
     }
@@ -87,6 +87,26 @@ class _Reader:
             )
         return self.optional(key, None)
 
+    def count(self, key: str, default: int | None = None) -> int:
+        """Return a positive whole number; required when there is no default."""
+        value = self.required(key) if default is None else self.optional(key, default)
+        if not isinstance(value, int) or not 0 < value < 2**31:
+            raise CheckpointError(
+                f"cannot load {self.header.path}: metadata '{self.arch}.{key}' is {value!r}; a "
+                "whole number from 1 was expected; the file is damaged; convert the model again"
+            )
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """Return a finite number; required when there is no default."""
+        value = self.required(key) if default is None else self.optional(key, default)
+        if not isinstance(value, (int, float)) or not math.isfinite(value):
+            raise CheckpointError(
+                f"cannot load {self.header.path}: metadata '{self.arch}.{key}' is {value!r}; a "
+                "finite number was expected; the file is damaged; convert the model again"
+            )
+        return _shortest_float(value)
+
     def optional(self, key: str, default: Any) -> Any:
         value = self.header.metadata.get(f"{self.arch}.{key}", default)
         if isinstance(value, list):
@@ -102,9 +122,9 @@ class _Reader:
 
 def _head_dim(read: _Reader, default: int) -> int:
     rotary = "rope.dimension_count"
-    head_dim = int(read.optional("attention.key_length", read.optional(rotary, default)))
+    head_dim = read.count("attention.key_length", read.count(rotary, max(default, 1)))
     for key in ("attention.value_length", rotary):
-        other = int(read.optional(key, head_dim))
+        other = read.count(key, head_dim)
         if other != head_dim:
             raise CheckpointError(
                 f"cannot load {read.header.path}: {read.arch}.{key} is {other} with heads of "
@@ -130,10 +150,10 @@ def _rope_scaling(
         return _llama3_scaling(read, config, factors)
     if kind == "none":
         return None
-    scaling = {"rope_type": kind, "factor": float(read.optional("rope.scaling.factor", 1.0))}
-    original = read.optional("rope.scaling.original_context_length", None)
-    if original is not None:
-        scaling["original_max_position_embeddings"] = int(original)
+    scaling: dict[str, Any] = {"rope_type": kind, "factor": read.number("rope.scaling.factor", 1.0)}
+    original = "rope.scaling.original_context_length"
+    if read.optional(original, None) is not None:
+        scaling["original_max_position_embeddings"] = read.count(original)
     return scaling
 
 
@@ -168,8 +188,10 @@ def _llama3_factors(scaling: Mapping[str, Any], theta: float, head_dim: int) -> 
 
 def _token_ids(metadata: Mapping[str, Any]) -> dict[str, int]:
     names = {"bos_token_id": "bos", "eos_token_id": "eos", "pad_token_id": "padding"}
-    keys = {ours: f"tokenizer.ggml.{theirs}_token_id" for ours, theirs in names.items()}
-    return {ours: int(metadata[key]) for ours, key in keys.items() if key in metadata}
+    values = {
+        ours: metadata.get(f"tokenizer.ggml.{theirs}_token_id") for ours, theirs in names.items()
+    }
+    return {ours: value for ours, value in values.items() if isinstance(value, int)}
 
 
 def _shortest_float(value: Any) -> float:

@@ -66,6 +66,11 @@ def check_type(header: GgufHeader, tensor: GgufTensor) -> None:
             f"cannot load tensor {tensor.name!r} of {header.path}: its type is {tensor.type_name}, "
             f"supported are {', '.join([*PLAIN_DTYPES, *PACKINGS])}; use a file of one of these"
         )
+    if not tensor.shape or 0 in tensor.shape:
+        raise CheckpointError(
+            f"cannot load tensor {tensor.name!r} of {header.path}: its shape is "
+            f"{list(tensor.shape)}; sizes from 1 were expected; the file is damaged; fetch it again"
+        )
     block_elements = 256 if tensor.type_name.endswith("_K") else 32
     if tensor.type_name in PACKINGS and tensor.shape[-1] % block_elements:
         raise CheckpointError(

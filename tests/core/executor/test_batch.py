@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-
 from tests.support.plans import Row, make_plan
 from tests.support.successor_model import GROUPS, VOCAB_SIZE, RecordingAttention
+
 from tokenspeed.executor.batch import StepBatcher, StepInputs
 from tokenspeed.kv import Arena, solve_layout
 

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-
 from tests.support.plans import Row, make_plan
 from tests.support.successor_model import (
     GROUPS,
@@ -16,6 +15,7 @@ from tests.support.successor_model import (
     RecordingAttention,
     SuccessorModel,
 )
+
 from tokenspeed.contracts.step import StepResult
 from tokenspeed.executor import Executor
 from tokenspeed.executor import prompt_scores as prompt_scores_module
@@ -85,9 +85,7 @@ def test_results_come_in_launch_order_and_tokens_pass_on_the_device() -> None:
     executor, model = make_executor()
     add(executor, 1)
     executor.launch(
-        make_plan(
-            [Row(3, [1, 2], output_index=0, request_id=1)], step_id=7, admitted=[(0, 3)]
-        )
+        make_plan([Row(3, [1, 2], output_index=0, request_id=1)], step_id=7, admitted=[(0, 3)])
     )
     ahead = [Row(3, [-1], 2, output_index=1, request_id=1)]
     executor.launch(make_plan(ahead, step_id=8, num_decode_rows=1))

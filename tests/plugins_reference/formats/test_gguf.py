@@ -183,12 +183,12 @@ def test_flipped_header_bytes_never_escape_as_another_error(tmp_path: Path) -> N
     whole = path.read_bytes()
     random = np.random.default_rng(3)
     refused = 0
-    for _ in range(300):
+    for _ in range(600):
         damaged = bytearray(whole)
-        damaged[int(random.integers(0, 1600))] = int(random.integers(0, 256))
+        damaged[int(random.integers(0, 1900))] = int(random.choice([0, 1, 255, 77]))
         path.write_bytes(damaged)
         try:
-            GgufFormat().open(path)
+            list(GgufFormat().open(path).tensors(torch.float32, keep_packed=True))
         except CheckpointError:
             refused += 1
     assert refused > 100
