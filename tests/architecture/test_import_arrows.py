@@ -8,6 +8,7 @@ import pytest
 from tests.support.source_tree import ROOT, SOURCE_ROOTS, Import, files_under, imports_of
 
 LAYERS = (
+    {"__main__"},
     {"cli"},
     {"server"},
     {"engine"},

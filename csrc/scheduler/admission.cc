@@ -1,0 +1,99 @@
+#include <algorithm>
+
+#include "base/check.h"
+#include "scheduler/move.h"
+
+namespace tokenspeed {
+
+// Strictly in order: when the head does not fit now, nothing behind it is admitted.
+void Scheduler::AdmitFromQueue(int32_t& budget) {
+  // Room that a retraction made is for those who needed it.
+  if (num_retractions_pending_ > 0) return;
+  if (has_retracted_in_step_ && step_.plan->num_rows() > 0) return;
+  // Each running request gets at least one token of every step.
+  const size_t limit = std::min(config_.max_running, config_.max_step_tokens);
+  while (!queue_.empty() && budget > 0 && running_.size() < limit && slots_.num_free() > 0) {
+    if (!running_.empty() && requests_[running_.front()].runs_alone) return;
+    if (!TryAdmit(RequestIndex(queue_.begin()->second), budget)) return;
+  }
+}
+
+bool Scheduler::TryAdmit(RequestIndex index, int32_t& budget) {
+  Request& request = requests_[index];
+  const bool is_alone = running_.empty() && uncommitted_.empty();
+  if (request.runs_alone && !is_alone) return false;
+  PrefixMatch match = MatchFor(request);
+  if (is_alone) {
+    MakeFitAlone(request, match);
+  } else if (!FitsBesideOthers(request, match)) {
+    return false;
+  }
+  const size_t num_shared = match.blocks.size();
+  const int32_t matched =
+      static_cast<int32_t>(num_shared) * config_.block_tokens + match.tail_tokens;
+  const int32_t num_query = std::min(budget, request.size() - matched);
+  const bool has_room = kv_.Grow(match.blocks, BlocksFor(matched + num_query));
+  TS_CHECK(has_room, "an admitted request has room for its first chunk");
+  if (match.tail_tokens > 0) EmitCopies(match, match.blocks.set(num_shared));
+  request.published_blocks = static_cast<int32_t>(num_shared);
+  Enter(index, std::move(match.blocks), matched);
+  EmitRow(index, num_query);
+  budget -= num_query;
+  return true;
+}
+
+// At least the last token is always computed: its logits are needed.
+PrefixMatch Scheduler::MatchFor(const Request& request) {
+  if (!config_.prefix_cache || !request.match_prefix || request.runs_alone) return {};
+  return kv_.Match(request.root, std::span(request.tokens).first(request.tokens.size() - 1));
+}
+
+// Not only the first chunk: a request that could not go on would be retracted soon.
+bool Scheduler::FitsBesideOthers(const Request& request, const PrefixMatch& match) const {
+  const size_t num_blocks = BlocksFor(int64_t{request.size()} + 1);
+  return kv_.CanHold(static_cast<int64_t>(num_blocks - match.blocks.size()));
+}
+
+// Nothing else holds blocks: the request fits (submit saw to it), unless what it matched lies so
+// scattered over physical blocks that another group lacks some. Then it starts from an empty pool.
+void Scheduler::MakeFitAlone(Request& request, PrefixMatch& match) {
+  const size_t num_blocks = BlocksFor(int64_t{request.prompt_tokens} + request.max_outputs);
+  const auto fits = [&] {
+    return kv_.CanHold(static_cast<int64_t>(num_blocks - match.blocks.size()));
+  };
+  if (!request.runs_alone && fits()) return;
+  match.tail.Reset();
+  match.tail_tokens = 0;
+  if (!request.runs_alone && fits()) return;
+  match.blocks.Truncate(0);
+  kv_.EvictAll();
+  request.runs_alone = true;
+  TS_CHECK(fits(), "an accepted request fits the empty pool");
+}
+
+// Copy on write: the first part of another sequence's block goes into a fresh one.
+void Scheduler::EmitCopies(PrefixMatch& match, SetId target) {
+  for (int32_t group = 0; group < kv_.pool().num_groups(); ++group) {
+    step_.plan->copies.push_back({group, kv_.pool().block(match.tail.set(), GroupId(group)).value,
+                                  kv_.pool().block(target, GroupId(group)).value,
+                                  match.tail_tokens});
+  }
+  step_.copy_sources.push_back(std::move(match.tail));
+}
+
+void Scheduler::Enter(RequestIndex index, BlockTable blocks, int32_t matched) {
+  Request& request = requests_[index];
+  if (request.cached_tokens < 0) {
+    request.cached_tokens = std::min(matched, request.prompt_tokens);
+    prompt_tokens_ += request.prompt_tokens;
+    cached_tokens_ += request.cached_tokens;
+  }
+  request.computed = request.planned = matched;
+  request.admission = ++num_admissions_;
+  Dequeue(index);
+  Move(request, Admit{*slots_.Acquire(), std::move(blocks)});
+  running_.push_back(index);
+  step_.plan->admitted.push_back({step_.plan->num_rows(), request.slot()->value()});
+}
+
+}  // namespace tokenspeed

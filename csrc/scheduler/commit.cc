@@ -1,0 +1,132 @@
+#include <algorithm>
+#include <stdexcept>
+
+#include "scheduler/move.h"
+
+namespace tokenspeed {
+
+CommitResult Scheduler::Commit(int64_t step_id, std::span<const int32_t> tokens,
+                               std::span<const bool> failed, int64_t now_us) {
+  CheckCommit(step_id, tokens, failed);
+  Uncommitted step = std::move(uncommitted_.front());
+  uncommitted_.pop_front();
+  step.copy_sources.clear();  // before their parents may go
+  CommitResult result;
+  for (int32_t row = 0; row < step.plan->num_rows(); ++row) {
+    CommitRow(*step.plan, row, tokens[row], !failed.empty() && failed[row], result);
+  }
+  Expire(now_us);
+  return result;
+}
+
+void Scheduler::CheckCommit(int64_t step_id, std::span<const int32_t> tokens,
+                            std::span<const bool> failed) const {
+  const std::string what = "commit of step " + std::to_string(step_id);
+  if (uncommitted_.empty() || uncommitted_.front().plan->step_id != step_id) {
+    throw std::invalid_argument(
+        what + ": not the oldest uncommitted step; allowed: " +
+        (uncommitted_.empty() ? "none" : std::to_string(uncommitted_.front().plan->step_id)) +
+        "; commit steps in the order of their plans");
+  }
+  const StepPlan& plan = *uncommitted_.front().plan;
+  const auto num_rows = static_cast<size_t>(plan.num_rows());
+  if (tokens.size() != num_rows || (!failed.empty() && failed.size() != num_rows)) {
+    throw std::invalid_argument(what + ": " + std::to_string(tokens.size()) + " tokens and " +
+                                std::to_string(failed.size()) + " failed flags; allowed: " +
+                                std::to_string(num_rows) + " rows; pass one entry per row");
+  }
+  for (size_t row = 0; row < num_rows; ++row) {
+    if (tokens[row] >= 0 || plan.output_index[row] < 0) continue;
+    const bool is_read = (failed.empty() || !failed[row]) &&
+                         !std::holds_alternative<Draining>(requests_[plan.requests[row]].state);
+    if (!is_read) continue;
+    throw std::invalid_argument(what + ": row " + std::to_string(row) +
+                                " samples, but its token is " + std::to_string(tokens[row]) +
+                                "; allowed: 0 or more; mark a failed row in `failed`");
+  }
+}
+
+void Scheduler::CommitRow(const StepPlan& plan, int32_t row, int32_t token, bool has_failed,
+                          CommitResult& result) {
+  const RequestIndex index = plan.requests[row];
+  Request& request = requests_[index];
+  const bool samples = plan.output_index[row] >= 0;
+  --request.uncommitted_rows;
+  request.ahead -= samples;
+  request.is_poisoned |= has_failed;
+  if (!request.is_poisoned) {
+    AdvanceComputed(index, plan.query_start[row + 1] - plan.query_start[row]);
+  }
+  if (std::holds_alternative<Draining>(request.state)) {
+    DrainIfDone(index);
+    return;
+  }
+  if (has_failed) {
+    result.Add(request.id, -1, FinishReason::kError, -1, row);
+    End(index, FinishReason::kError);
+    return;
+  }
+  const bool has_ended = samples && CommitToken(index, row, token, result);
+  if (!has_ended && request.retract_pending && request.uncommitted_rows == 0) RetractNow(index);
+}
+
+// Returns: whether the token ended the request.
+bool Scheduler::CommitToken(RequestIndex index, int32_t row, int32_t token, CommitResult& result) {
+  Request& request = requests_[index];
+  request.tokens.push_back(token);
+  ++output_tokens_;
+  const int32_t cached = request.cached_reported ? -1 : request.cached_tokens;
+  request.cached_reported = true;
+  const FinishReason reason = ReasonAfter(request, token);
+  result.Add(request.id, token, reason, cached, row);
+  if (reason == FinishReason::kNone) return false;
+  End(index, reason);
+  return true;
+}
+
+FinishReason Scheduler::ReasonAfter(const Request& request, int32_t token) const {
+  if (request.num_outputs() > request.min_outputs && request.IsStop(token)) {
+    return FinishReason::kStop;
+  }
+  return request.num_outputs() < request.max_outputs ? FinishReason::kNone : FinishReason::kLength;
+}
+
+// What a committed step wrote is in the cache; a token that was dropped with its request is not.
+void Scheduler::AdvanceComputed(RequestIndex index, int32_t num_query) {
+  Request& request = requests_[index];
+  request.computed = std::min(request.computed + num_query, request.size());
+  PublishFull(index);
+}
+
+void Scheduler::PublishFull(RequestIndex index) {
+  Request& request = requests_[index];
+  if (!config_.prefix_cache || request.is_private) return;
+  const int32_t block_tokens = config_.block_tokens;
+  while ((request.published_blocks + 1) * block_tokens <= request.computed) {
+    const int32_t position = request.published_blocks;
+    const auto block =
+        std::span<const int32_t>(request.tokens).subspan(position * block_tokens, block_tokens);
+    const auto publication = kv_.Publish(request.root, *request.blocks(), position, block);
+    if (publication == FlatKv::Publication::kPrivate) {
+      request.is_private = true;
+      return;
+    }
+    const bool has_executor_row = request.admission != 0;
+    if (publication == FlatKv::Publication::kReplaced && has_executor_row) {
+      replacements_.push_back({index, request.admission, position});
+    }
+    ++request.published_blocks;
+  }
+}
+
+void Scheduler::PublishTail(Request& request) {
+  const BlockTable* blocks = request.blocks();
+  if (!config_.prefix_cache || request.is_private || blocks == nullptr) return;
+  const int32_t first = request.published_blocks * config_.block_tokens;
+  if (request.computed <= first) return;
+  const auto tokens =
+      std::span<const int32_t>(request.tokens).subspan(first, request.computed - first);
+  kv_.PublishTail(request.root, *blocks, request.published_blocks, tokens);
+}
+
+}  // namespace tokenspeed

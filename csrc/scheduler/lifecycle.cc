@@ -1,0 +1,102 @@
+#include <algorithm>
+
+#include "base/check.h"
+#include "scheduler/move.h"
+
+namespace tokenspeed {
+
+bool Scheduler::AbortRequest(RequestId id, int64_t /*now_us*/) {
+  return EndById(id, FinishReason::kAbort);
+}
+
+bool Scheduler::StopRequest(RequestId id, int64_t /*now_us*/) {
+  return EndById(id, FinishReason::kStop);
+}
+
+CommitResult Scheduler::TakeEnded() { return std::exchange(ended_, CommitResult{}); }
+
+bool Scheduler::HasWork() const { return requests_.size() > 0 || !uncommitted_.empty(); }
+
+int64_t Scheduler::NextDeadlineUs() const {
+  return deadlines_.empty() ? 0 : deadlines_.begin()->first;
+}
+
+bool Scheduler::EndById(RequestId id, FinishReason reason) {
+  const RequestIndex* index = requests_.Find(id);
+  if (index == nullptr || std::holds_alternative<Draining>(requests_[*index].state)) return false;
+  EndOutsideCommit(*index, reason);
+  return true;
+}
+
+void Scheduler::EndOutsideCommit(RequestIndex index, FinishReason reason) {
+  ended_.Add(requests_[index].id, -1, reason, -1, -1);
+  End(index, reason);
+}
+
+void Scheduler::End(RequestIndex index, FinishReason reason) {
+  Request& request = requests_[index];
+  if (request.blocks() != nullptr) {
+    LeaveRunning(index);
+  } else {
+    Dequeue(index);
+  }
+  if (request.deadline_us > 0) deadlines_.erase({request.deadline_us, index.value});
+  ++num_finished_;
+  const bool has_rows = request.uncommitted_rows > 0;
+  if (!has_rows) PublishTail(request);
+  if (reason == FinishReason::kAbort) {
+    Move(request, Abort{has_rows});
+  } else if (reason == FinishReason::kTimeout) {
+    Move(request, Timeout{has_rows});
+  } else {
+    Move(request, Finish{has_rows});
+  }
+  if (!has_rows) Retire(index);
+}
+
+void Scheduler::DrainIfDone(RequestIndex index) {
+  Request& request = requests_[index];
+  if (request.uncommitted_rows > 0) return;
+  PublishTail(request);
+  Move(request, Drained{});
+  Retire(index);
+}
+
+void Scheduler::Retire(RequestIndex index) {
+  Request& request = requests_[index];
+  TS_CHECK(std::holds_alternative<Finished>(request.state), "only a finished request is retired");
+  --num_in_state_[request.state.index()];
+  kv_.ReleaseRoot(request.root);
+  requests_.Erase(index);
+}
+
+void Scheduler::RetractNow(RequestIndex index) {
+  Request& request = requests_[index];
+  TS_CHECK(request.uncommitted_rows == 0, "a request is retracted between its steps");
+  LeaveRunning(index);
+  PublishTail(request);
+  Move(request, Retract{});
+  request.computed = request.planned = request.published_blocks = request.sent_blocks = 0;
+  request.step_query = 0;
+  request.is_private = false;
+  queue_.insert(RankOf(index));
+  ++num_retractions_;
+}
+
+void Scheduler::Dequeue(RequestIndex index) { queue_.erase(RankOf(index)); }
+
+void Scheduler::LeaveRunning(RequestIndex index) {
+  Request& request = requests_[index];
+  running_.erase(std::find(running_.begin(), running_.end(), index));
+  request.admission = 0;
+  if (request.retract_pending) --num_retractions_pending_;
+  request.retract_pending = false;
+}
+
+void Scheduler::Expire(int64_t now_us) {
+  while (!deadlines_.empty() && deadlines_.begin()->first <= now_us) {
+    EndOutsideCommit(RequestIndex(deadlines_.begin()->second), FinishReason::kTimeout);
+  }
+}
+
+}  // namespace tokenspeed

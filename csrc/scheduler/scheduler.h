@@ -1,0 +1,177 @@
+// Decides what the next step computes: which requests run, which tokens, into which blocks.
+// Owns every request, the cache and the slots. Reads no clock and no entropy: the same calls give
+// the same plans, bit for bit.
+//
+//   submit -> queue -> plan: decodes, chunks, admissions -> (execution) -> commit -> tokens
+//
+// Up to depth + 1 plans are uncommitted at a time; a lookahead row counts its tokens ahead.
+// A failed call leaves the scheduler as it was.
+// Thread: one thread per Scheduler.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/slot_pool.h"
+#include "fsm/apply.h"
+#include "kv/flat_kv.h"
+#include "scheduler/config.h"
+#include "scheduler/request_table.h"
+#include "scheduler/step.h"
+
+namespace tokenspeed {
+
+struct Submission {
+  RequestId id;
+  std::span<const int32_t> prompt;
+  std::span<const int32_t> outputs;
+  int32_t max_new_tokens = 0;
+  int32_t min_new_tokens = 0;
+  std::span<const int32_t> stop_ids;
+  int32_t priority = 0;
+  std::string salt;
+  bool match_prefix = true;
+  int64_t deadline_us = 0;
+};
+
+// One request and one physical block as `state()` shows them.
+struct RequestView {
+  RequestId id;
+  std::string state;
+  int32_t priority = 0;
+  int32_t slot = -1;
+  int32_t computed_tokens = 0;
+  std::vector<std::vector<int32_t>> blocks;  // [group][index]
+};
+struct PhysicalView {
+  int32_t id = 0;
+  int32_t group = -1;
+  int32_t refs = 0;
+};
+
+class Scheduler {
+ public:
+  explicit Scheduler(const SchedulerConfig& config);
+  Scheduler(const Scheduler&) = delete;
+  Scheduler& operator=(const Scheduler&) = delete;
+
+  // Throws RequestError or CapacityError; see _core.pyi.
+  void Submit(const Submission& submission, int64_t now_us);
+
+  // Returns: false when the id is not known or has ended.
+  bool AbortRequest(RequestId id, int64_t now_us);
+  bool StopRequest(RequestId id, int64_t now_us);
+
+  // Returns: nullptr when there is nothing to run or depth + 1 plans are out.
+  std::shared_ptr<const StepPlan> Plan(int64_t now_us);
+
+  // `failed` is empty or has one entry per row. Throws std::invalid_argument.
+  CommitResult Commit(int64_t step_id, std::span<const int32_t> tokens,
+                      std::span<const bool> failed, int64_t now_us);
+
+  CommitResult TakeEnded();
+  bool HasWork() const;
+  int64_t NextDeadlineUs() const;
+
+  std::map<std::string, int64_t> Stats() const;
+  std::vector<RequestView> Requests();
+  std::vector<PhysicalView> PhysicalBlocks() const;
+  void CheckInvariants();
+
+ private:
+  using Rank = std::pair<std::pair<int64_t, int64_t>, int32_t>;  // request rank, table row
+
+  // submit.cc
+  void CheckSubmission(const Submission& submission) const;
+  int32_t ResolveMaxOutputs(const Submission& submission) const;
+  int64_t CapacityTokens() const;
+
+  // plan.cc
+  void ReserveDecodes(int32_t& budget);
+  void ReserveChunks(int32_t& budget);
+  bool ReserveBlocks(RequestIndex index, int32_t num_tokens);
+  void EmitReserved();
+  void EmitRow(RequestIndex index, int32_t num_query);
+  void EmitTable(Request& request);
+  void EmitReplacements();
+  bool RetractFor(RequestIndex needy);
+  int32_t ShrinkToFit(Request& request, int32_t num_query) const;
+  std::shared_ptr<StepPlan> TakeBuffer();
+
+  // admission.cc
+  void AdmitFromQueue(int32_t& budget);
+  bool TryAdmit(RequestIndex index, int32_t& budget);
+  PrefixMatch MatchFor(const Request& request);
+  bool FitsBesideOthers(const Request& request, const PrefixMatch& match) const;
+  void MakeFitAlone(Request& request, PrefixMatch& match);
+  void EmitCopies(PrefixMatch& match, SetId target);
+  void Enter(RequestIndex index, BlockTable blocks, int32_t matched);
+
+  // commit.cc
+  void CheckCommit(int64_t step_id, std::span<const int32_t> tokens,
+                   std::span<const bool> failed) const;
+  void CommitRow(const StepPlan& plan, int32_t row, int32_t token, bool has_failed,
+                 CommitResult& result);
+  bool CommitToken(RequestIndex index, int32_t row, int32_t token, CommitResult& result);
+  FinishReason ReasonAfter(const Request& request, int32_t token) const;
+  void AdvanceComputed(RequestIndex index, int32_t num_query);
+  void PublishFull(RequestIndex index);
+  void PublishTail(Request& request);
+
+  // lifecycle.cc
+  template <class E>
+  void Move(Request& request, E event);
+  void End(RequestIndex index, FinishReason reason);
+  void EndOutsideCommit(RequestIndex index, FinishReason reason);
+  bool EndById(RequestId id, FinishReason reason);
+  void DrainIfDone(RequestIndex index);
+  void Retire(RequestIndex index);
+  void RetractNow(RequestIndex index);
+  void Dequeue(RequestIndex index);
+  void LeaveRunning(RequestIndex index);
+  void Expire(int64_t now_us);
+  Rank RankOf(RequestIndex index) const { return {requests_[index].Rank(), index.value}; }
+  size_t BlocksFor(int64_t num_tokens) const {
+    return static_cast<size_t>((num_tokens + config_.block_tokens - 1) >> block_shift_);
+  }
+
+  SchedulerConfig config_;
+  int block_shift_;
+  FlatKv kv_;       // outlives the requests and plans below
+  SlotPool slots_;  // likewise
+  RequestTable requests_;
+  std::set<Rank> queue_;
+  std::vector<RequestIndex> running_;                // in admission order
+  std::set<std::pair<int64_t, int32_t>> deadlines_;  // deadline, table row
+  struct Uncommitted {
+    std::shared_ptr<StepPlan> plan;
+    std::vector<BlockRef> copy_sources;  // held until the commit of the step that reads them
+  };
+  std::deque<Uncommitted> uncommitted_;
+  std::vector<std::shared_ptr<StepPlan>> buffers_;  // reused when nobody else holds them
+  Uncommitted step_;                                // the step being planned
+  std::vector<RequestIndex> scan_;                  // running_ as it was when a pass began
+  struct Replacement {
+    RequestIndex request;
+    int64_t admission;
+    int32_t index;
+  };
+  std::vector<Replacement> replacements_;  // table entries the executor has to be told about
+  CommitResult ended_;
+  std::array<int32_t, std::variant_size_v<State>> num_in_state_{};
+  int32_t num_retractions_pending_ = 0;
+  bool has_retracted_in_step_ = false;
+  int64_t next_step_id_ = 1;
+  int64_t num_admissions_ = 0;
+  int64_t num_submitted_ = 0, num_finished_ = 0, num_retractions_ = 0;
+  int64_t prompt_tokens_ = 0, cached_tokens_ = 0, output_tokens_ = 0;
+};
+
+}  // namespace tokenspeed

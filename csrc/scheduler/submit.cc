@@ -1,0 +1,129 @@
+#include <algorithm>
+#include <bit>
+
+#include "base/errors.h"
+#include "scheduler/scheduler.h"
+
+namespace tokenspeed {
+namespace {
+
+FlatKvConfig KvConfig(const SchedulerConfig& config) {
+  FlatKvConfig kv{.block_tokens = config.block_tokens,
+                  .packing = {},
+                  .num_physical_blocks = config.num_physical_blocks,
+                  .share_tokens = 1,
+                  .hash_seed = config.hash_seed};
+  for (const GroupSpec& group : config.groups) {
+    kv.packing.push_back(group.packing);
+    kv.share_tokens = std::max(kv.share_tokens, group.share_tokens);
+  }
+  return kv;
+}
+
+const SchedulerConfig& Validated(const SchedulerConfig& config) {
+  Validate(config);
+  return config;
+}
+
+constexpr int kRetryAfterSeconds = 1;
+
+}  // namespace
+
+Scheduler::Scheduler(const SchedulerConfig& config)
+    : config_(Validated(config)),
+      block_shift_(std::countr_zero(static_cast<uint32_t>(config.block_tokens))),
+      kv_(KvConfig(config)),
+      slots_(config.max_running) {
+  running_.reserve(config.max_running);
+}
+
+void Scheduler::Submit(const Submission& submission, int64_t /*now_us*/) {
+  CheckSubmission(submission);
+  const int32_t max_outputs = ResolveMaxOutputs(submission);
+  const RequestIndex index = requests_.Insert(submission.id);
+  Request& request = requests_[index];
+  request.priority = submission.priority;
+  request.arrival = num_submitted_++;
+  request.prompt_tokens = static_cast<int32_t>(submission.prompt.size());
+  request.max_outputs = max_outputs;
+  request.min_outputs = submission.min_new_tokens;
+  request.deadline_us = submission.deadline_us;
+  request.match_prefix = submission.match_prefix;
+  request.root = kv_.AcquireRoot(submission.salt);
+  request.stop_ids.assign(submission.stop_ids.begin(), submission.stop_ids.end());
+  std::sort(request.stop_ids.begin(), request.stop_ids.end());
+  const size_t room = std::min<size_t>(max_outputs, 4096);  // a long answer grows the rest
+  request.tokens.reserve(submission.prompt.size() + std::max(submission.outputs.size(), room));
+  request.tokens.assign(submission.prompt.begin(), submission.prompt.end());
+  request.tokens.insert(request.tokens.end(), submission.outputs.begin(), submission.outputs.end());
+  ++num_in_state_[request.state.index()];
+  queue_.insert(RankOf(index));
+  if (request.deadline_us > 0) deadlines_.emplace(request.deadline_us, index.value);
+  if (request.num_outputs() >= max_outputs) EndOutsideCommit(index, FinishReason::kLength);
+}
+
+void Scheduler::CheckSubmission(const Submission& submission) const {
+  const std::string who = "request " + std::to_string(submission.id.value);
+  if (submission.prompt.empty()) {
+    throw RequestError(who +
+                       " refused: the prompt has 0 tokens; allowed: 1 or more; send a prompt");
+  }
+  if (requests_.Find(submission.id) != nullptr) {
+    throw RequestError(who +
+                       " refused: a live request has this id; allowed: unique ids; choose another");
+  }
+  if (submission.max_new_tokens < 0 || submission.min_new_tokens < 0) {
+    throw RequestError(who + " refused: max_new_tokens " +
+                       std::to_string(submission.max_new_tokens) + ", min_new_tokens " +
+                       std::to_string(submission.min_new_tokens) +
+                       "; allowed: 0 or more; correct the value");
+  }
+  if (submission.prompt.size() + 1 > static_cast<size_t>(config_.max_context_tokens)) {
+    throw RequestError(
+        who + " refused: the prompt has " + std::to_string(submission.prompt.size()) +
+            " tokens and needs room for one more; allowed: a context of " +
+            std::to_string(config_.max_context_tokens) + " tokens; shorten the prompt",
+        "context_length_exceeded");
+  }
+  if (queue_.size() >= static_cast<size_t>(config_.max_waiting)) {
+    throw CapacityError(who + " refused: " + std::to_string(queue_.size()) +
+                            " requests are waiting; allowed: " +
+                            std::to_string(config_.max_waiting) + "; try again later",
+                        kRetryAfterSeconds);
+  }
+}
+
+int32_t Scheduler::ResolveMaxOutputs(const Submission& submission) const {
+  const auto prompt = static_cast<int64_t>(submission.prompt.size());
+  const int64_t in_context = config_.max_context_tokens - prompt;
+  const int64_t fits = CapacityTokens();
+  const int64_t wanted = submission.max_new_tokens > 0
+                             ? std::min<int64_t>(submission.max_new_tokens, in_context)
+                             : std::clamp<int64_t>(fits - prompt, 1, in_context);
+  if (prompt + wanted > fits) {
+    throw CapacityError("request " + std::to_string(submission.id.value) + " refused: " +
+                        std::to_string(prompt) + " prompt tokens and " + std::to_string(wanted) +
+                        " new tokens need " + std::to_string(BlocksFor(prompt + wanted)) +
+                        " blocks; the pool holds " + std::to_string(fits / config_.block_tokens) +
+                        " blocks of " + std::to_string(config_.block_tokens) +
+                        " tokens; shorten the prompt, lower max_new_tokens or give the cache more "
+                        "memory");
+  }
+  return static_cast<int32_t>(wanted);
+}
+
+// Tokens of the longest request that can ever run.
+int64_t Scheduler::CapacityTokens() const {
+  int64_t low = 0, high = kv_.pool().max_sets();
+  while (low < high) {
+    const int64_t middle = (low + high + 1) / 2;
+    if (kv_.CanEverHold(middle)) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return low * config_.block_tokens;
+}
+
+}  // namespace tokenspeed
