@@ -115,7 +115,9 @@ def test_an_offer_for_another_device_is_no_fallback() -> None:
     assert winner([kernel("a/plain"), other], fallback="error") == "a/plain"
 
 
-@pytest.mark.parametrize("score", [lambda *_: 1 / 0, lambda *_: float("nan"), lambda *_: float("inf")])
+@pytest.mark.parametrize(
+    "score", [lambda *_: 1 / 0, lambda *_: float("nan"), lambda *_: float("inf")]
+)
 def test_a_broken_score_names_its_plugin(score: Any) -> None:
     with pytest.raises(PluginError, match=r"plugin b.*score of bad"):
         select("op", [kernel("a/plain"), kernel("b/bad", score=score)], CPU)
