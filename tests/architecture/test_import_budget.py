@@ -21,10 +21,16 @@ CODES = {
 }
 PRELUDE = """
 import contextlib, io, json, sys
+
+
 def run(argv):
     from tokenspeed.cli import main
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
-        main(argv)
+    with contextlib.redirect_stdout(io.StringIO()):
+        try:
+            code = main(argv)
+        except SystemExit as end:
+            code = end.code
+    assert code == 0, f"{argv} exited with {code}"
 """
 
 
@@ -46,3 +52,7 @@ def test_torch_is_not_loaded_by(name: str) -> None:
 
 def test_help_loads_no_server() -> None:
     assert not loaded_by(CODES["help"]) & {"pydantic", "fastapi", "uvicorn", "zmq"}
+
+
+def test_the_measure_sees_what_is_loaded() -> None:
+    assert {"tokenspeed.cli", "tokenspeed.plugins.discovery"} <= loaded_by(CODES["plugins list"])

@@ -6,22 +6,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from tokenspeed.contracts.kernel import KernelOffer
+from tokenspeed.contracts.registration import Offer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tokenspeed.contracts.kernel import KernelOffer, Operator
-    from tokenspeed.contracts.registration import Offer
+    from tokenspeed.contracts.kernel import Operator
+
+SomeOffer = TypeVar("SomeOffer", bound=Offer | KernelOffer, covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
-class RegisteredOffer:
+class RegisteredOffer(Generic[SomeOffer]):
     """An offer, and the plugin that made it."""
 
     plugin_id: str
     plugin_version: str
-    offer: Offer | KernelOffer
+    offer: SomeOffer
 
     @property
     def pin(self) -> str:
@@ -39,7 +43,7 @@ class Decision:
             verdict ("won", "lost" or "refused") and the reason.
     """
 
-    winner: RegisteredOffer
+    winner: RegisteredOffer[Any]
     record: Mapping[str, Any]
 
 
@@ -51,6 +55,6 @@ class OfferSource(Protocol):
         """Operators by name."""
         ...
 
-    def kernel_offers(self, operator_name: str) -> tuple[RegisteredOffer, ...]:
+    def kernel_offers(self, operator_name: str) -> tuple[RegisteredOffer[KernelOffer], ...]:
         """Return the kernels offered for an operator."""
         ...

@@ -77,6 +77,7 @@ class Executor:
     ) -> None:
         self._model = model
         self._sampler = sampler
+        self._max_token_id = vocab_size - 1
         self._device = device
         self._batcher = StepBatcher(
             arena,
@@ -108,9 +109,9 @@ class Executor:
             output_ids: tokens generated before (resume); sampling state is rebuilt from them.
             stop_token_ids: ids masked until `params.min_tokens` output tokens.
         """
-        self._requests[request_id] = ExecutorRequest(
-            prompt_ids, output_ids.tolist(), params, stop_token_ids
-        )
+        clamped_ids = np.clip(prompt_ids, 0, self._max_token_id)
+        outputs = np.clip(output_ids, 0, self._max_token_id).tolist()
+        self._requests[request_id] = ExecutorRequest(clamped_ids, outputs, params, stop_token_ids)
 
     def remove_request(self, request_id: int) -> None:
         """Forget a request that ended; launched steps may still contain it."""

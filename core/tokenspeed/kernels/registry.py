@@ -94,7 +94,7 @@ class Binder:
         return decision, self._loaded[winner.pin]
 
 
-def _load(winner: RegisteredOffer) -> Callable[..., Any]:
+def _load(winner: RegisteredOffer[Any]) -> Callable[..., Any]:
     offer = winner.offer
     assert isinstance(offer, KernelOffer), f"{winner.pin} is no kernel"
     try:

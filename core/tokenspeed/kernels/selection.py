@@ -28,7 +28,7 @@ OBJECTIVES = ("latency", "throughput", "determinism")
 class _Judged:
     """One candidate with everything the order compares."""
 
-    candidate: RegisteredOffer
+    candidate: RegisteredOffer[Any]
     band: Band
     score: float
     specificity: int
@@ -43,7 +43,7 @@ class _Judged:
 
 def select(
     slot: str,
-    candidates: Iterable[RegisteredOffer],
+    candidates: Iterable[RegisteredOffer[Any]],
     traits: Mapping[str, object],
     *,
     pin: str = AUTO,
@@ -107,7 +107,7 @@ def declared_traits(offer: Any) -> dict[str, tuple[object, ...]]:
     return declared
 
 
-def _judge(item: RegisteredOffer, request: Mapping[str, object], objective: str) -> _Judged:
+def _judge(item: RegisteredOffer[Any], request: Mapping[str, object], objective: str) -> _Judged:
     offer = item.offer
     clauses = unmet_clauses(request, declared_traits(offer))
     band = Band(offer.band) if isinstance(offer, KernelOffer) else Band[offer.band]
@@ -116,7 +116,7 @@ def _judge(item: RegisteredOffer, request: Mapping[str, object], objective: str)
     return _Judged(item, band, score, specificity, clauses)
 
 
-def _score(item: RegisteredOffer, request: Mapping[str, object], objective: str) -> float:
+def _score(item: RegisteredOffer[Any], request: Mapping[str, object], objective: str) -> float:
     if not isinstance(item.offer, KernelOffer) or item.offer.score is None:
         return 0.0
     try:

@@ -96,8 +96,9 @@ class Linear:
 
     def _bind_run(self, run: list[int]) -> Multiply:
         weight = _stack([self._weights[part] for part in run])
-        bias = self._biases and _concat([self._biases[part] for part in run])
-        bias = None if bias is None else bias.to(self._context.device)
+        bias: torch.Tensor | None = None
+        if self._biases is not None:
+            bias = _concat([self._biases[part] for part in run]).to(self._context.device)
         if weight.plain is None:
             factory: Callable[..., Multiply] = self._context.kernels.bind(
                 linear.packed_linear, packing=weight.packing

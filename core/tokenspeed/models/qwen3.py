@@ -91,12 +91,12 @@ class Qwen3Attention:
         self.head_dim = config.head_dim
         q_features = config.num_heads * config.head_dim
         kv_features = config.num_kv_heads * config.head_dim
-        self.split = (q_features, kv_features, kv_features)
+        self.heads = (config.num_heads, config.num_kv_heads, config.num_kv_heads)
         group = ParallelGroup.ATTN_TP
         self.qkv = Linear(
             context,
             config.hidden_size,
-            self.split,
+            (q_features, kv_features, kv_features),
             bias=config.attention_bias,
             placement=column_parallel(group),
         )
@@ -123,10 +123,9 @@ class Qwen3Attention:
 
     def __call__(self, x_TD: torch.Tensor, step: ForwardContext) -> torch.Tensor:
         """Return (T, D)."""
-        q, k, v = self.qkv(x_TD).split(self.split, dim=-1)
-        q_TNH = self.q_norm(q.unflatten(-1, (-1, self.head_dim)))
-        k_TKH = self.k_norm(k.unflatten(-1, (-1, self.head_dim)))
-        v_TKH = v.unflatten(-1, (-1, self.head_dim))
+        qkv = self.qkv(x_TD).view(x_TD.shape[0], -1, self.head_dim)
+        q_TNH, k_TKH, v_TKH = qkv.split_with_sizes(self.heads, 1)
+        q_TNH, k_TKH = self.q_norm(q_TNH), self.k_norm(k_TKH)
         q_TNH, k_TKH = self.rotary(q_TNH, k_TKH, step.positions_T)
         return self.output(self.attend(q_TNH, k_TKH, v_TKH, step).flatten(-2))
 
@@ -212,15 +211,15 @@ class Qwen3ForCausalLM:
 
     def load_weights(self, weights: Iterable[tuple[str, LinearWeight]]) -> None:
         """Take every checkpoint tensor by its Hugging Face name."""
-        slots, ignored = dict(self.model.weight_slots("model")), ("rotary_emb.inv_freq",)
+        slots, ignored = dict(self.model.weight_slots("model")), ["rotary_emb.inv_freq"]
         head = dict(self.head.weight_slots("lm_head"))["lm_head.weight"]
         if self.config.tie_embeddings:
             embedding = "model.embed_tokens.weight"
             slots[embedding] = shared_slot(slots[embedding], head)
-            ignored += ("lm_head.weight",)
+            ignored.append("lm_head.weight")
         else:
             slots["lm_head.weight"] = head
-        fill_slots(slots, weights, ignored=ignored)
+        fill_slots(slots, weights, ignored=tuple(ignored))
 
     def forward(self, token_ids_T: torch.Tensor, context: ForwardContext) -> torch.Tensor:
         """Return hidden states (T, D) after the final norm."""

@@ -12,18 +12,19 @@ if TYPE_CHECKING:
 
     from tokenspeed.contracts.binding import RegisteredOffer
     from tokenspeed.contracts.model import CausalLM
+    from tokenspeed.contracts.registration import Offer
     from tokenspeed.plugins.registry import Registry
 
 
-def architectures(registry: Registry) -> dict[str, RegisteredOffer]:
+def architectures(registry: Registry) -> dict[str, RegisteredOffer[Offer]]:
     """Return every architecture that a loaded plugin offers, by name, sorted; imports none.
 
     Raises:
         ConfigError: two plugins offer one architecture.
     """
-    found: dict[str, RegisteredOffer] = {}
+    found: dict[str, RegisteredOffer[Offer]] = {}
     for registered in registry.offers("model"):
-        for name in registered.offer.facts.get("architectures", ()):  # type: ignore[union-attr]
+        for name in registered.offer.facts.get("architectures", ()):
             if name in found:
                 raise ConfigError(
                     f"architecture {name} is offered by {found[name].pin} and {registered.pin}; "
@@ -66,9 +67,9 @@ def resolve_architecture(registry: Registry, config: Mapping[str, Any]) -> type[
     return _load(known[wanted], wanted)
 
 
-def _load(registered: RegisteredOffer, wanted: str) -> type[CausalLM]:
+def _load(registered: RegisteredOffer[Offer], wanted: str) -> type[CausalLM]:
     try:
-        loaded: Any = registered.offer.load()
+        loaded = registered.offer.load()
     except Exception as error:
         raise PluginError(
             f"plugin {registered.plugin_id} {registered.plugin_version} failed at load of model "

@@ -61,7 +61,7 @@ def _digest(slots: Mapping[str, Decision], kernels: tuple[Decision, ...]) -> str
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _identity(winner: RegisteredOffer) -> tuple[str, str, str]:
+def _identity(winner: RegisteredOffer[Any]) -> tuple[str, str, str]:
     return winner.plugin_id, winner.plugin_version, winner.offer.name
 
 

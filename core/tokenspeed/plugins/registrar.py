@@ -48,7 +48,7 @@ class StagedRegistration:
                 f'slot {slot} is not in the manifest; add `{slot} = "..."` to [slots]'
             )
         wanted = _OFFER_TYPES.get(self.hook, Offer)
-        if not isinstance(offer, (Offer, KernelOffer, Operator)) or type(offer) is not wanted:
+        if not isinstance(offer, wanted):
             raise PluginError(f"{offer!r} is no {wanted.__name__}, which {self.hook} takes")
         self._check(slot, offer)
         self.staged.append((slot, offer))
@@ -68,7 +68,10 @@ class StagedRegistration:
         self._names.add(key)
 
 
-_OFFER_TYPES: dict[str, type] = {"register_operators": Operator, "register_kernels": KernelOffer}
+_OFFER_TYPES: dict[str, type[Anything]] = {
+    "register_operators": Operator,
+    "register_kernels": KernelOffer,
+}
 
 
 def run_hooks(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from tokenspeed.contracts.binding import RegisteredOffer
+from tokenspeed.contracts.binding import RegisteredOffer, SomeOffer
 from tokenspeed.contracts.kernel import KernelOffer, Operator
 from tokenspeed.errors import PluginError
 from tokenspeed.plugins.nearest import suggestion
@@ -43,8 +43,8 @@ class Registry:
     """All offers by slot. Made by `load_plugins`; each test makes its own."""
 
     def __init__(self) -> None:
-        self._offers: dict[str, dict[tuple[str, str], RegisteredOffer]] = {}
-        self._kernels: dict[str, dict[tuple[str, str], RegisteredOffer]] = {}
+        self._offers: dict[str, dict[tuple[str, str], RegisteredOffer[Offer]]] = {}
+        self._kernels: dict[str, dict[tuple[str, str], RegisteredOffer[KernelOffer]]] = {}
         self._operators: dict[str, Operator] = {}
         self._operator_owner: dict[str, str] = {}
         self._statuses: dict[str, PluginStatus] = {}
@@ -67,14 +67,16 @@ class Registry:
         items = list(staged)
         self._check(plugin_id, [item for _, item in items])
         for slot, item in items:
+            key = (plugin_id, item.name)
             if isinstance(item, Operator):
                 self._operators[item.name] = item
                 self._operator_owner[item.name] = plugin_id
-                continue
-            is_kernel = isinstance(item, KernelOffer)
-            table = self._kernels if is_kernel else self._offers
-            place = table.setdefault(item.operator if isinstance(item, KernelOffer) else slot, {})
-            place[plugin_id, item.name] = RegisteredOffer(plugin_id, version, item)
+            elif isinstance(item, KernelOffer):
+                kernels = self._kernels.setdefault(item.operator, {})
+                kernels[key] = RegisteredOffer(plugin_id, version, item)
+            else:
+                offers = self._offers.setdefault(slot, {})
+                offers[key] = RegisteredOffer(plugin_id, version, item)
 
     def _check(self, plugin_id: str, items: list[Anything]) -> None:
         if self._is_frozen:
@@ -95,7 +97,7 @@ class Registry:
                     f"{suggestion(item.operator, known)}"
                 )
 
-    def offers(self, slot: str) -> tuple[RegisteredOffer, ...]:
+    def offers(self, slot: str) -> tuple[RegisteredOffer[Offer], ...]:
         """Return a slot's offers, ordered by plugin id and name."""
         return _sorted(self._offers.get(slot, {}))
 
@@ -104,7 +106,7 @@ class Registry:
         """Declared operators by name."""
         return MappingProxyType(self._operators)
 
-    def kernel_offers(self, operator_name: str) -> tuple[RegisteredOffer, ...]:
+    def kernel_offers(self, operator_name: str) -> tuple[RegisteredOffer[KernelOffer], ...]:
         """Return an operator's kernels, ordered by plugin id and name."""
         return _sorted(self._kernels.get(operator_name, {}))
 
@@ -138,9 +140,11 @@ class Registry:
         }
 
 
-def _sorted(table: Mapping[tuple[str, str], RegisteredOffer]) -> tuple[RegisteredOffer, ...]:
+def _sorted(
+    table: Mapping[tuple[str, str], RegisteredOffer[SomeOffer]],
+) -> tuple[RegisteredOffer[SomeOffer], ...]:
     return tuple(table[key] for key in sorted(table))
 
 
-def _pins(table: Mapping[tuple[str, str], RegisteredOffer]) -> list[str]:
+def _pins(table: Mapping[tuple[str, str], RegisteredOffer[Any]]) -> list[str]:
     return [offer.pin for offer in _sorted(table)]

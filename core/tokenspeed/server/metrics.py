@@ -58,8 +58,8 @@ class Metrics:
         self._registry = own
         if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
             self._registry = CollectorRegistry()
-            MultiProcessCollector(self._registry)
-        self._registry.register(_EngineCollector(stats))  # type: ignore[arg-type]
+            MultiProcessCollector(self._registry)  # type: ignore[no-untyped-call]
+        self._registry.register(_EngineCollector(stats))
         self.requests = Counter(
             "tokenspeed_http_requests", "HTTP requests", ("path", "status"), registry=own
         )

@@ -11,34 +11,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 
 from tokenspeed.checkpoint.gguf import GgufHeader
 from tokenspeed.env import cache_dir
 from tokenspeed.errors import CheckpointError, ConfigError
 from tokenspeed.tokenizer.pieces import BYTE_OF_CHAR, SPM_SPACE, byte_level_spelling
+from tokenspeed.tokenizer.splits import SPLITS
 
 # Part of the cache key: raise it whenever the same header would be converted differently.
 CONVERSION = 1
 
-_CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-_WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
-_REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-
-# Pre-tokenizer name -> the regular expression that splits text; None is GPT-2's own.
-SPLITS: dict[str, str | None] = {
-    "default": None,
-    "llama-bpe": rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}{{1,3}}|{_REST}",
-    "qwen2": rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}|{_REST}",
-    "smollm": None,
-}
 _CONTROL, _USER_DEFINED = 3, 4
 _KEY = "tokenizer.ggml."
 _NAMED_TOKENS = {
@@ -81,6 +70,7 @@ def build_backend(header: GgufHeader) -> Tokenizer:
         )
     backend = _byte_level(header, tokens) if kind == "gpt2" else _spm(metadata, tokens)
     _add_tokens(backend, metadata, tokens)
+    _wrap_texts(backend, metadata, tokens, is_spm=kind == "llama")
     return backend
 
 
@@ -168,6 +158,22 @@ def _add_tokens(backend: Tokenizer, metadata: Mapping[str, Any], tokens: list[st
     backend.add_tokens([AddedToken(token, normalized=False) for token in known])
 
 
+def _wrap_texts(
+    backend: Tokenizer, metadata: Mapping[str, Any], tokens: list[str], *, is_spm: bool
+) -> None:
+    """Put bos before and eos behind every text where the file says so."""
+    # Files from before the flag: a SentencePiece vocabulary begins every text with bos.
+    has_bos = metadata.get(_KEY + "add_bos_token", is_spm)
+    bos = _token_at(metadata, tokens, "bos_token_id") if has_bos else None
+    has_eos = metadata.get(_KEY + "add_eos_token", False)
+    eos = _token_at(metadata, tokens, "eos_token_id") if has_eos else None
+    parts = [bos and f"{bos}:0", "$A:0", eos and f"{eos}:0"]
+    backend.post_processor = processors.TemplateProcessing(
+        single=[part for part in parts if part],
+        special_tokens=[(token, backend.token_to_id(token)) for token in (bos, eos) if token],
+    )
+
+
 def _of_type(metadata: Mapping[str, Any], tokens: list[str], token_type: int) -> set[str]:
     types = metadata.get(_KEY + "token_type") or ()
     return {token for token, own in zip(tokens, types, strict=False) if own == token_type}
@@ -195,7 +201,7 @@ def _write(folder: Path, backend: Tokenizer, metadata: Mapping[str, Any]) -> Non
     _write_json(staging / "generation_config.json", {"eos_token_id": list(dict.fromkeys(ends))})
     backend.save(str(staging / "tokenizer.json"), pretty=False)
     try:
-        os.replace(staging, folder)
+        staging.rename(folder)
     except OSError:
         # Another process was first: its folder holds the same bytes.
         shutil.rmtree(staging)
@@ -205,15 +211,8 @@ def _write(folder: Path, backend: Tokenizer, metadata: Mapping[str, Any]) -> Non
 
 def _config(metadata: Mapping[str, Any]) -> dict[str, Any]:
     tokens = metadata[_KEY + "tokens"]
-    is_spm = metadata[_KEY + "model"] == "llama"
     config = {name: _token_at(metadata, tokens, key) for name, key in _NAMED_TOKENS.items()}
-    return {
-        **config,
-        # Files from before the flag: a SentencePiece vocabulary begins every text with bos.
-        "add_bos_token": bool(metadata.get(_KEY + "add_bos_token", is_spm)),
-        "add_eos_token": bool(metadata.get(_KEY + "add_eos_token", False)),
-        "chat_template": metadata.get("tokenizer.chat_template"),
-    }
+    return {**config, "chat_template": metadata.get("tokenizer.chat_template")}
 
 
 def _write_json(file: Path, content: dict[str, Any]) -> None:

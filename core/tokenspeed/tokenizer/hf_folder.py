@@ -1,7 +1,8 @@
 """The tokenizer files of a Hugging Face folder, read as transformers reads them.
 
-tokenizer.json is the tokenizer; tokenizer_config.json adds tokens, names bos and eos and may force
-bos or eos around every text; the chat template is chat_template.jinja or lies in the config.
+tokenizer.json is the tokenizer and alone decides whether bos or eos surround a text (add_bos_token
+of the config is older than it); tokenizer_config.json adds tokens and names bos and eos; the chat
+template is chat_template.jinja or lies in the config.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers import processors
 
 from tokenspeed.errors import CheckpointError, ConfigError
 from tokenspeed.tokenizer.tokenizer import Tokenizer
@@ -30,7 +30,6 @@ def load(folder: Path, *, name: str) -> Tokenizer:
     backend = _read_backend(folder)
     config = _read_json(folder / "tokenizer_config.json")
     _add_tokens(backend, config)
-    _wrap_texts(backend, config)
     return Tokenizer(
         backend,
         name=name,
@@ -97,19 +96,6 @@ def _add_token(backend: tokenizers.Tokenizer, entry: dict[str, Any]) -> None:
         backend.add_special_tokens([token])
     else:
         backend.add_tokens([token])
-
-
-def _wrap_texts(backend: tokenizers.Tokenizer, config: dict[str, Any]) -> None:
-    """Let add_bos_token and add_eos_token, where given, replace the post-processor."""
-    if "add_bos_token" not in config and "add_eos_token" not in config:
-        return
-    bos = _content(config, "bos_token") if config.get("add_bos_token") else None
-    eos = _content(config, "eos_token") if config.get("add_eos_token") else None
-    parts = [bos and f"{bos}:0", "$A:0", eos and f"{eos}:0"]
-    backend.post_processor = processors.TemplateProcessing(
-        single=[part for part in parts if part],
-        special_tokens=[(token, backend.token_to_id(token)) for token in (bos, eos) if token],
-    )
 
 
 def _content(config: dict[str, Any], key: str) -> str | None:

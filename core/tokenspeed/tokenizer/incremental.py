@@ -21,6 +21,7 @@ from array import array
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
+from tokenspeed.tokenizer.splits import can_cut_lines, chunks
 from tokenspeed.tokenizer.tokenizer import Tokenizer
 
 DEFAULT_MAX_BYTES = 256 << 20
@@ -59,6 +60,7 @@ class EncodeCache:
         self._tokenizer = tokenizer
         self._max_bytes = max_bytes
         self._boundaries = _Boundaries(tokenizer)
+        self._can_cut_lines = can_cut_lines(tokenizer.backend)
         self._root = _Node("", b"", None)
         # Least recently used first. A child is always moved before its parent, so the first
         # node has no children.
@@ -124,10 +126,16 @@ class EncodeCache:
         while offset < len(text):
             end = self._boundaries.next_after(text, offset)
             piece = text[offset:end]
-            ids = self._tokenizer.encode(piece, add_special_tokens=False)
-            pieces.append((piece, array("i", ids).tobytes()))
+            pieces.append((piece, self._encode_piece(piece)))
             offset = end
         return pieces
+
+    def _encode_piece(self, piece: str) -> bytes:
+        """Encode in chunks where possible: one huge result holds the interpreter for long."""
+        ids = array("i")
+        for chunk in chunks(piece) if self._can_cut_lines else (piece,):
+            ids.extend(self._tokenizer.encode(chunk, add_special_tokens=False))
+        return ids.tobytes()
 
     def _finish(
         self, known: list[_Piece], new: list[_Piece], add_special_tokens: bool

@@ -85,9 +85,7 @@ def test_results_come_in_launch_order_and_tokens_pass_on_the_device() -> None:
     executor, model = make_executor()
     add(executor, 1)
     executor.launch(
-        make_plan(
-            [Row(3, [1, 2], output_index=0, request_id=1)], step_id=7, admitted=[(0, 3)]
-        )
+        make_plan([Row(3, [1, 2], output_index=0, request_id=1)], step_id=7, admitted=[(0, 3)])
     )
     ahead = [Row(3, [-1], 2, output_index=1, request_id=1)]
     executor.launch(make_plan(ahead, step_id=8, num_decode_rows=1))

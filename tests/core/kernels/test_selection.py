@@ -19,11 +19,11 @@ from tokenspeed.kernels import explain, select
 CPU = {"device": "cpu", "dtype": "float32"}
 
 
-def winner(candidates: list[RegisteredOffer], traits: Any = CPU, **options: Any) -> str:
+def winner(candidates: list[RegisteredOffer[Any]], traits: Any = CPU, **options: Any) -> str:
     return select("op", candidates, traits, **options).winner.pin
 
 
-def refusal(candidates: list[RegisteredOffer], traits: Any = CPU, **options: Any) -> str:
+def refusal(candidates: list[RegisteredOffer[Any]], traits: Any = CPU, **options: Any) -> str:
     with pytest.raises(CapabilityError) as caught:
         select("op", candidates, traits, **options)
     return str(caught.value)
@@ -199,7 +199,7 @@ def test_adding_a_trait_to_a_request_never_adds_candidates(
     assert passing(build(items), more) <= passing(build(items), request_)
 
 
-def passing(candidates: list[RegisteredOffer], request_: dict[str, Any]) -> set[str]:
+def passing(candidates: list[RegisteredOffer[Any]], request_: dict[str, Any]) -> set[str]:
     try:
         record = select("op", candidates, request_, fallback="allow").record
     except CapabilityError:

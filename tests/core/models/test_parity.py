@@ -52,9 +52,7 @@ def test_tokens_do_not_depend_on_chunks_or_depth(
     checkpoint_folder: Path, max_step_tokens: int, depth: int
 ) -> None:
     wanted = expected(checkpoint_folder, "llama")
-    parts = build_parts(
-        checkpoint_folder / "llama", max_step_tokens=max_step_tokens, depth=depth
-    )
+    parts = build_parts(checkpoint_folder / "llama", max_step_tokens=max_step_tokens, depth=depth)
     assert parts.run(jobs()).tokens == wanted.tokens
 
 
@@ -151,5 +149,3 @@ def test_prompt_logprobs_equal_transformers_in_any_chunks(checkpoint_folder: Pat
     for max_step_tokens in (13, 200):
         parts = build_parts(path, max_step_tokens=max_step_tokens)
         assert prompt_logprobs(parts, prompt) == pytest.approx(wanted, abs=1e-3)
-
-

@@ -30,7 +30,9 @@ TOOLS = """{%- if tools %}
             {{- '<tool_call>' }}{{ call.function | tojson(indent=2) }}{{- '</tool_call>' }}
         {%- endfor %}
     {%- else %}
-        {%- if message.reasoning_content %}{{- '<think>' + message.reasoning_content + '</think>' }}{% endif %}
+        {%- if message.reasoning_content %}
+            {{- '<think>' + message.reasoning_content + '</think>' }}
+        {%- endif %}
         {{- message.role ~ ': ' ~ message.content }}
     {%- endif %}
     {% if loop.index0 == ns.last %}{% continue %}{% endif %}

@@ -9,16 +9,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 from tests.support.texts import random_texts, trained_bpe
+from tokenizers import processors
 
 from tokenspeed.errors import CheckpointError, ConfigError, RequestError
 from tokenspeed.tokenizer import ChatTemplate, load_tokenizer
 
 
-def write_folder(folder: Path, **files: Any) -> Path:
+def write_folder(folder: Path, *, has_bos: bool = False, **files: Any) -> Path:
     """Write the trained tokenizer and the given JSON files (`name=content`)."""
     folder.mkdir(exist_ok=True)
-    trained_bpe().save(str(folder / "tokenizer.json"))
+    backend = tokenizers.Tokenizer.from_str(trained_bpe().to_str())
+    if has_bos:
+        backend.post_processor = processors.TemplateProcessing(
+            single="<|im_start|>:0 $A:0", special_tokens=[("<|im_start|>", 1)]
+        )
+    backend.save(str(folder / "tokenizer.json"))
     for name, content in files.items():
         (folder / f"{name}.json").write_text(json.dumps(content))
     return folder
@@ -37,17 +44,19 @@ CONFIG = {
 }
 
 
-def test_added_tokens_and_bos_equal_transformers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_bos", [True, False])
+def test_added_tokens_and_bos_equal_transformers(tmp_path: Path, has_bos: bool) -> None:
     from transformers import PreTrainedTokenizerFast
 
-    folder = write_folder(tmp_path / "m", tokenizer_config=CONFIG)
+    folder = write_folder(tmp_path / "m", has_bos=has_bos, tokenizer_config=CONFIG)
     ours = load_tokenizer(folder)
     theirs = PreTrainedTokenizerFast.from_pretrained(folder)
     for text in random_texts(9, 1000, ("<tool>", "<|pad|>", "<|im_end|>", "<|im_start|>")):
         ids = ours.encode(text)
         assert ids == theirs.encode(text), ascii(text)
         assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=True), ascii(text)
-    assert ours.encode("a")[0] == ours.bos_token_id == theirs.bos_token_id
+    assert ours.bos_token_id == theirs.bos_token_id == 1
+    assert ours.affixes == ([1] if has_bos else [], [])
     assert ours.vocab_size == len(theirs)
     assert 1501 in ours.special_token_ids
     assert 1500 not in ours.special_token_ids
