@@ -104,7 +104,13 @@ def _check(config: ServeConfig) -> None:
 def _model_path(model: str) -> str:
     """Return the model's path; without one, the default model's, fetched when it is missing."""
     if model:
-        return model
+        path = Path(model).expanduser()
+        if not path.exists():
+            raise ConfigError(
+                f"model {model!r} is not on this machine: a Hugging Face folder or a .gguf file is "
+                "needed, nothing is downloaded by name; check the path"
+            )
+        return str(path)
     from tokenspeed.checkpoint.default_model import fetch_default_model
 
     return str(fetch_default_model())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.scripted import write_scripted_model
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 def hash_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """Each token depends on all before it, read back from the cache; never ends by itself."""
     folder = tmp_path_factory.mktemp("hash_server")
-    model = write_scripted_model(folder / "hashed", step_ms=2, max_position_embeddings=2048)
+    model = write_scripted_model(
+        folder / "hashed", step_ms=2, token_us=100, max_position_embeddings=2048
+    )
     flags = ("--max-step-tokens", "64", "--max-running", "16", "--keep-alive-s", "0.2")
     with ServerProcess(model, folder, *flags) as server:
         yield server
