@@ -6,10 +6,8 @@ import torch
 
 
 def rms_norm(x_TD: torch.Tensor, weight_D: torch.Tensor, *, eps: float) -> torch.Tensor:
-    """Compute norm.rms with float32 statistics."""
-    x = x_TD.float()
-    normed = x * torch.rsqrt(x.square().mean(-1, keepdim=True).add_(eps))
-    return normed.to(x_TD.dtype) * weight_D
+    """Compute norm.rms; torch keeps the statistics in float32."""
+    return torch.nn.functional.rms_norm(x_TD, (x_TD.shape[-1],), weight_D, eps)
 
 
 def add_rms_norm(
