@@ -17,6 +17,7 @@ from tokenspeed.config.load import replace_settings
 from tokenspeed.engine.supervisor import EngineSupervisor
 from tokenspeed.errors import ConfigError
 from tokenspeed.log import set_up_logging
+from tokenspeed.plugins import check_plugins
 from tokenspeed.server.api_process import ApiSettings
 from tokenspeed.server.progress import StartProgress
 from tokenspeed.server.sockets import listen, url_of
@@ -37,6 +38,7 @@ def serve(config: ServeConfig) -> int:
     """
     set_up_logging(config.log_level)
     _check(config)
+    check_plugins(config.plugins, settings=config.plugin_config)
     signal.signal(signal.SIGTERM, _interrupt)
     with listen(config.host, config.port) as listener:
         folder = Path(tempfile.mkdtemp(prefix="tokenspeed-"))
