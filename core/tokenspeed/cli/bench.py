@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import shlex
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -21,8 +22,7 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "bench",
         help="measure a server: time to first token, time per token, tokens per second",
-        description="Send random prompts to an OpenAI-compatible server and print medians. "
-        "Options after -- go to the server that is started for MODEL.",
+        description="Send random prompts to an OpenAI-compatible server and print medians.",
     )
     parser.add_argument("model", nargs="?", metavar="MODEL", help="start a server for this model")
     parser.add_argument("--url", help="measure this running server, such as http://host:8000")
@@ -34,11 +34,13 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--output-tokens", type=int, default=128, help="default: 128")
     parser.add_argument("--seed", type=int, default=0, help="of the prompts (default: 0)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("server_options", nargs="*", metavar="-- OPTION", help=_OPTIONS_HELP)
+    parser.add_argument(
+        "--server-options",
+        default="",
+        metavar="TEXT",
+        help="options of the server started for MODEL, such as --server-options='--threads 2'",
+    )
     parser.set_defaults(run=run)
-
-
-_OPTIONS_HELP = "options of the server started for MODEL, as in `tokenspeed serve`"
 
 
 def run(args: argparse.Namespace) -> int:
@@ -75,7 +77,10 @@ def _server(args: argparse.Namespace) -> Iterator[str]:
         return
     model = [] if args.model is None else [args.model]
     command = [sys.executable, "-m", "tokenspeed", "serve", *model, "--port", "0"]
-    command += [*args.server_options, *(["--api-key", args.api_key] if args.api_key else [])]
+    command += [
+        *shlex.split(args.server_options),
+        *(["--api-key", args.api_key] if args.api_key else []),
+    ]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         yield _wait_ready(process)

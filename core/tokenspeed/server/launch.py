@@ -59,12 +59,9 @@ def _run(config: ServeConfig, listener: socket.socket, folder: Path) -> int:
         log_level=config.log_level,
     )
     settings = ApiSettings(config=config, engine_address=address, socket_fd=listener.fileno())
-    (folder / "metrics").mkdir()
-    workers = ApiWorkers(
-        settings,
-        num_workers=config.api_workers,
-        environ={"PROMETHEUS_MULTIPROC_DIR": str(folder / "metrics")},
-    )
+    metrics_folder = folder / "metrics"
+    metrics_folder.mkdir()
+    workers = ApiWorkers(settings, num_workers=config.api_workers, metrics_folder=metrics_folder)
     try:
         workers.start()
         with progress:
