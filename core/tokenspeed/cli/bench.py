@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 from tokenspeed.errors import ConfigError, EngineError
@@ -90,11 +91,15 @@ def _server(args: argparse.Namespace) -> Iterator[str]:
 
 
 def _wait_ready(process: subprocess.Popen[str]) -> str:
-    """Pass the server's start-up lines on and return its URL."""
+    """Pass the server's log on, from now to its end, and return its URL."""
     assert process.stderr is not None
     for line in process.stderr:
         print(line, end="", file=sys.stderr)
         found = re.match(r"ready +(http\S+)/v1", line)
         if found:
+            # A pipe that nobody reads would stop the server once it is full.
+            rest = threading.Thread(target=sys.stderr.writelines, args=(process.stderr,))
+            rest.daemon = True
+            rest.start()
             return found.group(1)
     raise EngineError(f"the server ended with {process.wait()} before it was ready; see its log")
