@@ -1,3 +1,121 @@
-"""Plugin package."""
+"""What plugin authors import. `__all__` is the promise, versioned by `API_VERSION`; no torch here.
 
-plugin = object()
+Contracts, errors and header readers are plain names; `ops` (the operators) loads when touched.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tokenspeed.checkpoint import (
+    GgufHeader,
+    GgufTensor,
+    HfFolder,
+    SafetensorsHeader,
+    SafetensorsTensor,
+    is_hf_folder,
+)
+from tokenspeed.contracts.attention import AttentionBackend, AttentionBatch, KVView
+from tokenspeed.contracts.capability import TRAITS, VOCABULARY_VERSION, Clause, Trait
+from tokenspeed.contracts.device import DeviceFacts, DeviceRuntime
+from tokenspeed.contracts.kernel import Band, KernelBinder, KernelOffer, Operator
+from tokenspeed.contracts.model import CacheGroup, CausalLM, ForwardContext, ModelContext
+from tokenspeed.contracts.placement import ParallelGroup, Partial, Placement, Replicate, Shard
+from tokenspeed.contracts.registration import Offer, Registration
+from tokenspeed.contracts.sampler import (
+    PURPOSE_SAMPLE,
+    Penalties,
+    Sampler,
+    SampleResult,
+    SamplingBatch,
+    TokenLogprobs,
+)
+from tokenspeed.contracts.step import SENTINEL_BLOCK
+from tokenspeed.contracts.weights import LinearWeight, WeightFormat, WeightSource
+from tokenspeed.env import cache_dir
+from tokenspeed.errors import (
+    CapabilityError,
+    CapacityError,
+    CheckpointError,
+    ConfigError,
+    EngineError,
+    PluginError,
+    RequestError,
+    TokenSpeedError,
+)
+from tokenspeed.hookspecs import hookimpl
+from tokenspeed.log import LOGGER
+from tokenspeed.plugins.slots import API_VERSION
+from tokenspeed.plugins.targets import lazy
+
+if TYPE_CHECKING:
+    from tokenspeed import ops
+
+__all__ = [
+    "API_VERSION",
+    "LOGGER",
+    "PURPOSE_SAMPLE",
+    "SENTINEL_BLOCK",
+    "TRAITS",
+    "VOCABULARY_VERSION",
+    "AttentionBackend",
+    "AttentionBatch",
+    "Band",
+    "CacheGroup",
+    "CapabilityError",
+    "CapacityError",
+    "CausalLM",
+    "CheckpointError",
+    "Clause",
+    "ConfigError",
+    "DeviceFacts",
+    "DeviceRuntime",
+    "EngineError",
+    "ForwardContext",
+    "GgufHeader",
+    "GgufTensor",
+    "HfFolder",
+    "KVView",
+    "KernelBinder",
+    "KernelOffer",
+    "LinearWeight",
+    "ModelContext",
+    "Offer",
+    "Operator",
+    "ParallelGroup",
+    "Partial",
+    "Penalties",
+    "Placement",
+    "PluginError",
+    "Registration",
+    "Replicate",
+    "RequestError",
+    "SafetensorsHeader",
+    "SafetensorsTensor",
+    "SampleResult",
+    "Sampler",
+    "SamplingBatch",
+    "Shard",
+    "TokenLogprobs",
+    "TokenSpeedError",
+    "Trait",
+    "WeightFormat",
+    "WeightSource",
+    "cache_dir",
+    "hookimpl",
+    "is_hf_folder",
+    "lazy",
+    "ops",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "ops":
+        import importlib
+
+        return importlib.import_module("tokenspeed.ops")
+    if name == "plugin":
+        from tokenspeed_sdk.own_plugin import plugin
+
+        return plugin
+    raise AttributeError(f"module 'tokenspeed_sdk' has no attribute {name!r}")

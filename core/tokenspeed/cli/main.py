@@ -1,18 +1,103 @@
-"""The `tokenspeed` command: reads the sub-command and hands over to its file."""
+"""The `tokenspeed` command: reads the sub-command and hands over to its file.
+
+Errors of `errors.py` become one line on stderr and an exit code; nothing here loads torch.
+"""
 
 from __future__ import annotations
 
 import argparse
+import difflib
+import importlib
+import re
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+from tokenspeed.errors import CapabilityError, ConfigError, PluginError, TokenSpeedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+COMMANDS = ("serve", "generate", "bench", "plugins", "models")
+USAGE = 2
+INTERRUPTED = 130
 
 
 def run(argv: list[str] | None = None) -> int:
-    """Parse `argv` and run the sub-command."""
+    """Parse `argv` (default: the process's) and run the sub-command; return the exit code."""
+    args = make_parser().parse_args(argv)
+    try:
+        code: int = args.run(args)
+    except TokenSpeedError as error:
+        print(f"tokenspeed: {error}", file=sys.stderr)
+        return exit_code(error)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 1
+    return code
+
+
+def exit_code(error: TokenSpeedError) -> int:
+    """Return the exit code of an error of ours."""
+    if isinstance(error, PluginError):
+        return error.exit_code
+    if isinstance(error, ConfigError):
+        return USAGE
+    return 5 if isinstance(error, CapabilityError) else 1
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Build the parser of all sub-commands."""
     import tokenspeed
 
-    parser = argparse.ArgumentParser(prog="tokenspeed", description=tokenspeed.__doc__)
+    parser = _Parser(
+        prog="tokenspeed",
+        description="LLM inference engine for agents, on any accelerator.",
+        epilog="`tokenspeed COMMAND --help` shows a command's options.",
+    )
     parser.add_argument(
         "--version", action="version", version=f"tokenspeed {tokenspeed.__version__}"
     )
-    parser.parse_args(argv)
-    parser.print_help()
-    return 0
+    subparsers = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
+    for name in COMMANDS:
+        importlib.import_module(f"tokenspeed.cli.{name}").add_parser(subparsers)
+    return parser
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse without abbreviations, that names the nearest option of a wrong one."""
+
+    def __init__(self, **options: object) -> None:
+        super().__init__(allow_abbrev=False, **options)  # type: ignore[arg-type]
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: list[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Refuse what is left here, where the sub-command's options are known."""
+        found, extra = super().parse_known_args(args, namespace)
+        if extra:
+            self.error(f"unrecognized arguments: {' '.join(extra)}{self._hint(extra)}")
+        return found, extra
+
+    def error(self, message: str) -> NoReturn:
+        wrong = re.search(r"invalid choice: '(\S+)'", message)
+        near = difflib.get_close_matches(wrong[1], COMMANDS, n=1) if wrong else []
+        if near:
+            message += f"; did you mean {near[0]}?"
+        self.print_usage_line()
+        self.exit(USAGE, f"{self.prog}: error: {message}\n")
+
+    def print_usage_line(self) -> None:
+        """Print one line: the full usage of `serve` would push the error off the screen."""
+        print(f"usage: {self.prog} [options]; `{self.prog} --help` lists them", file=sys.stderr)
+
+    def _hint(self, extra: Iterable[str]) -> str:
+        hints = []
+        for word in extra:
+            near = difflib.get_close_matches(
+                word.split("=")[0], self._option_string_actions, n=1, cutoff=0.6
+            )
+            if word.startswith("-") and near:
+                hints.append(near[0])
+        return f"; did you mean {' '.join(hints)}?" if hints else ""

@@ -34,7 +34,7 @@ class DeviceFacts:
 
 
 class DeviceRuntime(Protocol):
-    """Required: everything here. Optional, declared in `features`: "streams", "graphs", "pinned"."""
+    """Required: all methods here. Optional, declared in `features`: streams, graphs, pinned."""
 
     facts: DeviceFacts
     features: frozenset[str]

@@ -88,13 +88,16 @@ class Welcome(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     Args:
         epoch: counts engine starts, from 1; a change means all earlier requests are gone.
         suspects: requests that were in an uncommitted step when the last engine died. They are
-            resubmitted last, one at a time; one that is a suspect twice fails.
+            resubmitted last and run one at a time; one that is a suspect twice fails.
+        suspect_positions: beside each suspect, the output index its fatal step was to fill (-1: a
+            prefill chunk); it is cleared of suspicion when its output has grown past that.
     """
 
     wire_version: int
     epoch: int
     model: ModelInfo
     suspects: tuple[str, ...] = ()
+    suspect_positions: tuple[int, ...] = ()
     plan_digest: str = ""
 
 
@@ -118,15 +121,21 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TokensOut(msgspec.Struct, frozen=True, tag=True):
-    """All deltas of one step for one API process."""
+    """All deltas of one step for one API process.
+
+    Args:
+        epoch: of the sender; what a dead engine still had in a socket is dropped by it.
+    """
 
     deltas: tuple[Delta, ...]
+    epoch: int
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """A Submit that was not taken; `kind` names a class of `errors.py`."""
 
     request_id: str
+    epoch: int
     kind: str
     message: str
     param: str | None = None
@@ -155,4 +164,10 @@ class EngineStats(msgspec.Struct, frozen=True, tag=True, kw_only=True, omit_defa
     """Median control and event-loop time per step, the model's own time excluded."""
 
 
-FromEngine = Welcome | TokensOut | Refused | EngineStats
+class Unhealthy(msgspec.Struct, frozen=True, tag=True):
+    """From the supervisor, in the engine's place: it died too often and is not restarted."""
+
+    reason: str
+
+
+FromEngine = Welcome | TokensOut | Refused | EngineStats | Unhealthy

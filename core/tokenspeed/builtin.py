@@ -1,0 +1,41 @@
+"""What ships in the core, offered through the same hooks as everyone's: plugin id `core`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tokenspeed.contracts.registration import Offer
+from tokenspeed.hookspecs import hookimpl
+from tokenspeed.plugins.targets import lazy
+
+if TYPE_CHECKING:
+    from tokenspeed.contracts.registration import Registration
+
+MODELS = {
+    "LlamaForCausalLM": "tokenspeed.models.llama:EntryClass",
+    "Qwen2ForCausalLM": "tokenspeed.models.qwen2:EntryClass",
+    "Qwen3ForCausalLM": "tokenspeed.models.qwen3:EntryClass",
+}
+
+
+class BuiltinPlugin:
+    """The core's operators, and the index of its architectures."""
+
+    @hookimpl
+    def register_operators(self, context: Registration) -> None:
+        """Declare every operator of `ops/`."""
+        from tokenspeed.ops import OPERATORS
+
+        for operator in OPERATORS.values():
+            context.offer(operator)
+
+    @hookimpl
+    def register_models(self, context: Registration) -> None:
+        """Offer each architecture; its file is imported when it is chosen."""
+        for architecture, target in MODELS.items():
+            context.offer(
+                Offer("model", architecture, lazy(target), facts={"architectures": (architecture,)})
+            )
+
+
+plugin = BuiltinPlugin()

@@ -1,0 +1,105 @@
+"""`tokenspeed bench`: load on a running server (--url), or on one started for MODEL."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import shlex
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+from tokenspeed.errors import ConfigError, EngineError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the sub-command."""
+    parser = subparsers.add_parser(
+        "bench",
+        help="measure a server: time to first token, time per token, tokens per second",
+        description="Send random prompts to an OpenAI-compatible server and print medians.",
+    )
+    parser.add_argument("model", nargs="?", metavar="MODEL", help="start a server for this model")
+    parser.add_argument("--url", help="measure this running server, such as http://host:8000")
+    parser.add_argument("--served-model-name", help="model name at --url; default: its first")
+    parser.add_argument("--api-key", default="", help="bearer token of the server")
+    parser.add_argument("--concurrency", type=int, default=1, help="requests at once (default: 1)")
+    parser.add_argument("--requests", type=int, default=8, help="requests in all (default: 8)")
+    parser.add_argument("--prompt-tokens", type=int, default=128, help="default: 128")
+    parser.add_argument("--output-tokens", type=int, default=128, help="default: 128")
+    parser.add_argument("--seed", type=int, default=0, help="of the prompts (default: 0)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument(
+        "--server-options",
+        default="",
+        metavar="TEXT",
+        help="options of the server started for MODEL, such as --server-options='--threads 2'",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure and print."""
+    for name in ("concurrency", "requests", "prompt_tokens", "output_tokens"):
+        if getattr(args, name) < 1:
+            flag = name.replace("_", "-")
+            raise ConfigError(f"--{flag} is {getattr(args, name)}, at least 1 is needed; change it")
+    from tokenspeed.cli.load import Load, measure, summary, summary_lines
+
+    with _server(args) as url:
+        load = Load(
+            url=url,
+            model=args.served_model_name,
+            api_key=args.api_key,
+            concurrency=args.concurrency,
+            num_requests=args.requests,
+            prompt_tokens=args.prompt_tokens,
+            output_tokens=args.output_tokens,
+            seed=args.seed,
+        )
+        figures = summary(load, *measure(load))
+    print(json.dumps(figures) if args.json else "\n".join(summary_lines(figures)))
+    return 0 if not figures["failed"] else 1
+
+
+@contextlib.contextmanager
+def _server(args: argparse.Namespace) -> Iterator[str]:
+    """Yield the base URL of the server to measure."""
+    if args.url is not None:
+        if args.model is not None:
+            raise ConfigError(f"both --url {args.url} and MODEL {args.model} are given; give one")
+        yield args.url.rstrip("/").removesuffix("/v1")
+        return
+    model = [] if args.model is None else [args.model]
+    command = [sys.executable, "-m", "tokenspeed", "serve", *model, "--port", "0"]
+    command += [
+        *shlex.split(args.server_options),
+        *(["--api-key", args.api_key] if args.api_key else []),
+    ]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        yield _wait_ready(process)
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _wait_ready(process: subprocess.Popen[str]) -> str:
+    """Pass the server's log on, from now to its end, and return its URL."""
+    assert process.stderr is not None
+    for line in process.stderr:
+        print(line, end="", file=sys.stderr)
+        found = re.match(r"ready +(http\S+)/v1", line)
+        if found:
+            # A pipe that nobody reads would stop the server once it is full.
+            rest = threading.Thread(target=sys.stderr.writelines, args=(process.stderr,))
+            rest.daemon = True
+            rest.start()
+            return found.group(1)
+    raise EngineError(f"the server ended with {process.wait()} before it was ready; see its log")

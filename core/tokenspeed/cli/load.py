@@ -1,0 +1,212 @@
+"""The load behind `tokenspeed bench`: streaming completions over HTTP, timed at the client.
+
+Standard library only; one thread a connection. Prompts are random words cut to length by the
+server's own /tokenize, so that no two share a prefix.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import random
+import statistics
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from tokenspeed.errors import ConfigError, EngineError
+
+TIMEOUT_S = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What to send; `model` None: the server's first."""
+
+    url: str
+    model: str | None
+    api_key: str
+    concurrency: int
+    num_requests: int
+    prompt_tokens: int
+    output_tokens: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """One answer: seconds to the first and to the last token, and how many tokens."""
+
+    first_s: float
+    last_s: float
+    num_tokens: int
+    cached_tokens: int
+
+
+def measure(load: Load) -> tuple[list[Timing | str], float]:
+    """Run the load after one warm-up request; return timings (or errors) and wall seconds."""
+    model = load.model or _first_model(load)
+    chooser = random.Random(load.seed)
+    prompts = [_prompt(load, chooser) for _ in range(load.num_requests + 1)]
+    warm = _timed(load, model, prompts.pop())
+    if isinstance(warm, str):
+        raise EngineError(f"{load.url} does not answer as needed: {warm}; see the server's log")
+    started_s = time.perf_counter()
+    with ThreadPoolExecutor(load.concurrency) as pool:
+        timings = list(pool.map(lambda prompt: _timed(load, model, prompt), prompts))
+    return timings, time.perf_counter() - started_s
+
+
+def summary(load: Load, timings: list[Timing | str], wall_s: float) -> dict[str, Any]:
+    """Return the figures: times in ms, rates in tok/s; medians over the requests."""
+    good = [timing for timing in timings if isinstance(timing, Timing)]
+    errors = [timing for timing in timings if isinstance(timing, str)]
+    gaps = [
+        (timing.last_s - timing.first_s) / (timing.num_tokens - 1)
+        for timing in good
+        if timing.num_tokens > 1
+    ]
+    output_tokens = sum(timing.num_tokens for timing in good)
+    return {
+        "url": load.url,
+        "concurrency": load.concurrency,
+        "requests": load.num_requests,
+        "failed": len(errors),
+        "first_error": errors[0] if errors else None,
+        "prompt_tokens": load.prompt_tokens,
+        "output_tokens": output_tokens,
+        "cached_tokens": sum(timing.cached_tokens for timing in good),
+        "wall_s": round(wall_s, 3),
+        "ttft_ms_p50": _ms(statistics.median(timing.first_s for timing in good)) if good else None,
+        "ttft_ms_max": _ms(max(timing.first_s for timing in good)) if good else None,
+        "tpot_ms_p50": _ms(statistics.median(gaps)) if gaps else None,
+        "tok_s_per_user_p50": round(1 / statistics.median(gaps), 1) if gaps else None,
+        "tok_s": round(output_tokens / wall_s, 1),
+    }
+
+
+def summary_lines(figures: dict[str, Any]) -> list[str]:
+    """Return the figures as aligned lines."""
+    rows = [
+        ("requests", f"{figures['requests']} ({figures['failed']} failed)"),
+        ("concurrency", str(figures["concurrency"])),
+        ("prompt", f"{figures['prompt_tokens']} tokens"),
+        ("output", f"{figures['output_tokens']} tokens in {figures['wall_s']:.1f} s"),
+        ("TTFT", f"{figures['ttft_ms_p50']} ms median, {figures['ttft_ms_max']} ms longest"),
+        ("TPOT", f"{figures['tpot_ms_p50']} ms median"),
+        ("per user", f"{figures['tok_s_per_user_p50']} tok/s median"),
+        ("throughput", f"{figures['tok_s']} tok/s"),
+    ]
+    if figures["first_error"]:
+        rows.append(("first error", figures["first_error"]))
+    return [f"{name:<12}{text}" for name, text in rows]
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 1)
+
+
+def _timed(load: Load, model: str, prompt: list[int]) -> Timing | str:
+    body = {
+        "model": model,
+        "prompt": prompt,
+        "max_tokens": load.output_tokens,
+        "temperature": 0,
+        "ignore_eos": True,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    try:
+        return _stream(load, body)
+    except (OSError, http.client.HTTPException, EngineError) as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def _stream(load: Load, body: dict[str, Any]) -> Timing:
+    started_s = time.perf_counter()
+    first_s = last_s = 0.0
+    usage: dict[str, Any] | None = None
+    connection, response = _send(load, "POST", "/v1/completions", body)
+    try:
+        for line in response:
+            if not line.startswith(b"data: {"):
+                continue
+            now_s = time.perf_counter() - started_s
+            event = json.loads(line[6:])
+            if "error" in event:
+                raise EngineError(event["error"]["message"])
+            if event.get("usage"):
+                usage = event["usage"]
+                continue
+            first_s, last_s = first_s or now_s, now_s
+    finally:
+        connection.close()
+    if usage is None:
+        raise EngineError("the stream ended without its usage")
+    details = usage.get("prompt_tokens_details") or {}
+    return Timing(first_s, last_s, usage["completion_tokens"], details.get("cached_tokens") or 0)
+
+
+def _first_model(load: Load) -> str:
+    return str(_json(load, "GET", "/v1/models", None)["data"][0]["id"])
+
+
+def _prompt(load: Load, chooser: random.Random) -> list[int]:
+    """Return random token ids of text that the server's tokenizer made."""
+    tokens: list[int] = []
+    while len(tokens) < load.prompt_tokens:
+        words = " ".join(
+            "".join(chooser.choices("abcdefghijklmnopqrstuvwxyz", k=chooser.randint(2, 9)))
+            for _ in range(load.prompt_tokens)
+        )
+        tokens += _json(load, "POST", "/tokenize", {"prompt": words})["tokens"]
+    return tokens[: load.prompt_tokens]
+
+
+def _json(load: Load, method: str, path: str, body: dict[str, Any] | None) -> Any:
+    try:
+        connection, response = _send(load, method, path, body)
+        with connection:
+            return json.loads(response.read())
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise EngineError(f"{load.url}{path} failed: {error}; is a server there?") from error
+
+
+def _send(
+    load: Load, method: str, path: str, body: dict[str, Any] | None
+) -> tuple[_Connection, http.client.HTTPResponse]:
+    connection = _connect(load.url)
+    headers = {"Content-Type": "application/json"}
+    if load.api_key:
+        headers["Authorization"] = f"Bearer {load.api_key}"
+    connection.request(method, path, None if body is None else json.dumps(body), headers)
+    response = connection.getresponse()
+    if response.status != 200:
+        text = response.read(2000).decode(errors="replace")
+        connection.close()
+        raise EngineError(f"{path} answered {response.status}: {text}")
+    return connection, response
+
+
+class _Connection(http.client.HTTPConnection):
+    """Closed at the end of a `with`."""
+
+    def __enter__(self) -> _Connection:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+class _SecureConnection(http.client.HTTPSConnection, _Connection):
+    """The same over TLS."""
+
+
+def _connect(url: str) -> _Connection:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigError(f"--url is {url!r}, http://HOST:PORT is needed; change it")
+    kind = _SecureConnection if parts.scheme == "https" else _Connection
+    return kind(parts.hostname, parts.port, timeout=TIMEOUT_S)

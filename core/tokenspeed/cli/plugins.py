@@ -1,0 +1,102 @@
+"""`tokenspeed plugins list|info`: what is installed and when it loads; imports no plugin."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from tokenspeed.cli.table import print_table
+
+if TYPE_CHECKING:
+    import argparse
+
+OK, PROBLEMS = 0, 1
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add `plugins` and its verbs."""
+    parser = subparsers.add_parser("plugins", help="list installed plugins, explain one")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    listing = verbs.add_parser("list", help="every installed plugin and when it loads")
+    listing.add_argument("--json", action="store_true", help="print JSON")
+    info = verbs.add_parser("info", help="manifest, device and problems of one plugin")
+    info.add_argument("id", metavar="ID", help="plugin id, as in `plugins list`")
+    info.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the verb; returns 0, or 1 when a listed plugin has a problem."""
+    return _list(args) if args.verb == "list" else _info(args)
+
+
+def _list(args: argparse.Namespace) -> int:
+    from tokenspeed.plugins.listing import list_plugins
+
+    entries = list_plugins()
+    if args.json:
+        print(json.dumps(entries, indent=2))
+    else:
+        rows = [
+            (entry["id"], entry["version"], entry["loads"], _slots(entry), entry["wheel"])
+            for entry in entries
+        ]
+        print_table(("ID", "VERSION", "LOADS", "SLOTS", "WHEEL"), rows)
+        for entry in entries:
+            if entry["problem"]:
+                print(f"\n{entry['id']}: {entry['problem']}")
+    return PROBLEMS if any(entry["problem"] for entry in entries) else OK
+
+
+def _slots(entry: dict[str, Any]) -> str:
+    return " ".join(sorted(entry["slots"])) or "-"
+
+
+def _info(args: argparse.Namespace) -> int:
+    from tokenspeed.errors import PluginError
+    from tokenspeed.plugins.listing import list_plugins
+    from tokenspeed.plugins.nearest import suggestion
+
+    by_id = {entry["id"]: entry for entry in list_plugins()}
+    if args.id not in by_id:
+        raise PluginError(f"unknown plugin {args.id!r}; {suggestion(args.id, by_id)}")
+    entry = by_id[args.id]
+    entry["device"] = _device(entry)
+    if args.json:
+        print(json.dumps(entry, indent=2))
+    else:
+        width = max(map(len, entry))
+        for name, value in entry.items():
+            print(f"{name:{width}}  {_text(value)}")
+    return PROBLEMS if entry["problem"] else OK
+
+
+def _device(entry: dict[str, Any]) -> str:
+    """Run the probe in a child process; a stranger's code is not run by asking about it."""
+    from tokenspeed.plugins.discovery import discover
+    from tokenspeed.plugins.probe import run_probes
+
+    found = discover().get(entry["id"])
+    if entry["problem"] or found is None or found.manifest is None or not found.manifest.probe:
+        return "-"
+    if not entry["is_first_party"]:
+        return "not probed: third-party code runs only when it is named for serving"
+    result = run_probes({found.id: found.manifest.probe})[found.id]
+    return result.reason or "; ".join(
+        f"{facts.count} x {facts.name} ({facts.arch}, {facts.memory_bytes / 2**30:.1f} GiB)"
+        for facts in result.devices
+    )
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {item}" for name, item in value.items()) or "-"
+    if isinstance(value, list):
+        items = (
+            f"{item['name']}={item['default']!r}" if isinstance(item, dict) else str(item)
+            for item in value
+        )
+        return ", ".join(items) or "-"
+    return str(value) or "-"

@@ -1,0 +1,322 @@
+"""Builds an engine from settings: the one place where all parts meet, and the only one with order.
+
+Plugins, then device, checkpoint and model, then the cache, then weights. What was chosen is frozen
+into the BindingPlan; after this no hook is called and no name is looked up.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import tokenspeed
+from tokenspeed.engine.choices import Choices
+from tokenspeed.engine.engine import Engine
+from tokenspeed.engine.messages import ModelInfo
+from tokenspeed.engine.reports import Progress, ProgressCallback, StartReport
+from tokenspeed.engine.sizes import (
+    DTYPE_BYTES,
+    EngineSizes,
+    arena_bytes,
+    max_sequence_tokens,
+    resolve_sizes,
+)
+from tokenspeed.errors import CheckpointError
+from tokenspeed.kernels import KernelRegistry
+from tokenspeed.kv import Arena, solve_layout
+from tokenspeed.plugins import BindingPlan, load_plugins
+from tokenspeed.scheduler import GroupSpec, Scheduler, SchedulerConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tokenspeed.config.schema import EngineConfig
+    from tokenspeed.contracts.attention import AttentionBackend
+    from tokenspeed.contracts.device import DeviceRuntime
+    from tokenspeed.contracts.model import CacheGroup, CausalLM
+    from tokenspeed.contracts.weights import WeightSource
+    from tokenspeed.engine.engine import StepExecutor
+    from tokenspeed.kernels import Binder
+    from tokenspeed.kv import ArenaLayout
+    from tokenspeed.plugins import Registry
+
+
+def build_engine(config: EngineConfig, *, progress: ProgressCallback | None = None) -> Engine:
+    """Build everything that one replica needs.
+
+    Args:
+        progress: told of each stage, and of the bytes of weights read.
+    Raises:
+        TokenSpeedError: settings, plugins, model files or memory are not as needed.
+    """
+    tell = progress or (lambda _: None)
+    tell(Progress("plugins"))
+    registry = load_plugins(
+        config.plugins, role="engine", settings=config.plugin_config, fallback=config.fallback
+    )
+    choices = Choices(config, registry)
+    runtime = choices.device()
+    _set_threads(config.threads)
+    path = model_path(config)
+    tell(Progress("model"))
+    source = choices.checkpoint(path)
+    try:
+        parts = _build_parts(config, registry, choices, runtime, source, tell)
+    finally:
+        source.close()
+    return _finish(config, registry, choices, runtime, path, parts)
+
+
+def model_path(config: EngineConfig) -> Path:
+    """Return the path of the configured model; empty means the default model.
+
+    Raises:
+        CheckpointError: the default model was not fetched yet.
+    """
+    if config.model:
+        return Path(config.model).expanduser()
+    from tokenspeed.checkpoint.default_model import default_model_path
+
+    path = default_model_path()
+    if not path.is_file():
+        raise CheckpointError(
+            f"the default model is not at {path}; fetch it with `python -m "
+            "tokenspeed.checkpoint.default_model`, or name a model"
+        )
+    return path
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What `_build_parts` made, on its way into the Engine."""
+
+    sizes: EngineSizes
+    layout: ArenaLayout
+    executor: StepExecutor
+    scheduler: Scheduler
+    binder: Binder
+    model_config: Mapping[str, Any]
+    weights_bytes: int
+
+
+def _build_parts(
+    config: EngineConfig,
+    registry: Registry,
+    choices: Choices,
+    runtime: DeviceRuntime,
+    source: WeightSource,
+    tell: ProgressCallback,
+) -> _Parts:
+    model_config = source.config()
+    model_class = choices.model_class(model_config)
+    groups = model_class.cache_groups(model_config)
+    sizes = resolve_sizes(config, model_config, device_kind=runtime.facts.kind)
+    attention = choices.attention(groups, sizes, runtime)
+    binder = KernelRegistry(registry).binder(
+        {"device": runtime.facts.kind, "dtype": sizes.dtype},
+        fallback=config.fallback,
+        objective="determinism" if config.deterministic else "latency",
+    )
+    model = _build_model(model_class, model_config, sizes, attention, binder, runtime)
+    _load_weights(model, source, sizes, keep_packed=config.weights == "packed", tell=tell)
+    tell(Progress("cache"))
+    layout = solve_layout(
+        groups,
+        block_tokens=sizes.block_tokens,
+        dtype_bytes=DTYPE_BYTES[sizes.dtype],
+        arena_bytes=arena_bytes(config, groups, sizes, free_bytes=runtime.free_memory_bytes()),
+    )
+    return _Parts(
+        sizes=sizes,
+        layout=layout,
+        executor=_build_executor(config, model, groups, layout, sizes, attention, choices, runtime),
+        scheduler=_build_scheduler(config, groups, layout, sizes),
+        binder=binder,
+        model_config=model_config,
+        weights_bytes=source.total_bytes,
+    )
+
+
+def _build_model(
+    model_class: type[CausalLM],
+    model_config: Mapping[str, Any],
+    sizes: EngineSizes,
+    attention: Mapping[str, AttentionBackend],
+    binder: Binder,
+    runtime: DeviceRuntime,
+) -> CausalLM:
+    import torch
+
+    from tokenspeed.contracts.model import ModelContext
+
+    context = ModelContext(
+        kernels=binder,
+        attention=attention,
+        dtype=getattr(torch, sizes.dtype),
+        device=runtime.torch_device(),
+        max_context_tokens=sizes.max_context_tokens,
+    )
+    return model_class(model_config, context)
+
+
+def _load_weights(
+    model: CausalLM,
+    source: WeightSource,
+    sizes: EngineSizes,
+    *,
+    keep_packed: bool,
+    tell: ProgressCallback,
+) -> None:
+    import torch
+
+    from tokenspeed.executor import load_weights
+
+    load_weights(
+        model,
+        source,
+        dtype=getattr(torch, sizes.dtype),
+        keep_packed=keep_packed,
+        progress=lambda done, total: tell(Progress("weights", done, total)),
+    )
+
+
+def _build_executor(
+    config: EngineConfig,
+    model: CausalLM,
+    groups: Sequence[CacheGroup],
+    layout: ArenaLayout,
+    sizes: EngineSizes,
+    attention: Mapping[str, AttentionBackend],
+    choices: Choices,
+    runtime: DeviceRuntime,
+) -> StepExecutor:
+    import torch
+
+    from tokenspeed.executor import Executor
+
+    storage = runtime.allocate_arena(layout.total_bytes)
+    return Executor(
+        model,
+        arena=Arena(layout, groups, storage, getattr(torch, sizes.dtype)),
+        attention=attention,
+        sampler=choices.sampler(sizes, runtime),
+        max_running=config.max_running,
+        max_context_tokens=sizes.max_context_tokens,
+        block_tokens=sizes.block_tokens,
+        vocab_size=sizes.vocab_size,
+        device=runtime.torch_device(),
+    )
+
+
+def _build_scheduler(
+    config: EngineConfig, groups: Sequence[CacheGroup], layout: ArenaLayout, sizes: EngineSizes
+) -> Scheduler:
+    specs = [
+        GroupSpec(
+            name=group.name,
+            kind=group.kind,
+            packing=laid_out.packing,
+            share_tokens=group.share_tokens,
+        )
+        for group, laid_out in zip(groups, layout.groups, strict=True)
+    ]
+    return Scheduler(
+        SchedulerConfig(
+            block_tokens=sizes.block_tokens,
+            groups=specs,
+            num_physical_blocks=layout.num_physical_blocks,
+            max_running=config.max_running,
+            max_waiting=config.max_waiting,
+            max_step_tokens=sizes.max_step_tokens,
+            max_context_tokens=sizes.max_context_tokens,
+            depth=config.depth,
+            prefix_cache=config.prefix_cache,
+        )
+    )
+
+
+def _finish(
+    config: EngineConfig,
+    registry: Registry,
+    choices: Choices,
+    runtime: DeviceRuntime,
+    path: Path,
+    parts: _Parts,
+) -> Engine:
+    parts.binder.freeze()
+    registry.freeze()
+    plan = BindingPlan.of(choices.decisions, parts.binder.decisions)
+    return Engine(
+        info=_model_info(config, path, parts),
+        scheduler=parts.scheduler,
+        executor=parts.executor,
+        registry=registry,
+        binding_plan=plan,
+        report=_report(config, registry, runtime, plan, parts),
+        max_running=config.max_running,
+        depth=config.depth,
+    )
+
+
+def _model_info(config: EngineConfig, path: Path, parts: _Parts) -> ModelInfo:
+    from tokenspeed.tokenizer import load_tokenizer
+
+    longest_tokens = min(parts.sizes.max_context_tokens, max_sequence_tokens(parts.layout))
+    return ModelInfo(
+        name=config.served_model_name or (path.stem if path.is_file() else path.resolve().name),
+        path=str(path),
+        architecture=str(parts.model_config["architectures"][0]),
+        vocab_size=parts.sizes.vocab_size,
+        max_context_tokens=parts.sizes.max_context_tokens,
+        max_prompt_tokens=longest_tokens - 1,
+        eos_token_ids=tuple(load_tokenizer(path).eos_token_ids),
+    )
+
+
+def _report(
+    config: EngineConfig,
+    registry: Registry,
+    runtime: DeviceRuntime,
+    plan: BindingPlan,
+    parts: _Parts,
+) -> StartReport:
+    chosen = {slot: decision.winner.offer.name for slot, decision in plan.slots.items()}
+    kernels = {str(item.record["slot"]): item.winner.offer.name for item in plan.kernels}
+    return StartReport(
+        version=tokenspeed.__version__,
+        python=platform.python_version(),
+        pid=os.getpid(),
+        device=f"{runtime.facts.kind} ({runtime.facts.name})",
+        plugins=tuple(
+            f"{status.id} {status.version}"
+            for status in registry.plugins
+            if status.state == "registered"
+        ),
+        architecture=str(parts.model_config["architectures"][0]),
+        dtype=parts.sizes.dtype,
+        weights_bytes=parts.weights_bytes,
+        weight_format=chosen["weight_format"],
+        block_tokens=parts.sizes.block_tokens,
+        kv_blocks=(parts.layout.num_physical_blocks - 1) * parts.layout.groups[0].packing,
+        kv_bytes=parts.layout.total_bytes,
+        max_context_tokens=parts.sizes.max_context_tokens,
+        max_running=config.max_running,
+        max_step_tokens=parts.sizes.max_step_tokens,
+        depth=config.depth,
+        kernels=tuple(
+            (slot, name)
+            for slot, name in {**chosen, **kernels}.items()
+            if slot.startswith("attention") or slot == "sampler" or slot in kernels
+        ),
+        plan_digest=plan.digest,
+    )
+
+
+def _set_threads(threads: int) -> None:
+    if threads:
+        import torch
+
+        torch.set_num_threads(threads)

@@ -1,0 +1,123 @@
+"""How messages cross between API processes and the engine: one ROUTER socket, msgpack frames.
+
+`ServerChannel` is the engine's end and names each API process by its socket identity;
+`LocalChannel` is the same end for a caller in the same process. Neither knows what a message means.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+import zmq
+
+from tokenspeed.engine.messages import FromEngine, ToEngine
+from tokenspeed.log import LOGGER
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Client = bytes
+"""Identity of one API process on this channel."""
+
+MAX_MESSAGES = 256
+"""Messages taken in one go, so that a flood of submits cannot starve the running streams."""
+
+LINGER_MS = 200
+"""How long a closing socket may spend on sending what it holds."""
+
+
+class EngineChannel(Protocol):
+    """The engine's end of a channel."""
+
+    def receive(self, wait_ms: int) -> Sequence[tuple[Client, ToEngine]]:
+        """Return what has arrived; wait up to `wait_ms` (-1: for ever) for the first message."""
+        ...
+
+    def send(self, client: Client, message: FromEngine) -> bool:
+        """Send one message; False: the client is gone."""
+        ...
+
+    def close(self) -> None:
+        """Flush briefly and release the socket."""
+        ...
+
+
+class ServerChannel:
+    """The engine's end over ZeroMQ. Thread: the engine's only.
+
+    A peer that closed its socket is reported at the next send to it (ROUTER_MANDATORY), so that
+    the requests of a dead API process end at once. Queues are unbounded on purpose: a delta that
+    is dropped is a stream with a hole.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self._socket.setsockopt(zmq.SNDHWM, 0)
+        self._socket.setsockopt(zmq.RCVHWM, 0)
+        self._socket.setsockopt(zmq.LINGER, LINGER_MS)
+        self._socket.bind(address)
+        self._decoder = msgspec.msgpack.Decoder(ToEngine)
+        self._encoder = msgspec.msgpack.Encoder()
+
+    def receive(self, wait_ms: int) -> Sequence[tuple[Client, ToEngine]]:
+        """Return what has arrived; wait up to `wait_ms` (-1: for ever) for the first message."""
+        if wait_ms != 0 and not self._socket.poll(wait_ms):
+            return ()
+        messages: list[tuple[Client, ToEngine]] = []
+        while len(messages) < MAX_MESSAGES:
+            try:
+                client, payload = self._socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                break
+            except ValueError:
+                LOGGER.warning("dropped a message that has not two frames")
+                continue
+            try:
+                messages.append((client, self._decoder.decode(payload)))
+            except msgspec.DecodeError as error:
+                LOGGER.warning("dropped an unreadable message of %r: %s", client, error)
+        return messages
+
+    def send(self, client: Client, message: FromEngine) -> bool:
+        """Send one message; False: the client is gone."""
+        try:
+            self._socket.send_multipart((client, self._encoder.encode(message)), zmq.NOBLOCK)
+        except zmq.ZMQError as error:
+            if error.errno in (zmq.EHOSTUNREACH, zmq.EAGAIN):
+                return False
+            raise
+        return True
+
+    def close(self) -> None:
+        """Flush briefly and release the socket."""
+        self._socket.close()
+        self._context.term()
+
+
+LOCAL_CLIENT: Client = b"local"
+
+
+class LocalChannel:
+    """Both ends in one process: the caller puts into `inbox` and takes from `outbox`."""
+
+    def __init__(self) -> None:
+        self.inbox: deque[ToEngine] = deque()
+        self.outbox: deque[FromEngine] = deque()
+
+    def receive(self, wait_ms: int) -> Sequence[tuple[Client, ToEngine]]:
+        """Return what the caller put in; never waits, nobody else could add to it."""
+        messages = tuple((LOCAL_CLIENT, message) for message in self.inbox)
+        self.inbox.clear()
+        return messages
+
+    def send(self, client: Client, message: FromEngine) -> bool:
+        """Hand one message to the caller."""
+        self.outbox.append(message)
+        return True
+
+    def close(self) -> None:
+        """Nothing to release."""

@@ -1,0 +1,174 @@
+"""The choices of a start, each with its decision: device, checkpoint format, model, backends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tokenspeed.contracts.registration import Offer
+from tokenspeed.errors import CapabilityError, CheckpointError, PluginError
+from tokenspeed.kernels import Decision, select
+from tokenspeed.models.registry import architecture_of, architectures, resolve_architecture
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tokenspeed.config.schema import EngineConfig
+    from tokenspeed.contracts.attention import AttentionBackend
+    from tokenspeed.contracts.binding import RegisteredOffer
+    from tokenspeed.contracts.device import DeviceRuntime
+    from tokenspeed.contracts.model import CacheGroup, CausalLM
+    from tokenspeed.contracts.sampler import Sampler
+    from tokenspeed.contracts.weights import WeightFormat, WeightSource
+    from tokenspeed.engine.sizes import EngineSizes
+    from tokenspeed.plugins import Registry
+
+
+class Choices:
+    """Chooses and loads what fills each slot; `decisions` is what the BindingPlan is made of."""
+
+    def __init__(self, config: EngineConfig, registry: Registry) -> None:
+        self.decisions: dict[str, Decision] = {}
+        self._config = config
+        self._registry = registry
+        self._objective = "determinism" if config.deterministic else "latency"
+
+    def device(self) -> DeviceRuntime:
+        """Choose the accelerator.
+
+        Raises:
+            CapabilityError: no loaded plugin offers the device kind that was asked for.
+        """
+        offers = self._registry.offers("device")
+        kinds = sorted({_kind(item) for item in offers})
+        wanted = self._config.device
+        if wanted != "auto":
+            offers = tuple(item for item in offers if _kind(item) == wanted)
+        if not offers:
+            raise CapabilityError(
+                f"device {wanted!r} is not offered; loaded plugins have: "
+                f"{', '.join(kinds) or 'none'}; load its plugin with --plugins"
+            )
+        runtime: DeviceRuntime = self._load("device", self._decide("device", offers, {}))
+        return runtime
+
+    def checkpoint(self, path: Path) -> WeightSource:
+        """Open the model's files with the format that recognises them.
+
+        Raises:
+            CheckpointError: nothing there, or no loaded format recognises it.
+        """
+        if not path.exists():
+            raise CheckpointError(
+                f"model {path} does not exist; give a Hugging Face folder or a .gguf file"
+            )
+        formats = [(item, _format(item)) for item in self._registry.offers("weight_format")]
+        matching = [item for item, opener in formats if opener.matches(path)]
+        if not matching:
+            known = ", ".join(item.pin for item, _ in formats)
+            raise CheckpointError(
+                f"model {path} is in no known format; loaded formats: {known or 'none'}; give a "
+                "folder with config.json and *.safetensors, or a .gguf file"
+            )
+        decision = self._decide("weight_format", matching, {})
+        source: WeightSource = self._load("weight_format", decision).open(path)
+        return source
+
+    def model_class(self, model_config: Mapping[str, Any]) -> type[CausalLM]:
+        """Find the architecture's class.
+
+        Raises:
+            ConfigError: no loaded plugin offers it.
+        """
+        chosen = resolve_architecture(self._registry, model_config)
+        offer = architectures(self._registry)[architecture_of(model_config)]
+        self._decide("model", [offer], {})
+        return chosen
+
+    def attention(
+        self, groups: Sequence[CacheGroup], sizes: EngineSizes, runtime: DeviceRuntime
+    ) -> dict[str, AttentionBackend]:
+        """Choose one attention backend a cache group.
+
+        Raises:
+            CapabilityError: none takes the geometry; lists why each does not.
+        """
+        return {group.name: self._attention_of(group, sizes, runtime) for group in groups}
+
+    def sampler(self, sizes: EngineSizes, runtime: DeviceRuntime) -> Sampler:
+        """Choose the sampler."""
+        traits = {"device": runtime.facts.kind, "dtype": "float32"}
+        decision = self._decide(
+            "sampler", self._registry.offers("sampler"), traits, pin=self._config.sampler
+        )
+        sampler: Sampler = self._load(
+            "sampler", decision, device=runtime.torch_device(), vocab_size=sizes.vocab_size
+        )
+        return sampler
+
+    def _attention_of(
+        self, group: CacheGroup, sizes: EngineSizes, runtime: DeviceRuntime
+    ) -> AttentionBackend:
+        import torch
+
+        slot = f"attention.{group.name}"
+        traits = {
+            "device": runtime.facts.kind,
+            "dtype": sizes.dtype,
+            "head_dim": group.head_dim,
+            "block_tokens": sizes.block_tokens,
+        }
+        decision = self._decide(
+            slot, self._registry.offers("attention"), traits, pin=self._config.attention
+        )
+        backend: AttentionBackend = self._load(
+            slot,
+            decision,
+            num_heads=sizes.num_heads,
+            num_kv_heads=group.num_kv_heads,
+            head_dim=group.head_dim,
+            block_tokens=sizes.block_tokens,
+            dtype=getattr(torch, sizes.dtype),
+            device=runtime.torch_device(),
+        )
+        return backend
+
+    def _decide(
+        self,
+        slot: str,
+        offers: Sequence[RegisteredOffer],
+        traits: Mapping[str, object],
+        *,
+        pin: str = "auto",
+    ) -> Decision:
+        decision = select(
+            slot,
+            offers,
+            traits,
+            pin=pin,
+            fallback=self._config.fallback,
+            objective=self._objective if traits else "latency",
+        )
+        self.decisions[slot] = decision
+        return decision
+
+    def _load(self, slot: str, decision: Decision, **arguments: Any) -> Any:
+        winner = decision.winner
+        try:
+            return winner.offer.load(**arguments)
+        except Exception as error:
+            raise PluginError(
+                f"plugin {winner.plugin_id} {winner.plugin_version} failed at load of "
+                f"{slot}/{winner.offer.name}: {type(error).__name__}: {error}; fix or leave out "
+                "the plugin"
+            ) from error
+
+
+def _kind(offer: RegisteredOffer) -> str:
+    assert isinstance(offer.offer, Offer)
+    return str(offer.offer.facts.get("kind", offer.offer.name))
+
+
+def _format(offer: RegisteredOffer) -> WeightFormat:
+    loaded: WeightFormat = offer.offer.load()
+    return loaded

@@ -1,0 +1,62 @@
+"""The engine as it stands after building: everything chosen, nothing running yet.
+
+`build.py` makes it, `event_loop.py` runs it. The two Protocols say what the loop needs of the
+planes below, and are met by `tokenspeed.scheduler.Scheduler` and `executor.Executor`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from tokenspeed.contracts.step import StepPlan, StepResult
+    from tokenspeed.engine.messages import ModelInfo
+    from tokenspeed.engine.reports import StartReport
+    from tokenspeed.plugins import BindingPlan, Registry
+    from tokenspeed.sampling.params import SamplingParams
+    from tokenspeed.scheduler import Scheduler
+
+
+class StepExecutor(Protocol):
+    """Carries out plans; decides nothing."""
+
+    def add_request(
+        self,
+        request_id: int,
+        prompt_ids: NDArray[np.int32],
+        output_ids: NDArray[np.int32],
+        params: SamplingParams,
+        stop_token_ids: tuple[int, ...],
+    ) -> None:
+        """Remember what sampling a request needs."""
+        ...
+
+    def remove_request(self, request_id: int) -> None:
+        """Forget a request; no launched step may still hold a row of it."""
+        ...
+
+    def launch(self, plan: StepPlan) -> None:
+        """Start a step; on a synchronous device it may run here."""
+        ...
+
+    def collect(self) -> StepResult:
+        """Wait for the oldest launched step and return its result."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """One replica: a scheduler (decides), an executor (computes) and the frozen choices."""
+
+    info: ModelInfo
+    scheduler: Scheduler
+    executor: StepExecutor
+    registry: Registry
+    binding_plan: BindingPlan
+    report: StartReport
+    max_running: int
+    depth: int

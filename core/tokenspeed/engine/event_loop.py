@@ -1,0 +1,207 @@
+"""The one loop of an engine: receive, plan, run, commit, publish.
+
+Runs in one thread and decides nothing: the scheduler plans, the executor computes. An exception in
+one request's path ends that request. An exception in a step ends the requests of that step with
+"error"; a second one in a row is taken for a broken device, and the engine exits to be restarted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tokenspeed.contracts.step import StepResult
+from tokenspeed.engine.intake import Intake, now_us
+from tokenspeed.engine.messages import EngineStats
+from tokenspeed.engine.meter import StepMeter
+from tokenspeed.engine.publisher import Publisher
+from tokenspeed.engine.requests import RequestTable
+from tokenspeed.engine.suspects import SuspectGate
+from tokenspeed.errors import EngineError
+from tokenspeed.log import LOGGER
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tokenspeed.contracts.step import StepPlan
+    from tokenspeed.engine.channel import EngineChannel
+    from tokenspeed.engine.engine import Engine
+    from tokenspeed.engine.flight_record import FlightRecord
+
+IDLE_WAIT_MS = 10_000
+"""Longest sleep without a deadline; a message wakes the engine at once."""
+
+MAX_FAILED_STEPS = 2
+"""Failed steps in a row after which the engine gives itself up."""
+
+SILENCE_CHECK_S = 5.0
+
+
+class EventLoop:
+    """Runs one engine on one channel. Thread: its own only.
+
+    Args:
+        epoch: counts engine starts; messages of another epoch are dropped.
+        record: where the requests in flight are noted; None in process.
+        suspects: request id -> output index of the last engine's fatal step.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        channel: EngineChannel,
+        *,
+        epoch: int = 1,
+        record: FlightRecord | None = None,
+        suspects: Mapping[str, int] | None = None,
+    ) -> None:
+        self.requests = RequestTable()
+        self._engine = engine
+        self._channel = channel
+        self._epoch = epoch
+        self._record = record
+        self._meter = StepMeter()
+        self._flying: deque[StepPlan] = deque()
+        self._failed_steps = 0
+        self._model_s = 0.0
+        self._next_silence_check_s = 0.0
+        gate = SuspectGate(suspects or {})
+        self._intake = Intake(engine, channel, self.requests, gate, epoch=epoch, stats=self.stats)
+        self._publisher = Publisher(engine, channel, self.requests, gate, epoch=epoch)
+
+    def run(self) -> None:
+        """Turn until an exception (a signal handler's SystemExit) ends it."""
+        while True:
+            self.turn(self._wait_ms())
+
+    def turn(self, wait_ms: int) -> bool:
+        """Receive, then run and publish at most one step; False: there was nothing to run.
+
+        Raises:
+            EngineError: the executor failed twice in a row.
+        """
+        started_s = time.perf_counter()
+        messages = self._channel.receive(wait_ms)
+        if wait_ms:
+            started_s = time.perf_counter()
+        for client, message in messages:
+            self._intake.take(client, message)
+        ran = self._step()
+        for client in self._publisher.take_ended():
+            self._intake.drop_client(client)
+        self._intake.admit_held()
+        if ran:
+            self._meter.add(time.perf_counter() - started_s, self._model_s)
+        elif started_s > self._next_silence_check_s:
+            self._next_silence_check_s = started_s + SILENCE_CHECK_S
+            self._intake.drop_silent_clients()
+        return ran
+
+    def stats(self) -> EngineStats:
+        """Return counters and gauges as of now."""
+        counts = self._engine.scheduler.stats()
+        return EngineStats(
+            epoch=self._epoch,
+            steps=self._meter.num_steps,
+            running=counts["prefilling"] + counts["decoding"],
+            waiting=counts["waiting"] + counts["retracted"],
+            blocks_total=counts["blocks_total"],
+            blocks_used=counts["blocks_used"],
+            blocks_cached=counts["blocks_cached"],
+            prompt_tokens=counts["prompt_tokens"],
+            cached_tokens=counts["cached_tokens"],
+            output_tokens=counts["output_tokens"],
+            retractions=counts["retractions"],
+            hook_calls_after_freeze=self._engine.registry.hook_calls_after_freeze,
+            step_us_p50=self._meter.step_us_p50,
+            overhead_us_p50=self._meter.overhead_us_p50,
+        )
+
+    def _wait_ms(self) -> int:
+        """Return how long the next receive may block: not at all while there is work."""
+        if self._flying or self._engine.scheduler.has_work():
+            return 0
+        deadline_us = self._engine.scheduler.next_deadline_us()
+        if not deadline_us:
+            return IDLE_WAIT_MS
+        return max(1, min(IDLE_WAIT_MS, int(deadline_us - now_us()) // 1000))
+
+    def _step(self) -> bool:
+        self._model_s = 0.0
+        while len(self._flying) <= self._engine.depth:
+            plan = self._engine.scheduler.plan(now_us=now_us())
+            if plan is None:
+                break
+            self._launch(plan)
+        if not self._flying:
+            return False
+        self._finish(self._flying.popleft())
+        return True
+
+    def _launch(self, plan: StepPlan) -> None:
+        if self._record is not None:
+            self._note(plan, self._record)
+        started_s = time.perf_counter()
+        try:
+            self._engine.executor.launch(plan)
+        except Exception as error:
+            while self._flying:  # steps are committed in order
+                self._finish(self._flying.popleft())
+            self._fail(plan, error)
+            return
+        finally:
+            self._model_s += time.perf_counter() - started_s
+        self._flying.append(plan)
+
+    def _note(self, plan: StepPlan, record: FlightRecord) -> None:
+        for row, slot in plan.admitted.tolist():
+            request = self.requests.by_key(int(plan.request_ids[row]))
+            if request is not None:
+                record.name_slot(slot, request.request_id)
+        record.begin(plan)
+
+    def _finish(self, plan: StepPlan) -> None:
+        started_s = time.perf_counter()
+        try:
+            result = self._engine.executor.collect()
+        except Exception as error:
+            self._fail(plan, error)
+            return
+        finally:
+            self._model_s += time.perf_counter() - started_s
+        self._failed_steps = 0
+        self._commit(plan, result, "its logits were NaN or infinite")
+
+    def _fail(self, plan: StepPlan, error: Exception) -> None:
+        """End the requests of a step that raised; give the engine up at the second in a row."""
+        LOGGER.error("step %d failed", plan.step_id, exc_info=error)
+        self._failed_steps += 1
+        rows = plan.num_rows
+        result = StepResult(
+            step_id=plan.step_id,
+            tokens=np.full(rows, -1, dtype=np.int32),
+            failed=np.ones(rows, dtype=np.bool_),
+        )
+        self._commit(plan, result, f"the step it ran in raised {error!r}")
+        if self._failed_steps >= MAX_FAILED_STEPS:
+            raise EngineError(
+                f"{self._failed_steps} steps in a row failed, the last with {error!r}; "
+                "the engine gives itself up, see its log"
+            ) from error
+
+    def _commit(self, plan: StepPlan, result: StepResult, reason_failed: str) -> None:
+        committed = self._engine.scheduler.commit(
+            plan.step_id, result.tokens, failed=result.failed, now_us=now_us()
+        )
+        if self._record is not None:
+            self._record.end(plan.step_id)
+        self._publisher.publish(
+            plan,
+            committed,
+            result,
+            last_step_id=self._flying[-1].step_id if self._flying else plan.step_id,
+            reason_failed=reason_failed,
+        )

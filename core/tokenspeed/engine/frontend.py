@@ -1,0 +1,294 @@
+"""The engine as an API process sees it: submit, abort, stop, and streams that outlive a crash.
+
+Runs in one asyncio loop and loads no torch. When the engine dies, live requests wait here; the
+restarted engine says Welcome with a new epoch, and each request is submitted again from the tokens
+already delivered, suspects last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+import zmq
+
+from tokenspeed.engine.messages import (
+    WIRE_VERSION,
+    Abort,
+    EngineStats,
+    FromEngine,
+    Hello,
+    ModelInfo,
+    Refused,
+    Stop,
+    Submit,
+    ToEngine,
+    TokensOut,
+    Unhealthy,
+    Welcome,
+)
+from tokenspeed.engine.streams import Stream, error_of
+from tokenspeed.errors import EngineError, RequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from tokenspeed.sampling.params import SamplingParams
+
+HEARTBEAT_S = 1.0
+ALIVE_S = 30.0
+"""Silence after which the engine counts as away; a long prefill step answers no heartbeat."""
+
+
+class Frontend:
+    """A client of one engine. Thread: its asyncio loop's only."""
+
+    model: ModelInfo
+
+    def __init__(self, address: str) -> None:
+        self.stats: EngineStats | None = None
+        self.unhealthy_reason: str | None = None
+        self.epoch = 0
+        self._streams: dict[str, Stream] = {}
+        self._last_heard = time.monotonic()
+        self._welcomed = asyncio.Event()
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder = msgspec.msgpack.Decoder(FromEngine)
+        self._context = zmq.Context()
+        self._socket = _dealer(self._context, address)
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._socket.fileno(), self._drain)
+        self._heart = self._loop.create_task(self._beat())
+
+    @classmethod
+    async def connect(cls, address: str, *, timeout_s: float | None = None) -> Frontend:
+        """Connect and wait for the engine's Welcome.
+
+        Raises:
+            EngineError: no Welcome in `timeout_s`, another wire version, or the engine is given up.
+        """
+        frontend = cls(address)
+        try:
+            await asyncio.wait_for(frontend._welcomed.wait(), timeout_s)
+        except TimeoutError:
+            await frontend.close()
+            raise EngineError(
+                f"no engine answered at {address} in {timeout_s} s; see its log for the reason"
+            ) from None
+        if frontend.unhealthy_reason is not None:
+            await frontend.close()
+            raise EngineError(frontend.unhealthy_reason)
+        return frontend
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the engine was heard of lately and is not given up."""
+        heard_s = time.monotonic() - self._last_heard
+        return self.unhealthy_reason is None and self.epoch > 0 and heard_s < ALIVE_S
+
+    @property
+    def live_requests(self) -> int:
+        """Number of requests that have not ended."""
+        return len(self._streams)
+
+    def submit(
+        self,
+        prompt_ids: Sequence[int] | NDArray[np.int32],
+        params: SamplingParams,
+        *,
+        request_id: str | None = None,
+        priority: int = 0,
+        salt: bytes = b"",
+        timeout_s: float | None = None,
+    ) -> Stream:
+        """Send a request and return its stream; while the engine is down it waits for the next.
+
+        Args:
+            request_id: unique over all API processes, at most 63 bytes; None: one is made.
+            salt: cache namespace; b"" is shared by all.
+            timeout_s: seconds until the request ends with "timeout".
+        Raises:
+            RequestError: a parameter or token id is out of range.
+            EngineError: the engine died too often and is not restarted.
+        """
+        if self.unhealthy_reason is not None:
+            raise EngineError(self.unhealthy_reason)
+        message = make_submit(
+            self.model, prompt_ids, params, request_id or secrets.token_hex(12),
+            priority=priority, salt=salt, timeout_s=timeout_s,
+        )  # fmt: skip
+        if message.request_id in self._streams:
+            raise RequestError(
+                f"request id {message.request_id!r} is in use; choose another", param="request_id"
+            )
+        stream = Stream(message, on_close=self.abort)
+        self._streams[stream.request_id] = stream
+        self._send(stream.message(self.epoch))
+        return stream
+
+    def abort(self, request_id: str) -> None:
+        """Give a request up: its blocks are free within one step, its stream ends."""
+        self._end(request_id, Abort(request_id))
+
+    def stop(self, request_id: str) -> None:
+        """End a request as finished (a stop string was found); its cache stays matchable."""
+        self._end(request_id, Stop(request_id))
+
+    async def close(self) -> None:
+        """Abort what is live and release the socket."""
+        for request_id in tuple(self._streams):
+            self.abort(request_id)
+        self._heart.cancel()
+        await asyncio.gather(self._heart, return_exceptions=True)
+        self._loop.remove_reader(self._socket.fileno())
+        self._socket.close()
+        self._context.term()
+
+    def _end(self, request_id: str, message: ToEngine) -> None:
+        stream = self._streams.pop(request_id, None)
+        if stream is not None:
+            self._send(message)
+            stream.finish()
+
+    def _send(self, message: ToEngine) -> None:
+        self._socket.send(self._encoder.encode(message), zmq.NOBLOCK)
+        # Sending may eat the edge that says a message has arrived: look for one.
+        self._loop.call_soon(self._drain)
+
+    async def _beat(self) -> None:
+        while True:
+            self._send(Hello(wire_version=WIRE_VERSION, seen_epoch=self.epoch))
+            await asyncio.sleep(HEARTBEAT_S)
+
+    def _drain(self) -> None:
+        while not self._socket.closed:
+            try:
+                payload = self._socket.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            self._last_heard = time.monotonic()
+            self._take(self._decoder.decode(payload))
+
+    def _take(self, message: FromEngine) -> None:
+        if isinstance(message, TokensOut):
+            if message.epoch == self.epoch:
+                self._deliver(message)
+        elif isinstance(message, Welcome):
+            if message.epoch != self.epoch:
+                self._welcome(message)
+        elif isinstance(message, Refused):
+            stream = self._streams.get(message.request_id)
+            if stream is not None and message.epoch == self.epoch:
+                del self._streams[message.request_id]
+                stream.fail(error_of(message))
+        elif isinstance(message, EngineStats):
+            self.stats = message
+        else:
+            self._give_up(message)
+
+    def _deliver(self, message: TokensOut) -> None:
+        for delta in message.deltas:
+            stream = self._streams.get(delta.request_id)
+            if stream is None:
+                continue
+            stream.deliver(delta)
+            if stream.is_done:
+                del self._streams[delta.request_id]
+
+    def _welcome(self, welcome: Welcome) -> None:
+        if welcome.wire_version != WIRE_VERSION:
+            self._give_up(
+                Unhealthy(
+                    f"the engine speaks wire version {welcome.wire_version}, this process "
+                    f"{WIRE_VERSION}; install one version of tokenspeed for both"
+                )
+            )
+            return
+        self.epoch = welcome.epoch
+        self.model = welcome.model
+        self._welcomed.set()
+        self._resubmit(dict(zip(welcome.suspects, welcome.suspect_positions, strict=True)))
+
+    def _resubmit(self, suspects: dict[str, int]) -> None:
+        """Send every live request to the new engine: the innocent first."""
+        for request_id in tuple(self._streams):
+            if request_id not in suspects:
+                self._send(self._streams[request_id].message(self.epoch))
+        for request_id, position in suspects.items():
+            stream = self._streams.get(request_id)
+            if stream is None:
+                continue
+            if stream.suspect(position):
+                del self._streams[request_id]
+                stream.fail(
+                    EngineError(
+                        f"request {request_id} was running in two crashes of the engine and is "
+                        "not tried again; change the request, or see the engine's log"
+                    )
+                )
+            else:
+                self._send(stream.message(self.epoch))
+
+    def _give_up(self, message: Unhealthy) -> None:
+        self.unhealthy_reason = message.reason
+        self._welcomed.set()
+        for stream in self._streams.values():
+            stream.fail(EngineError(message.reason))
+        self._streams.clear()
+
+
+def make_submit(
+    model: ModelInfo,
+    prompt_ids: Sequence[int] | NDArray[np.int32],
+    params: SamplingParams,
+    request_id: str,
+    *,
+    epoch: int = 0,
+    priority: int = 0,
+    salt: bytes = b"",
+    timeout_s: float | None = None,
+) -> Submit:
+    """Check a request against the model and make its Submit; a missing seed is drawn here.
+
+    Raises:
+        RequestError: a parameter or token id is out of range; names it.
+    """
+    params.validate(model.vocab_size)
+    ids = np.asarray(prompt_ids, dtype="<i4")
+    if ids.size and not (ids.min() >= 0 and ids.max() < model.vocab_size):
+        wrong = int(ids.min() if ids.min() < 0 else ids.max())
+        raise RequestError(
+            f"prompt holds token id {wrong}, allowed is [0, {model.vocab_size - 1}]; "
+            "encode the prompt with this model's tokenizer",
+            param="prompt",
+        )
+    if params.seed is None:
+        params = msgspec.structs.replace(params, seed=secrets.randbits(63))
+    eos = () if params.ignore_eos else model.eos_token_ids
+    return Submit(
+        request_id=request_id,
+        epoch=epoch,
+        prompt_ids=ids.tobytes(),
+        params=params,
+        stop_token_ids=tuple(dict.fromkeys((*eos, *params.stop_token_ids))),
+        priority=priority,
+        salt=salt,
+        timeout_s=timeout_s,
+    )
+
+
+def _dealer(context: zmq.Context[zmq.Socket[bytes]], address: str) -> zmq.Socket[bytes]:
+    """Open the socket; queued messages wait for a restarted engine to listen again."""
+    socket = context.socket(zmq.DEALER)
+    socket.setsockopt(zmq.SNDHWM, 0)
+    socket.setsockopt(zmq.RCVHWM, 0)
+    socket.setsockopt(zmq.LINGER, 200)
+    socket.setsockopt(zmq.RECONNECT_IVL, 20)
+    socket.connect(address)
+    return socket

@@ -1,0 +1,183 @@
+"""The receiving half of the loop: turns messages into requests of scheduler and executor.
+
+Whatever is wrong with one request ends that request and nothing else.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tokenspeed.engine.flight_record import MAX_REQUEST_ID_BYTES
+from tokenspeed.engine.messages import (
+    WIRE_VERSION,
+    Abort,
+    Hello,
+    Refused,
+    Stop,
+    Submit,
+    ToEngine,
+    Welcome,
+)
+from tokenspeed.engine.requests import LiveRequest, RequestTable
+from tokenspeed.errors import RequestError, TokenSpeedError
+from tokenspeed.log import LOGGER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tokenspeed.engine.channel import Client, EngineChannel
+    from tokenspeed.engine.engine import Engine
+    from tokenspeed.engine.messages import EngineStats
+    from tokenspeed.engine.suspects import SuspectGate
+
+CLIENT_SILENCE_S = 60.0
+"""An API process not heard of for so long is gone, though its socket is still there."""
+
+
+def now_us() -> int:
+    """Return the engine's clock: the one input of time to the control plane."""
+    return time.monotonic_ns() // 1000
+
+
+class Intake:
+    """Takes messages of all clients. Thread: the engine's only."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        channel: EngineChannel,
+        requests: RequestTable,
+        gate: SuspectGate,
+        *,
+        epoch: int,
+        stats: Callable[[], EngineStats],
+    ) -> None:
+        self._engine = engine
+        self._channel = channel
+        self._requests = requests
+        self._gate = gate
+        self._epoch = epoch
+        self._stats = stats
+        self._heard_s: dict[Client, float] = {}
+
+    def take(self, client: Client, message: ToEngine) -> None:
+        """Act on one message."""
+        if isinstance(message, Submit):
+            if message.epoch == self._epoch and self._gate.admits(client, message):
+                self._submit(client, message)
+        elif isinstance(message, Hello):
+            self._greet(client, message)
+        else:
+            self._end(client, message)
+
+    def admit_held(self) -> None:
+        """Let the next suspect in, when the one on trial has passed or ended."""
+        while (held := self._gate.next_held()) is not None:
+            self.take(*held)
+
+    def drop_client(self, client: Client) -> None:
+        """End everything an API process asked for: it is gone."""
+        self._heard_s.pop(client, None)
+        for request in self._requests.of_client(client):
+            self._engine.scheduler.abort(request.key, now_us=now_us())
+
+    def drop_silent_clients(self) -> None:
+        """Drop clients that have sent no heartbeat for a long time."""
+        limit = time.monotonic() - CLIENT_SILENCE_S
+        for client in [name for name, heard in self._heard_s.items() if heard < limit]:
+            LOGGER.warning("an API process is silent for %.0f s; dropped", CLIENT_SILENCE_S)
+            self.drop_client(client)
+
+    def _greet(self, client: Client, hello: Hello) -> None:
+        self._heard_s[client] = time.monotonic()
+        if hello.seen_epoch == self._epoch:
+            self._channel.send(client, self._stats())
+            return
+        self._channel.send(
+            client,
+            Welcome(
+                wire_version=WIRE_VERSION,
+                epoch=self._epoch,
+                model=self._engine.info,
+                suspects=tuple(self._gate.positions),
+                suspect_positions=tuple(self._gate.positions.values()),
+                plan_digest=self._engine.report.plan_digest,
+            ),
+        )
+
+    def _submit(self, client: Client, message: Submit) -> None:
+        try:
+            self._enter(client, message)
+        except Exception as error:
+            self._gate.note_end(message.request_id)
+            if not isinstance(error, TokenSpeedError):
+                LOGGER.exception("request %s could not be taken", message.request_id)
+            self._channel.send(client, refusal(message.request_id, self._epoch, error))
+
+    def _enter(self, client: Client, message: Submit) -> None:
+        self._check_id(message.request_id)
+        prompt_ids = np.frombuffer(message.prompt_ids, dtype="<i4")
+        output_ids = np.frombuffer(message.output_ids, dtype="<i4")
+        params, now = message.params, now_us()
+        deadline_us = now + int(message.timeout_s * 1e6) if message.timeout_s is not None else 0
+        key = self._requests.new_key()
+        self._engine.scheduler.submit(
+            key,
+            prompt_ids,
+            output_ids=output_ids if output_ids.size else None,
+            max_new_tokens=params.max_tokens or 0,
+            min_new_tokens=params.min_tokens,
+            stop_token_ids=np.array(message.stop_token_ids, dtype=np.int32),
+            priority=message.priority,
+            salt=message.salt,
+            match_prefix=params.prompt_logprobs is None,
+            deadline_us=deadline_us,
+            now_us=now,
+        )
+        request = LiveRequest(key, message.request_id, client, output_ids.size)
+        try:
+            self._engine.executor.add_request(
+                key, prompt_ids, output_ids, params, message.stop_token_ids
+            )
+        except Exception:
+            self._engine.scheduler.abort(key, now_us=now)
+            raise
+        self._requests.add(request)
+
+    def _check_id(self, request_id: str) -> None:
+        if not 0 < len(request_id.encode()) <= MAX_REQUEST_ID_BYTES:
+            raise RequestError(
+                f"request id {request_id!r} has {len(request_id.encode())} bytes, allowed are 1 to "
+                f"{MAX_REQUEST_ID_BYTES}; choose a shorter one",
+                param="request_id",
+            )
+        if self._requests.by_id(request_id) is not None:
+            raise RequestError(
+                f"request id {request_id!r} is in use; choose another", param="request_id"
+            )
+
+    def _end(self, client: Client, message: Abort | Stop) -> None:
+        self._gate.note_end(message.request_id)
+        request = self._requests.by_id(message.request_id)
+        if request is None or request.client != client:
+            return
+        scheduler = self._engine.scheduler
+        end = scheduler.stop if isinstance(message, Stop) else scheduler.abort
+        end(request.key, now_us=now_us())
+
+
+def refusal(request_id: str, epoch: int, error: Exception) -> Refused:
+    """Return the message that carries an exception to the API process."""
+    is_ours = isinstance(error, TokenSpeedError)
+    return Refused(
+        request_id=request_id,
+        epoch=epoch,
+        kind=type(error).__name__ if is_ours else "EngineError",
+        message=str(error) if is_ours else f"the engine could not take the request: {error!r}",
+        param=getattr(error, "param", None),
+        code=getattr(error, "code", None),
+        retry_after_s=getattr(error, "retry_after_s", None),
+    )

@@ -1,0 +1,243 @@
+"""`LLM`: the same engine in the caller's process, for scripts, tests and benchmarks."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+from tokenspeed.config import load_config
+from tokenspeed.config.schema import EngineConfig
+from tokenspeed.engine.build import build_engine
+from tokenspeed.engine.channel import LocalChannel
+from tokenspeed.engine.completion import Completion, RequestOutput
+from tokenspeed.engine.event_loop import EventLoop
+from tokenspeed.engine.frontend import make_submit
+from tokenspeed.engine.messages import Abort, Refused, Stop, TokensOut
+from tokenspeed.engine.streams import error_of
+from tokenspeed.errors import ConfigError, EngineError, RequestError
+from tokenspeed.sampling.params import SamplingParams
+from tokenspeed.tokenizer import ChatTemplate, load_tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from tokenspeed.engine.messages import EngineStats, Submit
+    from tokenspeed.engine.reports import ProgressCallback
+    from tokenspeed.tokenizer import Tokenizer
+
+    Prompt = str | Sequence[int] | NDArray[np.int32]
+    Message = Mapping[str, Any]
+
+EPOCH = 1
+
+
+class LLM:
+    """An engine without server. Thread: one at a time.
+
+    Args:
+        model: Hugging Face folder or .gguf file; "": the default model.
+        progress: told how far loading is.
+        settings: any setting of the engine, such as `max_running=8`; see docs/settings.md.
+    """
+
+    def __init__(
+        self, model: str = "", *, progress: ProgressCallback | None = None, **settings: Any
+    ) -> None:
+        flags = {"model": os.fspath(model), **settings}
+        self.config = load_config(EngineConfig, flags=flags, environ=os.environ)
+        self.engine = build_engine(self.config, progress=progress)
+        self.tokenizer: Tokenizer = load_tokenizer(self.engine.info.path)
+        self._channel = LocalChannel()
+        self._loop = EventLoop(self.engine, self._channel, epoch=EPOCH)
+        self._ids = itertools.count()
+        self._live: dict[str, Completion] = {}
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> list[RequestOutput]:
+        """Answer prompts, all at once, and return the answers in order.
+
+        Args:
+            prompts: one text or list of token ids, or several.
+            params: one for all, or one each; None: the defaults.
+            timeout_s: seconds after which what still runs ends with "timeout".
+        Raises:
+            RequestError, CapacityError: a prompt or parameter is not acceptable; nothing runs on.
+        """
+        many = _as_list(prompts)
+        each = _params_for(many, params)
+        completions = [
+            self._prepare(*item, timeout_s=timeout_s) for item in zip(many, each, strict=True)
+        ]
+        try:
+            for submit, completion in completions:
+                self._submit(submit, completion)
+            while self._live:
+                self._turn()
+        finally:
+            self._abort_all()
+        return [completion.output() for _, completion in completions]
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        **template_variables: Any,
+    ) -> list[RequestOutput]:
+        """Answer one conversation or several; messages have `role` and `content`.
+
+        Raises:
+            ConfigError: the model has no chat template.
+        """
+        conversations: Any = messages if _is_several(messages) else [messages]
+        template = ChatTemplate.of(self.tokenizer)
+        if template is None:
+            raise ConfigError(
+                f"model {self.engine.info.name} has no chat template, chat needs one; use "
+                "generate() with a prompt, or a model made for chat"
+            )
+        texts = [template.render(item, **template_variables) for item in conversations]
+        prompts = [self.tokenizer.encode(text, add_special_tokens=False) for text in texts]
+        return self.generate(prompts, params)
+
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[str]:
+        """Yield one answer's text as it comes; leaving the loop early ends the request.
+
+        Raises:
+            EngineError: the engine failed the request.
+        """
+        submit, completion = self._prepare(prompt, params or SamplingParams())
+        try:
+            self._submit(submit, completion)
+            while completion.finish_reason is None:
+                if text := self._turn().get(completion.request_id, ""):
+                    yield text
+            if completion.finish_reason == "error":
+                raise EngineError(completion.output().error or "the engine failed the request")
+        finally:
+            self._abort_all()
+
+    def stats(self) -> EngineStats:
+        """Return the engine's counters and gauges."""
+        return self._loop.stats()
+
+    def close(self) -> None:
+        """End what runs; the object cannot be used afterwards, and its memory goes with it."""
+        self._abort_all()
+        self._channel.close()
+        del self._loop, self.engine
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def _prepare(
+        self, prompt: Prompt, params: SamplingParams, *, timeout_s: float | None = None
+    ) -> tuple[Submit, Completion]:
+        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+        request_id = f"llm-{next(self._ids)}"
+        submit = make_submit(
+            self.engine.info, ids, params, request_id, epoch=EPOCH, timeout_s=timeout_s
+        )
+        return submit, Completion(submit, tuple(map(int, ids)), self.tokenizer)
+
+    def _submit(self, submit: Submit, completion: Completion) -> None:
+        self._live[submit.request_id] = completion
+        self._channel.inbox.append(submit)
+
+    def _turn(self) -> dict[str, str]:
+        """Run one turn of the loop; return the new text of each request."""
+        with _DeferredInterrupt():
+            ran = self._loop.turn(0)
+        texts: dict[str, str] = {}
+        heard = bool(self._channel.outbox)
+        while self._channel.outbox:
+            message = self._channel.outbox.popleft()
+            if isinstance(message, Refused):
+                self._live.pop(message.request_id, None)
+                raise error_of(message)
+            if isinstance(message, TokensOut):
+                self._deliver(message, texts)
+        if self._live and not ran and not heard:
+            raise EngineError(
+                f"{len(self._live)} requests are live and the scheduler has nothing to run; this "
+                "is a mistake of the engine, please report it"
+            )
+        return texts
+
+    def _deliver(self, message: TokensOut, texts: dict[str, str]) -> None:
+        for delta in message.deltas:
+            completion = self._live.get(delta.request_id)
+            if completion is None:
+                continue
+            text = completion.push(delta)
+            texts[delta.request_id] = texts.get(delta.request_id, "") + text
+            if completion.finish_reason is not None:
+                del self._live[delta.request_id]
+                if delta.finish_reason is None:
+                    self._channel.inbox.append(Stop(delta.request_id))
+
+    def _abort_all(self) -> None:
+        """End live requests, and let the engine act on what was sent to it."""
+        self._channel.inbox.extend(Abort(request_id) for request_id in self._live)
+        self._live.clear()
+        while self._channel.inbox or len(self._loop.requests):
+            self._loop.turn(0)
+        self._channel.outbox.clear()
+
+
+class _DeferredInterrupt:
+    """Holds Ctrl-C back while a step runs, so that the engine stays usable after it."""
+
+    def __enter__(self) -> None:
+        self._is_interrupted = False
+        self._is_main = threading.current_thread() is threading.main_thread()
+        if self._is_main:
+            self._previous = signal.signal(signal.SIGINT, self._note)
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._is_main:
+            signal.signal(signal.SIGINT, self._previous)
+        if self._is_interrupted:
+            raise KeyboardInterrupt
+
+    def _note(self, signal_number: int, frame: object) -> None:
+        self._is_interrupted = True
+
+
+def _as_list(prompts: Any) -> list[Prompt]:
+    if isinstance(prompts, str) or getattr(prompts, "ndim", 0) == 1:
+        return [prompts]
+    if prompts and isinstance(prompts[0], int):
+        return [prompts]
+    return list(prompts)
+
+
+def _params_for(
+    prompts: list[Prompt], params: SamplingParams | Sequence[SamplingParams] | None
+) -> list[SamplingParams]:
+    if params is None or isinstance(params, SamplingParams):
+        return [params or SamplingParams()] * len(prompts)
+    if len(params) != len(prompts):
+        raise RequestError(
+            f"{len(params)} SamplingParams for {len(prompts)} prompts; give one, or one each",
+            param="params",
+        )
+    return list(params)
+
+
+def _is_several(messages: Any) -> bool:
+    return bool(messages) and isinstance(messages[0], Sequence)

@@ -1,0 +1,150 @@
+"""The engine process: `python -m tokenspeed.engine.process`, started by `supervisor.py` only.
+
+stdin carries the settings as one JSON line and is then held open: its end means that the launcher
+died, and the engine with it. Reports go to the file descriptor given, as JSON lines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import msgspec
+
+from tokenspeed.config.schema import EngineConfig
+from tokenspeed.engine.reports import EngineReport, Progress, StartFailure
+from tokenspeed.errors import CapabilityError, ConfigError, PluginError, TokenSpeedError
+from tokenspeed.log import LOGGER, set_up_logging
+
+if TYPE_CHECKING:
+    from tokenspeed.engine.engine import Engine
+
+GAVE_UP_EXIT_CODE = 70
+"""The engine ended itself to be restarted (EX_SOFTWARE)."""
+
+PROGRESS_INTERVAL_S = 0.05
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Build an engine and run it until SIGTERM or the launcher's death."""
+    started_s = time.monotonic()
+    args = _parser().parse_args(argv)
+    set_up_logging(args.log_level)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the launcher, which stops us
+    signal.signal(signal.SIGTERM, _exit)
+    config = msgspec.json.decode(sys.stdin.buffer.readline(), type=EngineConfig)
+    threading.Thread(target=_die_with_launcher, daemon=True).start()
+    reporter = Reporter(args.report_fd)
+    try:
+        engine = _build(config, reporter)
+    except Exception as error:
+        if not isinstance(error, TokenSpeedError):
+            LOGGER.exception("the engine could not be built")
+        reporter.send(failure_of(error))
+        return 1
+    _serve(engine, args, reporter, started_s)
+    return GAVE_UP_EXIT_CODE
+
+
+class Reporter:
+    """Writes reports as JSON lines; progress at most every 50 ms and at the end of a stage."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._next_s = 0.0
+
+    def progress(self, progress: Progress) -> None:
+        """Report progress, unless the last report was just now."""
+        if time.monotonic() >= self._next_s or progress.done == progress.total:
+            self._next_s = time.monotonic() + PROGRESS_INTERVAL_S
+            self.send(progress)
+
+    def send(self, report: EngineReport) -> None:
+        """Write one line; a launcher that is gone is noticed elsewhere."""
+        try:
+            os.write(self._descriptor, msgspec.json.encode(report) + b"\n")
+        except BrokenPipeError:
+            LOGGER.debug("nobody reads the reports")
+
+
+def failure_of(error: Exception) -> StartFailure:
+    """Return the report of a failed start."""
+    if not isinstance(error, TokenSpeedError):
+        return StartFailure(
+            kind="EngineError",
+            message=f"the engine could not be built: {error!r}; its log has the traceback",
+        )
+    exit_code = 1
+    if isinstance(error, PluginError):
+        exit_code = error.exit_code
+    elif isinstance(error, ConfigError):
+        exit_code = 2
+    elif isinstance(error, CapabilityError):
+        exit_code = 5
+    return StartFailure(kind=type(error).__name__, message=str(error), exit_code=exit_code)
+
+
+def _build(config: EngineConfig, reporter: Reporter) -> Engine:
+    reporter.send(Progress("libraries"))
+    from tokenspeed.engine.build import build_engine
+
+    return build_engine(config, progress=reporter.progress)
+
+
+def _serve(engine: Engine, args: argparse.Namespace, reporter: Reporter, started_s: float) -> None:
+    from tokenspeed.engine.channel import ServerChannel
+    from tokenspeed.engine.event_loop import EventLoop
+    from tokenspeed.engine.flight_record import FlightRecord, read_suspects
+    from tokenspeed.errors import EngineError
+
+    suspects = read_suspects(args.record)
+    channel = ServerChannel(args.address)
+    loop = EventLoop(
+        engine,
+        channel,
+        epoch=args.epoch,
+        record=FlightRecord(args.record, engine.max_running),
+        suspects=suspects,
+    )
+    gc.collect()
+    gc.freeze()
+    start_s = time.monotonic() - started_s
+    reporter.send(msgspec.structs.replace(engine.report, start_s=start_s))
+    try:
+        loop.run()
+    except EngineError as error:
+        LOGGER.error("%s", error)
+    finally:
+        channel.close()
+
+
+def _die_with_launcher() -> NoReturn:
+    # Not through sys.stdin: its lock, held by a daemon thread, aborts the interpreter at exit.
+    while os.read(0, 4096):
+        pass
+    os._exit(1)
+
+
+def _exit(signal_number: int, frame: object) -> NoReturn:
+    raise SystemExit(0)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="tokenspeed.engine.process", description=__doc__)
+    parser.add_argument("--address", required=True, help="ZeroMQ address to listen on")
+    parser.add_argument("--epoch", type=int, required=True, help="counts engine starts")
+    parser.add_argument("--record", type=Path, required=True, help="flight record file")
+    parser.add_argument("--report-fd", type=int, required=True, help="where reports go")
+    parser.add_argument("--log-level", default="info", help="log level")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,149 @@
+"""The publishing half of the loop: committed tokens become deltas, one message a client and step.
+
+Also forgets requests that ended, in the executor no earlier than the last step that holds them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from tokenspeed.engine.messages import Delta, TokensOut
+from tokenspeed.scheduler import FINISH_REASONS
+
+if TYPE_CHECKING:
+    from tokenspeed.contracts.sampler import TokenLogprobs
+    from tokenspeed.contracts.step import StepPlan, StepResult
+    from tokenspeed.engine.channel import Client, EngineChannel
+    from tokenspeed.engine.engine import Engine
+    from tokenspeed.engine.requests import LiveRequest, RequestTable
+    from tokenspeed.engine.suspects import SuspectGate
+    from tokenspeed.scheduler import CommitResult
+
+
+class Publisher:
+    """Sends deltas to the clients. Thread: the engine's only."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        channel: EngineChannel,
+        requests: RequestTable,
+        gate: SuspectGate,
+        *,
+        epoch: int,
+    ) -> None:
+        self._engine = engine
+        self._channel = channel
+        self._requests = requests
+        self._gate = gate
+        self._epoch = epoch
+        self._gone: list[Client] = []
+        self._retiring: deque[tuple[int, int]] = deque()
+        self._last_step_id = 0
+        self._committed_step_id = 0
+
+    def publish(
+        self,
+        plan: StepPlan,
+        committed: CommitResult,
+        result: StepResult,
+        *,
+        last_step_id: int,
+        reason_failed: str,
+    ) -> None:
+        """Send what a step made final.
+
+        Args:
+            last_step_id: newest step that is launched; it may still hold rows of ended requests.
+            reason_failed: why rows with reason "error" failed, for the client.
+        """
+        self._last_step_id = last_step_id
+        self._committed_step_id = plan.step_id
+        for row, scored in result.prompt_logprobs:
+            request = self._requests.by_key(int(plan.request_ids[row]))
+            if request is not None:
+                request.prompt_logprobs.extend(scored)
+        self._send(committed, result.logprobs, reason_failed)
+        self._retire()
+
+    def take_ended(self) -> list[Client]:
+        """Send what ended outside a commit; return the clients that turned out to be gone."""
+        self._send(self._engine.scheduler.take_ended(), None, "")
+        self._retire()
+        gone, self._gone = self._gone, []
+        return gone
+
+    def _send(
+        self,
+        committed: CommitResult,
+        logprobs: tuple[TokenLogprobs | None, ...] | None,
+        reason_failed: str,
+    ) -> None:
+        outgoing: dict[Client, list[Delta]] = {}
+        entries = zip(
+            committed.request_ids.tolist(),
+            committed.tokens.tolist(),
+            committed.finish_reasons.tolist(),
+            committed.cached_tokens.tolist(),
+            committed.rows.tolist(),
+            strict=True,
+        )
+        for key, token, reason, cached, row in entries:
+            request = self._requests.by_key(key)
+            if request is None:
+                continue
+            scored = logprobs[row] if logprobs is not None and row >= 0 else None
+            delta = self._delta(request, token, FINISH_REASONS[reason], cached, scored)
+            if delta.finish_reason == "error":
+                delta = _with_error(delta, reason_failed)
+            outgoing.setdefault(request.client, []).append(delta)
+            if reason:
+                self._end(request)
+            else:
+                self._gate.note_progress(request.request_id, request.num_outputs)
+        for client, deltas in outgoing.items():
+            if not self._channel.send(client, TokensOut(tuple(deltas), self._epoch)):
+                self._gone.append(client)
+
+    def _delta(
+        self,
+        request: LiveRequest,
+        token: int,
+        reason: str,
+        cached: int,
+        scored: TokenLogprobs | None,
+    ) -> Delta:
+        tokens = (token,) if token >= 0 else ()
+        request.num_outputs += len(tokens)
+        prompt_logprobs = None
+        if tokens and request.prompt_logprobs:
+            prompt_logprobs = tuple(request.prompt_logprobs)
+            request.prompt_logprobs.clear()
+        return Delta(
+            request_id=request.request_id,
+            tokens=tokens,
+            logprobs=(scored,) if scored is not None and tokens else None,
+            prompt_logprobs=prompt_logprobs,
+            cached_tokens=cached,
+            finish_reason=reason or None,
+        )
+
+    def _end(self, request: LiveRequest) -> None:
+        self._requests.remove(request)
+        self._gate.note_end(request.request_id)
+        self._retiring.append((self._last_step_id, request.key))
+
+    def _retire(self) -> None:
+        """Let the executor forget requests whose last step is committed."""
+        while self._retiring and self._retiring[0][0] <= self._committed_step_id:
+            self._engine.executor.remove_request(self._retiring.popleft()[1])
+
+
+def _with_error(delta: Delta, reason: str) -> Delta:
+    return Delta(
+        request_id=delta.request_id,
+        finish_reason="error",
+        error=f"request {delta.request_id} failed: {reason}; other requests go on. Send it again, "
+        "and if it fails again see the engine's log",
+    )

@@ -1,0 +1,88 @@
+"""What a starting engine says: progress, the start-up report, or why it failed.
+
+The engine process writes these as JSON lines to its supervisor; `LLM` gets the same in process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+GIB = 1 << 30
+
+
+class Progress(msgspec.Struct, frozen=True, tag="progress"):
+    """How far a stage of the start is; `total` 0: unknown."""
+
+    stage: str
+    done: int = 0
+    total: int = 0
+
+
+ProgressCallback = Callable[[Progress], None]
+
+
+class StartReport(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
+    """The facts of a start, for the start-up block.
+
+    Args:
+        kernels: (operator or slot, chosen implementation).
+        start_s: seconds from the process's first line to ready.
+    """
+
+    version: str
+    python: str
+    pid: int
+    device: str
+    plugins: tuple[str, ...]
+    architecture: str
+    dtype: str
+    weights_bytes: int
+    weight_format: str
+    block_tokens: int
+    kv_blocks: int
+    kv_bytes: int
+    max_context_tokens: int
+    max_running: int
+    max_step_tokens: int
+    depth: int
+    kernels: tuple[tuple[str, str], ...]
+    plan_digest: str
+    start_s: float = 0.0
+
+    def lines(self) -> tuple[str, ...]:
+        """Return the start-up block, without the line that says where it listens."""
+        weights = f"{self.weights_bytes / GIB:.1f} GiB"
+        kv_size = f"{self.kv_bytes / GIB:.1f} GiB"
+        blocks = f"{self.kv_blocks:,} blocks x {self.block_tokens} tokens"
+        return (
+            f"tokenspeed {self.version}   python {self.python}   pid {self.pid}",
+            _row("device", self.device, f"plugins  {', '.join(self.plugins)}"),
+            _row("model", self.architecture, f"dtype    {self.dtype}", f"weights  {weights}"),
+            _row("mesh", "tp=1 dp=1 ep=1", "graphs   off", f"format   {self.weight_format}"),
+            _row("kv", blocks, f"size     {kv_size}"),
+            _row(
+                "limits",
+                f"context {self.max_context_tokens:,} tokens",
+                f"running  {self.max_running}",
+                f"step     {self.max_step_tokens:,} tokens",
+            ),
+            *(_row("kernels" if index == 0 else "", f"{slot} -> {chosen}")
+              for index, (slot, chosen) in enumerate(self.kernels)),
+        )  # fmt: skip
+
+
+class StartFailure(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
+    """The engine could not start; `kind` names a class of `errors.py`."""
+
+    kind: str
+    message: str
+    exit_code: int = 1
+
+
+EngineReport = Progress | StartReport | StartFailure
+
+
+def _row(name: str, *cells: str) -> str:
+    return f"{name:<11}" + "".join(f"{cell:<28}" for cell in cells).rstrip()

@@ -1,0 +1,68 @@
+"""The engine's table of live requests: who asked, under which key the planes know them."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tokenspeed.contracts.sampler import TokenLogprobs
+    from tokenspeed.engine.channel import Client
+
+
+@dataclass(slots=True)
+class LiveRequest:
+    """One request that has not ended.
+
+    Args:
+        key: integer id towards scheduler and executor.
+        num_outputs: output tokens so far, those from before a resume included.
+        prompt_logprobs: scored prompt tokens, gathered chunk by chunk until the first token.
+    """
+
+    key: int
+    request_id: str
+    client: Client
+    num_outputs: int
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+
+
+class RequestTable:
+    """Live requests by id and by key. Thread: the engine's only."""
+
+    def __init__(self) -> None:
+        self._keys = itertools.count(1)
+        self._by_id: dict[str, LiveRequest] = {}
+        self._by_key: dict[int, LiveRequest] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def new_key(self) -> int:
+        """Return a key never used before."""
+        return next(self._keys)
+
+    def add(self, request: LiveRequest) -> None:
+        """Enter a request."""
+        self._by_id[request.request_id] = request
+        self._by_key[request.key] = request
+
+    def by_id(self, request_id: str) -> LiveRequest | None:
+        """Find a live request by its public id."""
+        return self._by_id.get(request_id)
+
+    def by_key(self, key: int) -> LiveRequest | None:
+        """Find a live request by its key."""
+        return self._by_key.get(key)
+
+    def remove(self, request: LiveRequest) -> None:
+        """Take out a request that ended."""
+        del self._by_id[request.request_id]
+        del self._by_key[request.key]
+
+    def of_client(self, client: Client) -> Iterator[LiveRequest]:
+        """Iterate over a copy of one client's requests."""
+        return iter([item for item in self._by_key.values() if item.client == client])

@@ -1,0 +1,112 @@
+"""Resolves settings left to "auto": dtype, context, step and cache sizes. Pure arithmetic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tokenspeed.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tokenspeed.config.schema import EngineConfig
+    from tokenspeed.contracts.model import CacheGroup
+    from tokenspeed.kv.layout import ArenaLayout
+
+GIB = 1 << 30
+CPU = "cpu"
+CONTEXTS_IN_CACHE = 4
+MEMORY_SHARE = 0.4
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSizes:
+    """Resolved settings of one engine; tokens unless the name says otherwise."""
+
+    dtype: str
+    block_tokens: int
+    max_context_tokens: int
+    max_step_tokens: int
+    vocab_size: int
+    num_heads: int
+
+
+def resolve_sizes(
+    config: EngineConfig, model_config: Mapping[str, Any], *, device_kind: str
+) -> EngineSizes:
+    """Fill in what the user left open.
+
+    Raises:
+        ConfigError: the model's config lacks a number, or a setting exceeds the model's own.
+    """
+    own_context_tokens = _number(model_config, "max_position_embeddings")
+    max_context_tokens = config.max_context_tokens or own_context_tokens
+    if not 1 < max_context_tokens <= own_context_tokens:
+        raise ConfigError(
+            f"max_context_tokens is {max_context_tokens}, allowed is 2 to {own_context_tokens} "
+            "(the model's max_position_embeddings); lower it or leave it out"
+        )
+    if config.depth not in (0, 1):
+        raise ConfigError(f"depth is {config.depth}, allowed are 0 and 1; change or omit it")
+    for name in ("max_running", "max_waiting"):
+        if getattr(config, name) < 1:
+            raise ConfigError(f"{name} is {getattr(config, name)}, at least 1 is needed; raise it")
+    default_step_tokens = 512 if device_kind == CPU else 8192
+    return EngineSizes(
+        dtype=_dtype(config.dtype, model_config, device_kind),
+        block_tokens=config.block_tokens,
+        max_context_tokens=max_context_tokens,
+        max_step_tokens=max(config.max_step_tokens or default_step_tokens, config.max_running),
+        vocab_size=_number(model_config, "vocab_size"),
+        num_heads=_number(model_config, "num_attention_heads"),
+    )
+
+
+def arena_bytes(
+    config: EngineConfig,
+    groups: Sequence[CacheGroup],
+    sizes: EngineSizes,
+    *,
+    free_bytes: int,
+) -> int:
+    """Return how many bytes the cache gets: as set, or four contexts within 40 % of free memory."""
+    if config.kv_gib < 0:
+        raise ConfigError(f"kv_gib is {config.kv_gib}, at least 0 is needed; 0 sizes it for you")
+    if config.kv_gib:
+        return int(config.kv_gib * GIB)
+    token_bytes = DTYPE_BYTES[sizes.dtype] * sum(
+        2 * len(group.layers) * group.num_kv_heads * group.head_dim for group in groups
+    )
+    spare_tokens = (len(groups) + 1) * sizes.block_tokens  # the sentinel, and a started block each
+    wanted_tokens = CONTEXTS_IN_CACHE * sizes.max_context_tokens + spare_tokens
+    return min(wanted_tokens * token_bytes, int(free_bytes * MEMORY_SHARE))
+
+
+def max_sequence_tokens(layout: ArenaLayout) -> int:
+    """Return the longest sequence whose blocks of every group fit into the empty arena."""
+    usable = layout.num_physical_blocks - 1
+    low, high = 0, usable * max(group.packing for group in layout.groups)
+    while low < high:
+        blocks = (low + high + 1) // 2
+        physical = sum(-(-blocks // group.packing) for group in layout.groups)
+        low, high = (blocks, high) if physical <= usable else (low, blocks - 1)
+    return low * layout.block_tokens
+
+
+def _dtype(wanted: str, model_config: Mapping[str, Any], device_kind: str) -> str:
+    if wanted != "auto":
+        return wanted
+    own = model_config.get("dtype") or model_config.get("torch_dtype")
+    return str(own) if device_kind != CPU and own in DTYPE_BYTES else "float32"
+
+
+def _number(model_config: Mapping[str, Any], name: str) -> int:
+    value = model_config.get(name)
+    if not isinstance(value, int) or value < 1:
+        raise ConfigError(
+            f"config.json: {name} is {value!r}, a positive integer is needed; use the config.json "
+            "that came with the weights"
+        )
+    return value

@@ -1,0 +1,238 @@
+"""Keeps one engine process alive: spawn, watch, restart; used by the launcher and by tests.
+
+An engine that dies or hangs is started again on the same address, which its API processes notice by
+themselves. The third restart within five minutes is the last: after it the address answers
+"unhealthy". Loads no torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+from enum import Enum
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tokenspeed import errors
+from tokenspeed.config.schema import EngineConfig, settings_of
+from tokenspeed.engine.flight_record import step_age_s
+from tokenspeed.engine.reports import EngineReport, Progress, StartFailure, StartReport
+from tokenspeed.engine.unhealthy import UnhealthyResponder
+from tokenspeed.log import LOGGER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+MAX_RESTARTS = 3
+RESTART_WINDOW_S = 300.0
+HANG_TIMEOUT_S = 300.0
+STOP_TIMEOUT_S = 5.0
+_POLL_S = 1.0
+
+
+class EngineState(Enum):
+    """Where the supervised engine stands."""
+
+    STARTING = "starting"
+    READY = "ready"
+    RESTARTING = "restarting"
+    UNHEALTHY = "unhealthy"
+    STOPPED = "stopped"
+
+
+class EngineSupervisor:
+    """Owns the engine process. Thread: any; one watching thread of its own.
+
+    Args:
+        config: settings; of a ServeConfig only the engine's part is passed on.
+        address: ZeroMQ address, such as `ipc:///run/.../engine.sock`.
+        folder: an existing folder of this server alone; the flight record lies there.
+        on_progress: called from the watching thread while the engine starts.
+        hang_timeout_s: a step that takes longer counts as hung, and the engine is killed.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        *,
+        address: str,
+        folder: Path,
+        on_progress: Callable[[Progress], None] | None = None,
+        hang_timeout_s: float = HANG_TIMEOUT_S,
+        log_level: str = "info",
+    ) -> None:
+        self.address = address
+        self.state = EngineState.STARTING
+        self.epoch = 0
+        self.report: StartReport | None = None
+        self._settings = _engine_settings(config)
+        self._record = folder / "flight_record"
+        self._on_progress = on_progress or (lambda progress: None)
+        self._hang_timeout_s = hang_timeout_s
+        self._log_level = log_level
+        self._process: subprocess.Popen[bytes] | None = None
+        self._failure: StartFailure | None = None
+        self._restarts_s: list[float] = []
+        self._settled = threading.Event()
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()  # orders stop() against the spawning of a new process
+        self._thread = threading.Thread(target=self._watch, name="engine-supervisor", daemon=True)
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the current engine, None before the first start."""
+        return self._process.pid if self._process is not None else None
+
+    @property
+    def num_restarts(self) -> int:
+        """How often the engine was started again."""
+        return max(0, self.epoch - 1)
+
+    def start(self) -> StartReport:
+        """Start the engine and wait until it is ready.
+
+        Raises:
+            TokenSpeedError: the class and text of the engine's own error.
+        """
+        self._thread.start()
+        self._settled.wait()
+        if self.report is None:
+            self._thread.join()
+            raise _error_of(self._failure)
+        return self.report
+
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """Stop the engine: SIGTERM, then SIGKILL after `timeout_s`. Safe to call twice."""
+        self._stopping.set()
+        with self._lock:
+            process = self._process
+            if process is not None:
+                process.terminate()
+        if process is not None:
+            try:
+                process.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                process.kill()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._stopping.is_set():
+            self._run_once()
+            if self._stopping.is_set():
+                break
+            if self.report is None:  # the first start failed: nothing to go back to
+                self._settled.set()
+                return
+            if not self._may_restart():
+                self._answer_unhealthy()
+                return
+            self.state = EngineState.RESTARTING
+        self.state = EngineState.STOPPED
+        self._settled.set()
+
+    def _run_once(self) -> None:
+        """Start one engine process and follow it until it has ended."""
+        reading, writing = os.pipe()
+        try:
+            with self._lock:
+                if self._stopping.is_set():
+                    return
+                self.epoch += 1
+                self._process = process = self._spawn(writing)
+        finally:
+            os.close(writing)
+        with open(reading, "rb", buffering=0) as reports, process:
+            self._follow(process, reports.fileno())
+            process.wait()
+        LOGGER.log(
+            20 if self._stopping.is_set() else 40,
+            "engine %d (pid %d) ended with %d", self.epoch, process.pid, process.returncode,
+        )  # fmt: skip
+
+    def _spawn(self, report_fd: int) -> subprocess.Popen[bytes]:
+        command = [
+            sys.executable, "-m", "tokenspeed.engine.process",
+            "--address", self.address, "--epoch", str(self.epoch), "--record", str(self._record),
+            "--report-fd", str(report_fd), "--log-level", self._log_level,
+        ]  # fmt: skip
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=(report_fd,))
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it died at once; `_follow` sees that
+            process.stdin.write(self._settings + b"\n")
+            process.stdin.flush()
+        return process
+
+    def _follow(self, process: subprocess.Popen[bytes], descriptor: int) -> None:
+        """Handle reports until the pipe ends, which is when the process has."""
+        decoder = msgspec.json.Decoder(EngineReport)
+        rest = b""
+        while True:
+            if not select.select([descriptor], [], [], _POLL_S)[0]:
+                self._kill_if_hung(process)
+                continue
+            data = os.read(descriptor, 65536)
+            if not data:
+                return
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                self._handle(decoder.decode(line))
+
+    def _handle(self, report: EngineReport) -> None:
+        if isinstance(report, Progress):
+            self._on_progress(report)
+        elif isinstance(report, StartReport):
+            self.report = report
+            self.state = EngineState.READY
+            self._settled.set()
+        else:
+            self._failure = report
+            LOGGER.error("engine %d could not start: %s", self.epoch, report.message)
+
+    def _kill_if_hung(self, process: subprocess.Popen[bytes]) -> None:
+        age_s = step_age_s(self._record)
+        if self.state is EngineState.READY and age_s > self._hang_timeout_s:
+            LOGGER.error("engine %d hangs in a step for %.0f s; killed", self.epoch, age_s)
+            process.kill()
+
+    def _may_restart(self) -> bool:
+        now = time.monotonic()
+        self._restarts_s = [at for at in self._restarts_s if at > now - RESTART_WINDOW_S]
+        if len(self._restarts_s) >= MAX_RESTARTS:
+            return False
+        self._restarts_s.append(now)
+        return True
+
+    def _answer_unhealthy(self) -> None:
+        self.state = EngineState.UNHEALTHY
+        reason = (
+            f"the engine was restarted {MAX_RESTARTS} times in {RESTART_WINDOW_S:.0f} s and died "
+            "again; it is not restarted. See its log for the reason, then restart the server"
+        )
+        LOGGER.error("%s", reason)
+        with UnhealthyResponder(self.address, reason) as responder:
+            while not self._stopping.is_set():
+                responder.answer(wait_ms=200)
+
+
+def _engine_settings(config: EngineConfig) -> bytes:
+    values = {name: getattr(config, name) for name in settings_of(EngineConfig)}
+    return msgspec.json.encode(EngineConfig(**values))
+
+
+def _error_of(failure: StartFailure | None) -> errors.TokenSpeedError:
+    """Return the engine's own error, as if it had been raised here."""
+    if failure is None:
+        return errors.EngineError("the engine died while it started; its log has the reason")
+    if failure.kind == "PluginError":
+        return errors.PluginError(failure.message, exit_code=failure.exit_code)
+    kind = getattr(errors, failure.kind, errors.EngineError)
+    error: errors.TokenSpeedError = kind(failure.message)
+    return error

@@ -1,0 +1,234 @@
+"""Runs one step plan after another: inputs, forward, logits of the rows that sample, tokens.
+
+Owns the sampling table, the block tables and the last token of each slot. It decides nothing: what
+runs, where it is stored and when it ends comes with the plan. Called by the event loop's thread.
+Legend: R rows, T query tokens, S slots, D hidden, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from tokenspeed.contracts.step import StepResult
+from tokenspeed.executor.batch import StepBatcher
+from tokenspeed.executor.prompt_scores import PromptScorer
+from tokenspeed.executor.requests import ExecutorRequest
+from tokenspeed.sampling.table import SamplingTable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from tokenspeed.contracts.attention import AttentionBackend
+    from tokenspeed.contracts.model import CausalLM
+    from tokenspeed.contracts.sampler import Sampler, SampleResult, TokenLogprobs
+    from tokenspeed.contracts.step import StepPlan
+    from tokenspeed.kv import Arena
+    from tokenspeed.sampling import SamplingParams
+
+    PromptLogprobs = tuple[tuple[int, tuple[TokenLogprobs, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Launched:
+    """A step whose results were not collected yet."""
+
+    step_id: int
+    num_rows: int
+    sampled_rows: NDArray[np.intp]
+    sample: SampleResult | None
+    prompt_logprobs: PromptLogprobs
+
+
+class Executor:
+    """The execution plane of one rank.
+
+    Args:
+        model: built and loaded.
+        arena: of the KV cache, laid out for the model's cache groups.
+        attention: cache group name -> the backend that the model was built with, in the order of
+            the model's cache groups.
+        sampler: turns logits into tokens.
+        max_running: number of slots.
+        max_context_tokens: longest sequence.
+        block_tokens: tokens per logical block.
+        vocab_size: tokens outside of it are clamped.
+        device: of all tensors.
+    """
+
+    def __init__(
+        self,
+        model: CausalLM,
+        *,
+        arena: Arena,
+        attention: Mapping[str, AttentionBackend],
+        sampler: Sampler,
+        max_running: int,
+        max_context_tokens: int,
+        block_tokens: int,
+        vocab_size: int,
+        device: torch.device,
+    ) -> None:
+        self._model = model
+        self._sampler = sampler
+        self._max_token_id = vocab_size - 1
+        self._device = device
+        self._batcher = StepBatcher(
+            arena,
+            attention,
+            max_running=max_running,
+            max_context_tokens=max_context_tokens,
+            block_tokens=block_tokens,
+            vocab_size=vocab_size,
+            device=device,
+        )
+        self._table = SamplingTable(max_running, vocab_size, device)
+        self._scorer = PromptScorer(model, sampler, vocab_size=vocab_size)
+        self._requests: dict[int, ExecutorRequest] = {}
+        self._by_slot: list[ExecutorRequest | None] = [None] * max_running
+        self._last_tokens_S = torch.zeros(max_running, dtype=torch.int64, device=device)
+        self._launched: deque[_Launched] = deque()
+
+    def add_request(
+        self,
+        request_id: int,
+        prompt_ids: NDArray[np.int32],
+        output_ids: NDArray[np.int32],
+        params: SamplingParams,
+        stop_token_ids: tuple[int, ...],
+    ) -> None:
+        """Learn of a request before the first plan that contains it.
+
+        Args:
+            output_ids: tokens generated before (resume); sampling state is rebuilt from them.
+            stop_token_ids: ids masked until `params.min_tokens` output tokens.
+        """
+        clamped_ids = np.clip(prompt_ids, 0, self._max_token_id)
+        outputs = np.clip(output_ids, 0, self._max_token_id).tolist()
+        self._requests[request_id] = ExecutorRequest(clamped_ids, outputs, params, stop_token_ids)
+
+    def remove_request(self, request_id: int) -> None:
+        """Forget a request that ended; launched steps may still contain it."""
+        self._requests.pop(request_id, None)
+
+    @torch.inference_mode()
+    def launch(self, plan: StepPlan) -> None:
+        """Run one step; its results wait for `collect`. Steps run in the order launched."""
+        self._admit(plan)
+        inputs = self._batcher.build(plan, self._last_tokens_S)
+        hidden_TD = self._model.forward(inputs.token_ids, inputs.context)
+        sampled_rows = np.flatnonzero(plan.output_index >= 0)
+        launched = _Launched(
+            step_id=plan.step_id,
+            num_rows=plan.num_rows,
+            sampled_rows=sampled_rows,
+            sample=self._sample(plan, sampled_rows, hidden_TD) if len(sampled_rows) else None,
+            prompt_logprobs=self._score_prompts(plan, hidden_TD),
+        )
+        self._launched.append(launched)
+
+    def collect(self) -> StepResult:
+        """Return the results of the oldest launched step.
+
+        Raises:
+            IndexError: nothing is launched.
+        """
+        launched = self._launched.popleft()
+        tokens = np.full(launched.num_rows, -1, dtype=np.int32)
+        if launched.sample is None:
+            return StepResult(launched.step_id, tokens, prompt_logprobs=launched.prompt_logprobs)
+        tokens[launched.sampled_rows] = launched.sample.tokens_R.cpu().numpy()
+        return StepResult(
+            launched.step_id,
+            tokens,
+            failed=_spread_failed(launched),
+            logprobs=_spread_logprobs(launched),
+            prompt_logprobs=launched.prompt_logprobs,
+        )
+
+    def _admit(self, plan: StepPlan) -> None:
+        for row, slot in plan.admitted.tolist():
+            request = self._requests[int(plan.request_ids[row])]
+            request.is_fresh = True
+            self._by_slot[slot] = request
+
+    def _sample(
+        self, plan: StepPlan, rows: NDArray[np.intp], hidden_TD: torch.Tensor
+    ) -> SampleResult:
+        slots, output_index = plan.slots[rows], plan.output_index[rows]
+        self._refresh(slots, output_index)
+        if len(rows) < plan.num_tokens:
+            last = torch.from_numpy(plan.query_start[1:][rows].astype(np.int64) - 1)
+            hidden_TD = hidden_TD.index_select(0, last.to(self._device))
+        logits_RV = self._model.compute_logits(hidden_TD)
+        result = self._sampler.sample(logits_RV, self._table.batch(slots, output_index))
+        places = torch.from_numpy(slots.astype(np.int64)).to(self._device)
+        self._last_tokens_S[places] = result.tokens_R.to(torch.int64)
+        self._record(slots, output_index, result.tokens_R)
+        return result
+
+    def _refresh(self, slots: NDArray[np.int32], output_index: NDArray[np.int32]) -> None:
+        """Rebuild the sampling state of requests that sample in their slot for the first time.
+
+        The plan's output index says how many tokens count: one sampled ahead may have been dropped.
+        """
+        for slot, index in zip(slots.tolist(), output_index.tolist(), strict=True):
+            request = self._by_slot[slot]
+            assert request is not None, "a row of a slot that no plan admitted"
+            if request.is_fresh:
+                request.is_fresh = False
+                self._table.admit(
+                    slot,
+                    request.params,
+                    request.stop_token_ids,
+                    request.prompt_ids,
+                    np.asarray(request.output_ids[:index], dtype=np.int32),
+                )
+
+    def _record(
+        self, slots: NDArray[np.int32], output_index: NDArray[np.int32], tokens_R: torch.Tensor
+    ) -> None:
+        # Reading tokens waits for the device: penalties of the next step count them on the host.
+        for slot, index, token in zip(
+            slots.tolist(), output_index.tolist(), tokens_R.tolist(), strict=True
+        ):
+            request = self._by_slot[slot]
+            assert request is not None
+            request.record(index, token)
+            self._table.append(slot, token)
+
+    def _score_prompts(self, plan: StepPlan, hidden_TD: torch.Tensor) -> PromptLogprobs:
+        scores = []
+        for row in range(plan.num_decode_rows, plan.num_rows):
+            request = self._by_slot[plan.slots[row]]
+            assert request is not None
+            if request.params.prompt_logprobs is not None:
+                entry = self._scorer.score(plan, row, request, hidden_TD)
+                scores += [(row, entry)] if entry else []
+        return tuple(scores)
+
+
+def _spread_failed(launched: _Launched) -> NDArray[np.bool_] | None:
+    assert launched.sample is not None
+    failed_rows = launched.sample.failed_R.cpu().numpy()
+    if not failed_rows.any():
+        return None
+    failed = np.zeros(launched.num_rows, dtype=np.bool_)
+    failed[launched.sampled_rows] = failed_rows
+    return failed
+
+
+def _spread_logprobs(launched: _Launched) -> tuple[TokenLogprobs | None, ...] | None:
+    assert launched.sample is not None
+    if launched.sample.logprobs is None:
+        return None
+    spread: list[TokenLogprobs | None] = [None] * launched.num_rows
+    for row, entry in zip(launched.sampled_rows.tolist(), launched.sample.logprobs, strict=True):
+        spread[row] = entry
+    return tuple(spread)

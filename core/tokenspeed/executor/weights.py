@@ -1,0 +1,55 @@
+"""Loads a model's weights and says how far it is. Knows no file format and no architecture."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import torch
+
+    from tokenspeed.contracts.model import CausalLM
+    from tokenspeed.contracts.weights import LinearWeight, WeightSource
+
+    Progress = Callable[[int, int], None]
+
+
+def load_weights(
+    model: CausalLM,
+    source: WeightSource,
+    *,
+    dtype: torch.dtype,
+    keep_packed: bool,
+    progress: Progress | None = None,
+) -> None:
+    """Hand every tensor of `source` to `model`.
+
+    Args:
+        keep_packed: low-bit tensors stay as stored, if the source has such.
+        progress: called with (bytes done, bytes in all) after each tensor; ends at (all, all).
+            Low-bit tensors that are expanded count their expanded bytes, capped at the total.
+    Raises:
+        CheckpointError: damaged files; unknown, missing or wrongly shaped tensors.
+    """
+    tensors = source.tensors(dtype, keep_packed=keep_packed)
+    if progress is None:
+        model.load_weights(tensors)
+        return
+    model.load_weights(_reported(tensors, source.total_bytes, progress))
+    progress(source.total_bytes, source.total_bytes)
+
+
+def _reported(
+    tensors: Iterator[tuple[str, LinearWeight]], total_bytes: int, progress: Progress
+) -> Iterator[tuple[str, LinearWeight]]:
+    done_bytes = 0
+    for name, weight in tensors:
+        yield name, weight
+        done_bytes += _num_bytes(weight)
+        progress(min(done_bytes, total_bytes), total_bytes)
+
+
+def _num_bytes(weight: LinearWeight) -> int:
+    parts = weight.packed.values() if weight.plain is None else (weight.plain,)
+    return sum(part.numel() * part.element_size() for part in parts)

@@ -1,0 +1,32 @@
+"""Shared blocks of model files: each binds its operators once and carries placements as data."""
+
+from tokenspeed.layers.attention import PagedAttention
+from tokenspeed.layers.embedding import TokenEmbedding
+from tokenspeed.layers.linear import Linear
+from tokenspeed.layers.mlp import GatedMLP
+from tokenspeed.layers.norm import RMSNorm
+from tokenspeed.layers.placements import (
+    LayerPlacement,
+    column_parallel,
+    replicated,
+    row_parallel,
+)
+from tokenspeed.layers.rotary import RopeParameters, RotaryEmbedding
+from tokenspeed.layers.weights import WeightSlot, fill_slots, shared_slot
+
+__all__ = [
+    "GatedMLP",
+    "LayerPlacement",
+    "Linear",
+    "PagedAttention",
+    "RMSNorm",
+    "RopeParameters",
+    "RotaryEmbedding",
+    "TokenEmbedding",
+    "WeightSlot",
+    "column_parallel",
+    "fill_slots",
+    "replicated",
+    "row_parallel",
+    "shared_slot",
+]

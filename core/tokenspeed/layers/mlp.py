@@ -1,0 +1,52 @@
+"""The gated feed-forward block: down(silu(gate(x)) * up(x)), gate and up fused."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tokenspeed.contracts.placement import ParallelGroup
+from tokenspeed.layers.linear import Linear
+from tokenspeed.layers.placements import column_parallel, row_parallel
+from tokenspeed.ops import activation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import torch
+
+    from tokenspeed.contracts.model import ModelContext
+    from tokenspeed.layers.weights import WeightSlot
+
+
+class GatedMLP:
+    """SwiGLU with checkpoint names gate_proj, up_proj, down_proj."""
+
+    def __init__(
+        self,
+        context: ModelContext,
+        hidden_size: int,
+        intermediate_size: int,
+        *,
+        bias: bool = False,
+        group: ParallelGroup = ParallelGroup.DENSE_TP,
+    ) -> None:
+        self.gate_up = Linear(
+            context,
+            hidden_size,
+            (intermediate_size, intermediate_size),
+            bias=bias,
+            placement=column_parallel(group),
+        )
+        self.down = Linear(
+            context, intermediate_size, (hidden_size,), bias=bias, placement=row_parallel(group)
+        )
+        self._activate: Callable[..., torch.Tensor] = context.kernels.bind(activation.silu_mul)
+
+    def weight_slots(self, name: str) -> Iterator[tuple[str, WeightSlot]]:
+        """Yield the slots below module `name`."""
+        yield from self.gate_up.weight_slots(f"{name}.gate_proj", f"{name}.up_proj")
+        yield from self.down.weight_slots(f"{name}.down_proj")
+
+    def __call__(self, x_TD: torch.Tensor) -> torch.Tensor:
+        """Return (T, D)."""
+        return self.down(self._activate(self.gate_up(x_TD)))

@@ -1,0 +1,51 @@
+"""Root-mean-square normalisation, alone or fused with the residual sum before it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tokenspeed.layers.placements import LayerPlacement, replicated
+from tokenspeed.layers.weights import WeightSlot
+from tokenspeed.ops import norm
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import torch
+
+    from tokenspeed.contracts.model import ModelContext
+    from tokenspeed.contracts.weights import LinearWeight
+
+
+class RMSNorm:
+    """Normalises the last dimension; takes (T, D) or, for query and key heads, (T, N, H)."""
+
+    placement: LayerPlacement = replicated()
+
+    def __init__(self, context: ModelContext, features: int, *, eps: float) -> None:
+        self.features = features
+        self.eps = eps
+        self._device = context.device
+        self._normalize: Callable[..., torch.Tensor] = context.kernels.bind(norm.rms_norm)
+        self._add_normalize: Callable[..., tuple[torch.Tensor, torch.Tensor]] = (
+            context.kernels.bind(norm.add_rms_norm)
+        )
+        self._weight: torch.Tensor
+
+    def weight_slots(self, name: str) -> Iterator[tuple[str, WeightSlot]]:
+        """Yield the slot of `name`.weight."""
+        yield f"{name}.weight", WeightSlot((self.features,), self._accept)
+
+    def _accept(self, weight: LinearWeight) -> None:
+        assert weight.plain is not None, "vectors are never packed"
+        self._weight = weight.plain.to(self._device)
+
+    def __call__(self, x_TD: torch.Tensor) -> torch.Tensor:
+        """Return the normalised activations."""
+        return self._normalize(x_TD, self._weight, eps=self.eps)
+
+    def add(
+        self, x_TD: torch.Tensor, residual_TD: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return (normalised sum, sum) of `x_TD` and the residual stream."""
+        return self._add_normalize(x_TD, residual_TD, self._weight, eps=self.eps)

@@ -1,0 +1,192 @@
+"""Rotary position embedding: one table of cosines and sines, shared by all layers of a model.
+
+Knows the frequency rules of `rope_scaling` / `rope_parameters`; the rotation is an operator.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tokenspeed.errors import ConfigError
+from tokenspeed.ops import rotary
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import torch
+
+    from tokenspeed.contracts.model import ModelContext
+
+_DEFAULT_THETA = 10_000.0
+_REQUIRED_FIELDS: Mapping[str, tuple[str, ...]] = {
+    "default": (),
+    "linear": ("factor",),
+    "llama3": (
+        "factor",
+        "low_freq_factor",
+        "high_freq_factor",
+        "original_max_position_embeddings",
+    ),
+    "yarn": ("factor", "original_max_position_embeddings"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RopeParameters:
+    """How positions become angles.
+
+    Args:
+        theta: base wavelength.
+        kind: "default", "linear", "llama3" or "yarn".
+        fields: the numbers of that kind, by their config.json names.
+    """
+
+    theta: float
+    kind: str = "default"
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, config: Mapping[str, Any]) -> RopeParameters:
+        """Read `rope_parameters`, or the older `rope_theta` and `rope_scaling`.
+
+        Raises:
+            ConfigError: an unsupported kind, a missing number, or a partial rotation.
+        """
+        fields = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
+        kind = fields.pop("rope_type", None) or fields.pop("type", None) or "default"
+        fields.pop("type", None)
+        theta = fields.pop("rope_theta", None) or config.get("rope_theta") or _DEFAULT_THETA
+        if kind == "yarn":
+            fields.setdefault(
+                "original_max_position_embeddings", config.get("max_position_embeddings")
+            )
+        _check_kind(kind, fields)
+        for source in (fields, config):
+            if source.get("partial_rotary_factor", 1.0) != 1.0:
+                raise ConfigError(
+                    f"partial_rotary_factor is {source['partial_rotary_factor']}, only 1.0 is "
+                    "supported by this architecture; use another checkpoint"
+                )
+        return cls(float(theta), kind, fields)
+
+
+class RotaryEmbedding:
+    """Rotates queries and keys by their positions (rotate-half convention)."""
+
+    def __init__(self, context: ModelContext, rope: RopeParameters, head_dim: int) -> None:
+        self._rotate: Callable[..., tuple[torch.Tensor, torch.Tensor]] = context.kernels.bind(
+            rotary.apply_rotary, head_dim=head_dim
+        )
+        table_PH = build_table(rope, head_dim, context.max_context_tokens)
+        self._table_PH = table_PH.to(context.device)
+
+    def __call__(
+        self, q_TNH: torch.Tensor, k_TKH: torch.Tensor, positions_T: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the rotated (q, k)."""
+        return self._rotate(q_TNH, k_TKH, positions_T, self._table_PH)
+
+
+def build_table(rope: RopeParameters, head_dim: int, num_positions: int) -> torch.Tensor:
+    """Return (num_positions, head_dim) float32: cosines, then sines, of each position."""
+    import torch
+
+    frequencies, amplitude = _FREQUENCIES[rope.kind](rope, head_dim)
+    angles = torch.arange(num_positions, dtype=torch.float32)[:, None] * frequencies[None, :]
+    return torch.cat((angles.cos() * amplitude, angles.sin() * amplitude), dim=-1)
+
+
+def _check_kind(kind: str, fields: Mapping[str, Any]) -> None:
+    if kind not in _REQUIRED_FIELDS:
+        raise ConfigError(
+            f"rope_type is {kind!r}, supported are {', '.join(sorted(_REQUIRED_FIELDS))}; "
+            "use a checkpoint with one of these"
+        )
+    for name in _REQUIRED_FIELDS[kind]:
+        if not isinstance(fields.get(name), (int, float)):
+            raise ConfigError(
+                f"rope_type {kind!r} has {name} = {fields.get(name)!r}, a number is needed; "
+                "correct rope_scaling in config.json"
+            )
+
+
+def _default(rope: RopeParameters, head_dim: int) -> tuple[torch.Tensor, float]:
+    import torch
+
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
+    return 1.0 / (rope.theta**exponents), 1.0
+
+
+def _linear(rope: RopeParameters, head_dim: int) -> tuple[torch.Tensor, float]:
+    return _default(rope, head_dim)[0] / rope.fields["factor"], 1.0
+
+
+def _llama3(rope: RopeParameters, head_dim: int) -> tuple[torch.Tensor, float]:
+    """Divide low frequencies by `factor`, keep high ones, blend between.
+
+    Source: Llama 3.1 reference code, `apply_scaling`.
+    """
+    import torch
+
+    frequencies, amplitude = _default(rope, head_dim)
+    factor, low, high = (
+        rope.fields[name] for name in ("factor", "low_freq_factor", "high_freq_factor")
+    )
+    original_tokens = rope.fields["original_max_position_embeddings"]
+    wavelengths = 2 * math.pi / frequencies
+    slow = wavelengths > original_tokens / low
+    fast = wavelengths < original_tokens / high
+    keep = (original_tokens / wavelengths - low) / (high - low)
+    blended = (1 - keep) * frequencies / factor + keep * frequencies
+    scaled = torch.where(slow, frequencies / factor, torch.where(fast, frequencies, blended))
+    return scaled, amplitude
+
+
+def _yarn(rope: RopeParameters, head_dim: int) -> tuple[torch.Tensor, float]:
+    """Interpolate slow dimensions, keep fast ones, and scale the amplitude.
+
+    Source: YaRN, Peng et al. 2023, sections 3.2 to 3.4.
+    """
+    import torch
+
+    fields = rope.fields
+    factor = float(fields["factor"])
+    frequencies, _ = _default(rope, head_dim)
+    low, high = (
+        _yarn_dimension(rope, head_dim, rotations)
+        for rotations in (fields.get("beta_fast") or 32, fields.get("beta_slow") or 1)
+    )
+    if fields.get("truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, head_dim - 1)
+    width = (high - low) or 0.001
+    ramp = ((torch.arange(head_dim // 2, dtype=torch.float32) - low) / width).clamp(0, 1)
+    scaled = frequencies / factor * ramp + frequencies * (1 - ramp)
+    return scaled, _yarn_amplitude(fields, factor)
+
+
+def _yarn_dimension(rope: RopeParameters, head_dim: int, rotations: float) -> float:
+    """Return the dimension that turns `rotations` times over the original context."""
+    turns = rope.fields["original_max_position_embeddings"] / (rotations * 2 * math.pi)
+    return head_dim * math.log(turns) / (2 * math.log(rope.theta))
+
+
+def _yarn_amplitude(fields: Mapping[str, Any], factor: float) -> float:
+    def amplitude(weight: float) -> float:
+        return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
+
+    if fields.get("attention_factor") is not None:
+        return float(fields["attention_factor"])
+    if fields.get("mscale") and fields.get("mscale_all_dim"):
+        return amplitude(fields["mscale"]) / amplitude(fields["mscale_all_dim"])
+    return amplitude(1.0)
+
+
+_FREQUENCIES: Mapping[str, Callable[[RopeParameters, int], tuple[torch.Tensor, float]]] = {
+    "default": _default,
+    "linear": _linear,
+    "llama3": _llama3,
+    "yarn": _yarn,
+}

@@ -1,0 +1,1 @@
+"""Architectures: one file each, ending in `EntryClass`; loaded by name, never imported here."""

@@ -1,0 +1,109 @@
+"""Reads fields of config.json; what an architecture does not support is refused by name.
+
+Used by the config dataclass of each model file. Knows no architecture and no torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tokenspeed.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def count(config: Mapping[str, Any], name: str, default: int | None = None) -> int:
+    """Return a positive integer field.
+
+    Args:
+        default: used where the field is absent or null; None: the field is required.
+    Raises:
+        ConfigError: absent without default, or not a positive integer.
+    """
+    value = config.get(name)
+    value = default if value is None else value
+    if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+        raise ConfigError(
+            f"config.json has {name} = {value!r}, a positive integer is needed; "
+            "correct the model folder's config.json"
+        )
+    return value
+
+
+def number(config: Mapping[str, Any], name: str, default: float) -> float:
+    """Return a positive number field.
+
+    Raises:
+        ConfigError: not a positive number.
+    """
+    value = config.get(name)
+    value = default if value is None else value
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not value > 0:
+        raise ConfigError(
+            f"config.json has {name} = {value!r}, a positive number is needed; "
+            "correct the model folder's config.json"
+        )
+    return float(value)
+
+
+def flag(config: Mapping[str, Any], name: str, default: bool = False) -> bool:
+    """Return a boolean field.
+
+    Raises:
+        ConfigError: neither true, false nor absent.
+    """
+    value = config.get(name)
+    value = default if value is None else value
+    if not isinstance(value, bool):
+        raise ConfigError(
+            f"config.json has {name} = {value!r}, true or false is needed; "
+            "correct the model folder's config.json"
+        )
+    return value
+
+
+def refuse_unsupported(config: Mapping[str, Any], *, num_layers: int) -> None:
+    """Refuse what the plain decoder architectures cannot compute.
+
+    Raises:
+        ConfigError: another activation, sliding windows in use, or quantized tensors.
+    """
+    _only(config, "hidden_act", ("silu", "swish"), default="silu")
+    if config.get("use_sliding_window") and count(config, "max_window_layers", 1) < num_layers:
+        raise _unsupported("use_sliding_window", True, "false")
+    for kind in config.get("layer_types") or ():
+        if kind != "full_attention":
+            raise _unsupported("layer_types", kind, "full_attention")
+    if config.get("quantization_config") is not None:
+        method = config["quantization_config"].get("quant_method")
+        raise _unsupported("quantization_config", method, "unquantized tensors, or a GGUF file")
+
+
+def check_heads(num_heads: int, num_kv_heads: int, head_dim: int) -> None:
+    """Check that query heads share KV heads evenly and that head dims can be rotated.
+
+    Raises:
+        ConfigError: they do not.
+    """
+    if num_heads % num_kv_heads:
+        raise ConfigError(
+            f"config.json has num_attention_heads = {num_heads}, a multiple of "
+            f"num_key_value_heads = {num_kv_heads} is needed; correct config.json"
+        )
+    if head_dim % 2:
+        raise ConfigError(
+            f"config.json has head_dim = {head_dim}, an even number is needed; correct config.json"
+        )
+
+
+def _only(config: Mapping[str, Any], name: str, allowed: tuple[str, ...], *, default: str) -> None:
+    value = config.get(name) or default
+    if value not in allowed:
+        raise _unsupported(name, value, " or ".join(allowed))
+
+
+def _unsupported(name: str, value: object, allowed: str) -> ConfigError:
+    return ConfigError(
+        f"config.json has {name} = {value!r}, supported is {allowed}; use another checkpoint"
+    )

@@ -1,0 +1,40 @@
+"""Plugins: found by manifest, loaded when wanted, registered whole or not at all. Lazy names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tokenspeed.plugins.binding_plan import BindingPlan
+    from tokenspeed.plugins.discovery import discover
+    from tokenspeed.plugins.manager import check_plugins, load_plugins
+    from tokenspeed.plugins.registry import PluginStatus, Registry
+    from tokenspeed.plugins.targets import lazy
+
+__all__ = [
+    "BindingPlan",
+    "PluginStatus",
+    "Registry",
+    "check_plugins",
+    "discover",
+    "lazy",
+    "load_plugins",
+]
+
+_HOMES = {
+    "BindingPlan": "binding_plan",
+    "PluginStatus": "registry",
+    "Registry": "registry",
+    "check_plugins": "manager",
+    "discover": "discovery",
+    "lazy": "targets",
+    "load_plugins": "manager",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'tokenspeed.plugins' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(f"tokenspeed.plugins.{_HOMES[name]}"), name)

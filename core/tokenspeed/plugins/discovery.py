@@ -1,0 +1,141 @@
+"""Finds installed plugins from metadata and manifests; imports nothing of them.
+
+`distributions()` is walked, never `entry_points()`: that one hides the second of two distributions
+with one name, and which of two plugins with one id runs must never depend on path order.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tokenspeed.errors import PluginError
+from tokenspeed.plugins.manifest import MANIFEST_NAME, Manifest, read_manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+GROUP = "tokenspeed.plugins"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPlugin:
+    """One installed plugin, as data.
+
+    Args:
+        id: entry-point name.
+        distribution: normalised name of the wheel.
+        version: of the wheel.
+        target: entry-point value, `module:object`.
+        path: its metadata folder.
+        manifest: None when `problem` says why there is none.
+        problem: why it cannot be loaded; "" when nothing is wrong so far.
+        shadowed: metadata folders of the same wheel further down the path (layered environments).
+    """
+
+    id: str
+    distribution: str
+    version: str
+    target: str
+    path: str
+    manifest: Manifest | None = None
+    problem: str = ""
+    shadowed: tuple[str, ...] = ()
+
+
+def discover() -> dict[str, FoundPlugin]:
+    """Return every installed plugin by id, sorted; ambiguous and broken ones carry a problem."""
+    by_id: dict[str, list[FoundPlugin]] = {}
+    for found in _scan():
+        by_id.setdefault(found.id, []).append(found)
+    return {plugin_id: _with_manifest(_one_of(by_id[plugin_id])) for plugin_id in sorted(by_id)}
+
+
+def _scan() -> Iterator[FoundPlugin]:
+    for distribution in metadata.distributions():
+        # Reading one small file is cheap; METADATA is read only for plugins.
+        if GROUP not in (distribution.read_text("entry_points.txt") or ""):
+            continue
+        name, version = _name_and_version(distribution)
+        for entry in distribution.entry_points:
+            if entry.group == GROUP:
+                yield FoundPlugin(
+                    id=entry.name,
+                    distribution=canonical_name(name),
+                    version=version,
+                    target=entry.value,
+                    path=str(getattr(distribution, "_path", distribution.locate_file(""))),
+                )
+
+
+def _name_and_version(distribution: metadata.Distribution) -> tuple[str, str]:
+    """Read two header lines; parsing the whole METADATA as mail costs milliseconds a wheel."""
+    text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
+    head = text.partition("\n\n")[0]
+    fields = dict(line.split(": ", 1) for line in head.splitlines() if ": " in line)
+    return fields.get("Name", "?"), fields.get("Version", "0")
+
+
+def canonical_name(name: str) -> str:
+    """Normalise a distribution name as package indexes do."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _one_of(twins: list[FoundPlugin]) -> FoundPlugin:
+    first = twins[0]
+    unique = {twin.path: twin for twin in twins}
+    if len(unique) == 1 and len(twins) == 1:
+        return first
+    if _is_layered(list(unique.values())):
+        return replace(first, shadowed=tuple(path for path in unique if path != first.path))
+    paths = "; ".join(f"{twin.distribution} {twin.version} in {twin.path}" for twin in twins)
+    return replace(
+        first,
+        problem=f"plugin id {first.id!r} is claimed {len(twins)} times: {paths}; one distribution "
+        "may claim an id: uninstall the others",
+    )
+
+
+def _is_layered(twins: list[FoundPlugin]) -> bool:
+    """Say whether these are one wheel seen through layered environments.
+
+    Equal wheel, version and target in *different* folders: Python imports one package whichever
+    metadata is read. Two entries in one folder are a stale leftover and ambiguous.
+    """
+    same = {(twin.distribution, twin.version, twin.target) for twin in twins}
+    return len(same) == 1 and len({Path(twin.path).parent for twin in twins}) == len(twins)
+
+
+def _with_manifest(found: FoundPlugin) -> FoundPlugin:
+    if found.problem:
+        return found
+    try:
+        manifest = read_manifest(_manifest_path(found))
+    except PluginError as error:
+        return replace(found, problem=str(error))
+    if manifest.id != found.id:
+        return replace(
+            found,
+            problem=f"manifest id {manifest.id!r} differs from entry point {found.id!r}; "
+            "make them equal",
+        )
+    return replace(found, manifest=manifest)
+
+
+def _manifest_path(found: FoundPlugin) -> Path:
+    package = found.target.partition(":")[0].partition(".")[0]
+    try:
+        spec = find_spec(package)
+    except (ImportError, ValueError) as error:
+        raise PluginError(f"package {package} cannot be located: {error}; reinstall") from error
+    locations = spec.submodule_search_locations if spec is not None else None
+    if not locations:
+        raise PluginError(
+            f"package {package} of entry point {found.target!r} is not importable; reinstall "
+            f"{found.distribution}"
+        )
+    return Path(locations[0]) / MANIFEST_NAME

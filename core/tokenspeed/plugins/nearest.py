@@ -1,0 +1,24 @@
+"""Suggestions for misspelled names, and the tail of an error that offers them."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the closest known name, or None."""
+    near = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)
+    return near[0] if near else None
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Return `did you mean 'x'?`, or the list of what is known."""
+    names = sorted(known)
+    near = nearest(name, names)
+    if near:
+        return f"did you mean {near!r}?"
+    return f"known: {', '.join(names) or 'none'}"

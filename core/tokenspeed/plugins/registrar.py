@@ -1,0 +1,130 @@
+"""Calls one plugin's hooks and stages what it offers; nothing is visible before all succeeded.
+
+Each plugin gets a pluggy manager of its own, so that a plugin that fails half-way, or wraps hooks,
+touches nobody else. A refused offer names plugin, hook, value and what is allowed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pluggy
+
+from tokenspeed import hookspecs
+from tokenspeed.contracts.capability import TRAITS
+from tokenspeed.contracts.kernel import Band, KernelOffer, Operator
+from tokenspeed.contracts.registration import Offer
+from tokenspeed.errors import PluginError
+from tokenspeed.plugins.nearest import suggestion
+from tokenspeed.plugins.slots import API_VERSION, SLOT_OF_HOOK, live_slot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from tokenspeed.plugins.manifest import Manifest
+
+HOOKS = tuple(name for name in vars(hookspecs) if name.startswith("register_"))
+
+Anything = Offer | KernelOffer | Operator
+
+
+class StagedRegistration:
+    """Context of every register hook (`contracts/registration.Registration`)."""
+
+    def __init__(self, manifest: Manifest, role: str, config: Mapping[str, Any]) -> None:
+        self.plugin_id = manifest.id
+        self.role = role
+        self.config = config
+        self.hook = ""
+        self.staged: list[tuple[str, Anything]] = []
+        self._slots = manifest.slots
+        self._names: set[tuple[str, str]] = set()
+
+    def offer(self, offer: Any) -> None:
+        """Stage an Offer, KernelOffer or Operator; see `contracts/registration.py`."""
+        slot = live_slot(SLOT_OF_HOOK[self.hook]).name
+        if slot not in self._slots:
+            raise PluginError(
+                f'slot {slot} is not in the manifest; add `{slot} = "..."` to [slots]'
+            )
+        wanted = _OFFER_TYPES.get(self.hook, Offer)
+        if not isinstance(offer, wanted):
+            raise PluginError(f"{offer!r} is no {wanted.__name__}, which {self.hook} takes")
+        self._check(slot, offer)
+        self.staged.append((slot, offer))
+
+    def _check(self, slot: str, offer: Anything) -> None:
+        if isinstance(offer, Offer) and offer.slot != slot:
+            raise PluginError(f"offer {offer.name!r} is for slot {offer.slot!r}, not {slot}")
+        if isinstance(offer, Offer) and offer.band not in Band.__members__:
+            raise PluginError(f"unknown band: {suggestion(offer.band, Band.__members__)}")
+        if not isinstance(offer, Operator):
+            for trait in offer.requires:
+                if trait not in TRAITS:
+                    raise PluginError(f"unknown trait {trait!r}: {suggestion(trait, TRAITS)}")
+        key = (type(offer).__name__, slot + "/" + offer.name)
+        if key in self._names:
+            raise PluginError(f"name {offer.name!r} is offered twice for slot {slot}; rename one")
+        self._names.add(key)
+
+
+_OFFER_TYPES: dict[str, type[Anything]] = {
+    "register_operators": Operator,
+    "register_kernels": KernelOffer,
+}
+
+
+def run_hooks(
+    plugin: object, registration: StagedRegistration, on_hook_call: Callable[[str], None]
+) -> pluggy.PluginManager:
+    """Call every hook that `plugin` implements, in the order of hookspecs.py.
+
+    Args:
+        on_hook_call: told the name before every hook call, now and after the freeze.
+    Raises:
+        PluginError: an unknown or misspelled hook, a wrong signature, an unmarked method, a
+            refused offer, or whatever the plugin raised; names hook and cause.
+    """
+    manager = pluggy.PluginManager(hookspecs.PROJECT)
+    manager.add_hookspecs(hookspecs)
+    _check_marked(plugin, manager)
+    try:
+        manager.register(plugin, name=registration.plugin_id)
+    except pluggy.PluginValidationError as error:
+        raise PluginError(f"hook does not fit plugin API {API_VERSION}: {error}") from error
+    _check_hook_names(plugin, manager)
+    manager.add_hookcall_monitoring(lambda name, *_: on_hook_call(name), lambda *_: None)
+    for name in HOOKS:
+        registration.hook = name
+        _call(getattr(manager.hook, name), name, registration)
+    return manager
+
+
+def _call(hook: Any, name: str, registration: StagedRegistration) -> None:
+    try:
+        hook(context=registration)
+    except PluginError as error:
+        raise PluginError(f"hook {name}: {error}", exit_code=error.exit_code) from error
+    except Exception as error:
+        raise PluginError(f"hook {name} raised {type(error).__name__}: {error}") from error
+
+
+def _check_hook_names(plugin: object, manager: pluggy.PluginManager) -> None:
+    for caller in manager.get_hookcallers(plugin) or ():
+        if not caller.has_spec():
+            raise PluginError(
+                f"unknown hook {caller.name!r} in plugin API {API_VERSION}; "
+                f"{suggestion(caller.name, HOOKS)}"
+            )
+    manager.check_pending()
+
+
+def _check_marked(plugin: object, manager: pluggy.PluginManager) -> None:
+    for name in dir(plugin):
+        if name.startswith("register_") and manager.parse_hookimpl_opts(plugin, name) is None:
+            raise PluginError(f"{name} is not marked with @hookimpl and would never be called")
+    if not any(manager.parse_hookimpl_opts(plugin, name) for name in dir(plugin)):
+        raise PluginError(
+            f"{plugin!r} implements no hook; point the entry point at an object with @hookimpl "
+            "methods"
+        )

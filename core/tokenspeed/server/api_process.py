@@ -1,0 +1,159 @@
+"""An API process: `python -m tokenspeed.server.api_process`, started by `launch.py` only.
+
+stdin carries two JSON lines, the settings and, once the engine is ready, its start report; then it
+is held open: its end means that the launcher died, and this process with it. stdout carries one
+JSON line back: ready, or why not. Loads no torch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from typing import TYPE_CHECKING, BinaryIO, NoReturn
+
+import msgspec
+
+from tokenspeed.config.schema import ServeConfig
+from tokenspeed.engine.reports import StartFailure, StartReport
+from tokenspeed.errors import TokenSpeedError
+from tokenspeed.log import LOGGER, set_up_logging
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+    from tokenspeed.engine.frontend import Frontend
+    from tokenspeed.tokenizer.tokenizer import Tokenizer
+
+GRACE_S = 2
+"""How long running answers may go on after SIGTERM."""
+
+
+class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the launcher tells an API process.
+
+    Args:
+        config: the resolved settings; `model` is a path.
+        engine_address: ZeroMQ address of the engine.
+        socket_fd: inherited listening socket.
+    """
+
+    config: ServeConfig
+    engine_address: str
+    socket_fd: int
+
+
+class ApiReady(msgspec.Struct, frozen=True, tag="ready"):
+    """The process accepts connections."""
+
+    pid: int
+
+
+ApiReport = ApiReady | StartFailure
+
+
+def main() -> int:
+    """Serve until SIGTERM or the launcher's death."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the launcher, which stops us
+    settings = msgspec.json.decode(sys.stdin.buffer.readline(), type=ApiSettings)
+    set_up_logging(settings.config.log_level)
+    uvicorn_log = logging.getLogger("uvicorn.error")
+    uvicorn_log.handlers = LOGGER.handlers
+    uvicorn_log.setLevel(logging.WARNING)
+    try:
+        asyncio.run(_serve(settings))
+    except Exception as error:
+        if not isinstance(error, TokenSpeedError):
+            LOGGER.exception("an API process failed")
+        _report(StartFailure(kind=type(error).__name__, message=str(error)))
+        return 1
+    return 0
+
+
+async def _serve(settings: ApiSettings) -> None:
+    import uvicorn
+
+    from tokenspeed.engine.frontend import Frontend
+    from tokenspeed.tokenizer.tokenizer import load_tokenizer
+
+    tokenizer = load_tokenizer(settings.config.model)
+    report = await asyncio.to_thread(_read_report, sys.stdin.buffer)
+    threading.Thread(target=_die_with_launcher, daemon=True).start()
+    frontend = await Frontend.connect(settings.engine_address)
+    app = make_app(settings.config, frontend, tokenizer, report)
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app,
+            loop="asyncio",
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=GRACE_S,
+        )
+    )
+    gc.collect()
+    gc.freeze()
+    _report(ApiReady(os.getpid()))
+    await server.serve(sockets=[socket.socket(fileno=settings.socket_fd)])
+    await frontend.close()
+
+
+def make_app(
+    config: ServeConfig, frontend: Frontend, tokenizer: Tokenizer, report: StartReport
+) -> ASGIApp:
+    """Put the parts of the application together."""
+    from tokenspeed.server.app import ApiParts, create_app
+    from tokenspeed.server.metrics import Metrics
+    from tokenspeed.server.prompts import PromptReader
+    from tokenspeed.tokenizer.chat import ChatTemplate
+    from tokenspeed.tokenizer.incremental import EncodeCache
+
+    prompts = PromptReader(
+        tokenizer,
+        template=ChatTemplate.of(tokenizer),
+        cache=EncodeCache(tokenizer),
+        model=frontend.model,
+    )
+    parts = ApiParts(
+        frontend=frontend,
+        tokenizer=tokenizer,
+        prompts=prompts,
+        metrics=Metrics(lambda: frontend.stats),
+        report=report,
+        api_key=config.api_key,
+        keep_alive_s=config.keep_alive_s,
+        max_body_bytes=config.max_body_mib << 20,
+    )
+    return create_app(parts)
+
+
+def _read_report(stdin: BinaryIO) -> StartReport:
+    line = stdin.readline()
+    if not line:
+        os._exit(1)
+    return msgspec.json.decode(line, type=StartReport)
+
+
+def _report(report: ApiReport) -> None:
+    sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def _die_with_launcher() -> NoReturn:
+    # Not through sys.stdin: its lock, held by a daemon thread, aborts the interpreter at exit.
+    while os.read(0, 4096):
+        pass
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,249 @@
+"""The HTTP application: one method a route. Schemas are in `openai.py`, bodies in `*_reply.py`.
+
+Runs in an API process: no torch, no scheduler; the engine is reached through a Frontend.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fastapi import FastAPI
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tokenspeed.errors import RequestError
+from tokenspeed.server.answer import Answerer
+from tokenspeed.server.body import read_body
+from tokenspeed.server.chat_reply import ChatReply
+from tokenspeed.server.completion_reply import CompletionReply
+from tokenspeed.server.errors import JsonResponse, error_body, error_response
+from tokenspeed.server.generation import Generation
+from tokenspeed.server.guard import Guard
+from tokenspeed.server.openai import (
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    TokenizeRequest,
+)
+from tokenspeed.server.prompts import check_fits, check_token_ids
+from tokenspeed.server.sampling import chat_params, completion_params
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from starlette.types import ASGIApp
+
+    from tokenspeed.engine.frontend import Frontend
+    from tokenspeed.engine.reports import StartReport
+    from tokenspeed.sampling.params import SamplingParams
+    from tokenspeed.server.metrics import Metrics
+    from tokenspeed.server.openai import Schema
+    from tokenspeed.server.prompts import Prompt, PromptReader
+    from tokenspeed.tokenizer.tokenizer import Tokenizer
+
+    Handler = Callable[[Request], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class ApiParts:
+    """What the routes need; made by `api_process.py`."""
+
+    frontend: Frontend
+    tokenizer: Tokenizer
+    prompts: PromptReader
+    metrics: Metrics
+    report: StartReport
+    api_key: str = ""
+    keep_alive_s: float = 10.0
+    max_body_bytes: int = 64 << 20
+
+
+def create_app(parts: ApiParts) -> ASGIApp:
+    """Build the application around its parts."""
+    api = _Api(parts)
+    app = FastAPI(title="TokenSpeed", docs_url=None, redoc_url=None, redirect_slashes=False)
+    routes = (
+        ("/v1/chat/completions", api.chat, "POST", ChatRequest),
+        ("/v1/completions", api.completions, "POST", CompletionRequest),
+        ("/v1/models", api.models, "GET", None),
+        ("/v1/models/{name:path}", api.model, "GET", None),
+        ("/tokenize", api.tokenize, "POST", TokenizeRequest),
+        ("/detokenize", api.detokenize, "POST", DetokenizeRequest),
+        ("/v1/engine/plan", api.plan, "GET", None),
+        ("/health", api.health, "GET", None),
+        ("/metrics", api.metrics, "GET", None),
+    )
+    for path, handler, method, schema in routes:
+        app.add_api_route(
+            path,
+            _guarded(handler),
+            methods=[method],
+            response_model=None,
+            openapi_extra=_body_of(schema) if schema else None,
+        )
+    app.add_exception_handler(HTTPException, _http_error)
+    paths = frozenset(route[0] for route in routes)
+    return Guard(app, api_key=parts.api_key, metrics=parts.metrics, paths=paths)
+
+
+class _Api:
+    """The routes."""
+
+    def __init__(self, parts: ApiParts) -> None:
+        self._parts = parts
+        self._info = parts.frontend.model
+        self._answerer = Answerer(parts.metrics, keep_alive_s=parts.keep_alive_s)
+
+    async def chat(self, request: Request) -> Response:
+        """Answer POST /v1/chat/completions."""
+        body = await self._read(request, ChatRequest)
+        params = chat_params(body, self._info.vocab_size)
+        prompt = await self._parts.prompts.chat(body)
+        given = "max_tokens" if body.max_tokens is not None else "max_completion_tokens"
+        check_fits(prompt, params.max_tokens, self._info, given)
+        generation = self._generation("chatcmpl", body, [prompt], params)
+        reply = ChatReply(body, generation, self._parts.tokenizer)
+        return await self._answerer.respond(request.receive, body, generation, reply)
+
+    async def completions(self, request: Request) -> Response:
+        """Answer POST /v1/completions."""
+        body = await self._read(request, CompletionRequest)
+        params = completion_params(body, self._info.vocab_size)
+        prompts = await self._parts.prompts.completion(body)
+        for prompt in prompts:
+            check_fits(prompt, params.max_tokens, self._info, "max_tokens")
+        generation = self._generation("cmpl", body, prompts, params)
+        reply = CompletionReply(body, generation, self._parts.tokenizer)
+        return await self._answerer.respond(request.receive, body, generation, reply)
+
+    async def models(self, request: Request) -> Response:
+        """Answer GET /v1/models."""
+        return JsonResponse({"object": "list", "data": [self._model_card()]})
+
+    async def model(self, request: Request) -> Response:
+        """Answer GET /v1/models/NAME."""
+        self._check_model(request.path_params["name"])
+        return JsonResponse(self._model_card())
+
+    async def tokenize(self, request: Request) -> Response:
+        """Answer POST /tokenize: text, or messages as the chat template renders them."""
+        body = await self._read(request, TokenizeRequest)
+        if (body.prompt is None) == (body.messages is None):
+            raise RequestError("give one of prompt and messages", param="prompt")
+        prompts = self._parts.prompts
+        if body.messages is not None:
+            text = await prompts.render(
+                body.messages, {}, add_generation_prompt=body.add_generation_prompt
+            )
+            ids = await prompts.encode(text, add_special_tokens=False)
+        else:
+            text = body.prompt or ""
+            ids = await prompts.encode(text, add_special_tokens=body.add_special_tokens)
+        limit = self._info.max_context_tokens
+        return JsonResponse({"tokens": list(ids), "count": len(ids), "max_model_len": limit})
+
+    async def detokenize(self, request: Request) -> Response:
+        """Answer POST /detokenize."""
+        body = await self._read(request, DetokenizeRequest)
+        check_token_ids(body.tokens, self._info.vocab_size, "tokens")
+        text = self._parts.tokenizer.decode(
+            body.tokens, skip_special_tokens=body.skip_special_tokens
+        )
+        return JsonResponse({"prompt": text})
+
+    async def plan(self, request: Request) -> Response:
+        """Answer GET /v1/engine/plan: what the engine was built from and what it chose."""
+        return JsonResponse(self._parts.report)
+
+    async def health(self, request: Request) -> Response:
+        """Answer GET /health: 200 while the engine is heard of, 503 otherwise."""
+        frontend = self._parts.frontend
+        status = "ok" if frontend.is_alive else "unhealthy"
+        body = {"status": status, "model": self._info.name, "engine_epoch": frontend.epoch}
+        if frontend.unhealthy_reason is not None:
+            body["reason"] = frontend.unhealthy_reason
+        return JsonResponse(body, 200 if frontend.is_alive else 503)
+
+    async def metrics(self, request: Request) -> Response:
+        """Answer GET /metrics."""
+        return Response(self._parts.metrics.render(), media_type=CONTENT_TYPE_LATEST)
+
+    async def _read(self, request: Request, schema: type[Schema]) -> Schema:
+        body = await read_body(request, schema, max_bytes=self._parts.max_body_bytes)
+        name = getattr(body, "model", None)
+        if name is not None:
+            self._check_model(name)
+        return body
+
+    def _check_model(self, name: str) -> None:
+        if name != self._info.name:
+            raise RequestError(
+                f"model {name!r} is not served here; use {self._info.name!r}",
+                param="model",
+                code="model_not_found",
+            )
+
+    def _model_card(self) -> dict[str, Any]:
+        return {
+            "id": self._info.name,
+            "object": "model",
+            "created": 0,
+            "owned_by": "tokenspeed",
+            "max_model_len": self._info.max_context_tokens,
+        }
+
+    def _generation(
+        self,
+        prefix: str,
+        body: ChatRequest | CompletionRequest,
+        prompts: Sequence[Prompt],
+        params: SamplingParams,
+    ) -> Generation:
+        return Generation(
+            self._parts.frontend,
+            self._parts.tokenizer,
+            request_id=f"{prefix}-{secrets.token_hex(12)}",
+            prompts=prompts,
+            params=params,
+            n=body.n,
+            priority=body.priority,
+            salt=body.cache_salt.encode(),
+            timer=self._parts.metrics.timer(len(prompts) * body.n),
+        )
+
+
+def _guarded(handler: Handler) -> Handler:
+    """Answer a route's exceptions here, before a framework's plain-text 500 does."""
+
+    async def route(request: Request) -> Response:
+        try:
+            return await handler(request)
+        except HTTPException:
+            raise
+        except Exception as error:
+            return error_response(error)
+
+    return route
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    """Answer unknown paths and wrong methods in the OpenAI form."""
+    assert isinstance(error, HTTPException)
+    place = f"{request.method} {request.url.path}"
+    if error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "")
+        text = f"{place}: this method is not allowed here; use {allowed}"
+    else:
+        text = f"{place}: {error.detail}; see docs/http-api.md for the routes"
+    return JsonResponse(
+        error_body(text, error.status_code), error.status_code, headers=error.headers
+    )
+
+
+def _body_of(schema: type[Schema]) -> dict[str, Any]:
+    content = {"application/json": {"schema": schema.model_json_schema()}}
+    return {"requestBody": {"required": True, "content": content}}

@@ -1,0 +1,69 @@
+"""The bodies of one chat completion."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tokenspeed.server.replies import chat_logprobs, envelope, prompt_logprobs, usage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tokenspeed.server.generation import Generation
+    from tokenspeed.server.openai import ChatRequest
+    from tokenspeed.server.pieces import Piece
+    from tokenspeed.tokenizer.tokenizer import Tokenizer
+
+
+class ChatReply:
+    """Writes the answer of one request, whole or in chunks."""
+
+    def __init__(self, request: ChatRequest, generation: Generation, tokenizer: Tokenizer) -> None:
+        self._generation = generation
+        self._tokenizer = tokenizer
+        self._wants_logprobs = request.logprobs
+        self._opened: set[int] = set()
+        self.head = envelope(generation.request_id, "chat.completion.chunk", request.model)
+
+    def chunk(self, index: int, piece: Piece) -> dict[str, Any]:
+        """Return the chunk for what is new about a choice; its first names the role."""
+        delta: dict[str, Any] = {}
+        if index not in self._opened:
+            self._opened.add(index)
+            delta["role"] = "assistant"
+            delta["content"] = piece.text
+        elif piece.text:
+            delta["content"] = piece.text
+        choice = {
+            "index": index,
+            "delta": delta,
+            "logprobs": self._logprobs(piece),
+            "finish_reason": piece.finish_reason,
+        }
+        return {**self.head, "choices": [choice]}
+
+    def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
+        """Return the body of a request that does not stream."""
+        choices = [
+            {
+                "index": index,
+                "message": {"role": "assistant", "content": piece.text, "refusal": None},
+                "logprobs": self._logprobs(piece),
+                "finish_reason": piece.finish_reason,
+            }
+            for index, piece in enumerate(pieces)
+        ]
+        body = {
+            **self.head,
+            "object": "chat.completion",
+            "choices": choices,
+            "usage": usage(self._generation.prompts, pieces),
+        }
+        if self._generation.params.prompt_logprobs is not None:
+            body["prompt_logprobs"] = prompt_logprobs(self._tokenizer, pieces[0].prompt_logprobs)
+        return body
+
+    def _logprobs(self, piece: Piece) -> dict[str, Any] | None:
+        if not self._wants_logprobs:
+            return None
+        return chat_logprobs(self._tokenizer, piece.logprobs)

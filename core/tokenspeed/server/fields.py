@@ -1,0 +1,138 @@
+"""Which request fields are supported, inert, or refused; `docs/http-api.md` lists the same tables.
+
+A field is one of: a field of the schema (honoured), inert (accepted, changes nothing by its own
+meaning), or known but not built yet (accepted only at a neutral value). Anything else is unknown.
+`null` is neutral everywhere.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, Any
+
+from tokenspeed.errors import RequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+INERT: Mapping[str, str] = {
+    "user": "an end-user label for the caller's own records",
+    "safety_identifier": "an end-user label for the caller's own records",
+    "metadata": "labels for the caller's own records",
+    "prompt_cache_key": "a routing hint; the prefix cache finds equal prefixes by itself",
+}
+"""Field -> why ignoring it changes nothing the caller could see."""
+
+NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "store": (False,),
+    "service_tier": ("auto", "default"),
+    "prompt_cache_retention": ("in_memory", "in-memory"),
+    "best_of": (1,),
+    "suffix": ("",),
+    "response_format": ({"type": "text"},),
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "parallel_tool_calls": (True, False),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "modalities": (["text"],),
+    "audio": (),
+    "prediction": (),
+    "reasoning_effort": (),
+    "verbosity": ("medium",),
+    "web_search_options": (),
+    "moderation": (),
+    "length_penalty": (1.0,),
+    "use_beam_search": (False,),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "add_generation_prompt": (True,),
+    "continue_final_message": (False,),
+    "chat_template": (),
+    "documents": ([],),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "structured_outputs": (),
+    "truncate_prompt_tokens": (),
+    "bad_words": ([],),
+    "lora_path": (),
+    "images": ([],),
+}
+"""Field that is not built yet -> the values (beside null) that ask for nothing."""
+
+NEUTRAL_MESSAGE: Mapping[str, tuple[Any, ...]] = {
+    "tool_calls": ([],),
+    "function_call": (),
+    "tool_call_id": (),
+    "audio": (),
+    "refusal": (),
+    "annotations": ([],),
+    "reasoning_content": ("",),
+    "reasoning": ("",),
+}
+"""The same for the fields of one message, so that an answer can be sent back as it came."""
+
+
+def known_fields(
+    body: Mapping[str, Any],
+    supported: frozenset[str],
+    *,
+    neutral: Mapping[str, tuple[Any, ...]] = NEUTRAL,
+    inert: Mapping[str, str] = INERT,
+    prefix: str = "",
+) -> dict[str, Any]:
+    """Return the supported fields that were given, without nulls.
+
+    Raises:
+        RequestError: a field is unknown, or not built yet and not neutral; names it.
+    """
+    given: dict[str, Any] = {}
+    for name, value in body.items():
+        if name in supported:
+            if value is not None:
+                given[name] = value
+        elif name in neutral:
+            _require_neutral(prefix + name, value, neutral[name])
+        elif name not in inert:
+            raise _unknown(name, supported | neutral.keys() | inert.keys(), prefix)
+    return given
+
+
+def _require_neutral(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
+    if value is None or any(type(value) is type(item) and value == item for item in allowed):
+        return
+    if isinstance(value, int) and not isinstance(value, bool) and float(value) in allowed:
+        return
+    shown = ", ".join(["null", *(_json(item) for item in allowed)])
+    raise RequestError(
+        f"{name} is not supported in this version: got {shorten(value)}, "
+        f"allowed is {shown}; omit it",
+        param=name,
+        code="unsupported_parameter",
+    )
+
+
+def _unknown(name: str, names: frozenset[str], prefix: str) -> RequestError:
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else "remove it"
+    return RequestError(
+        f"unknown parameter {shorten(prefix + name)}: it is not supported in this version; {hint}",
+        param=prefix + name,
+        code="unknown_parameter",
+    )
+
+
+def shorten(value: Any, limit: int = 80) -> str:
+    """Return a value as an error message shows it: JSON-like and short."""
+    text = _json(value)
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def _json(value: Any) -> str:
+    if isinstance(value, str | list | dict) and len(value) > 200:
+        value = value[:200] if not isinstance(value, dict) else dict(list(value.items())[:20])
+    import json
+
+    return json.dumps(value, default=str)

@@ -1,0 +1,117 @@
+"""All choices of one HTTP request while they run: submits, pumps, stops and aborts.
+
+One task a choice reads the engine's Deltas and puts Pieces into a shared Mailbox, so reading
+never waits for the client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tokenspeed.errors import EngineError
+from tokenspeed.server.pieces import Piece, TextAssembler
+from tokenspeed.server.sampling import choice_seed
+from tokenspeed.server.stream import Mailbox
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tokenspeed.engine.frontend import Frontend
+    from tokenspeed.sampling.params import SamplingParams
+    from tokenspeed.server.metrics import RequestTimer
+    from tokenspeed.server.prompts import Prompt
+    from tokenspeed.tokenizer.tokenizer import Tokenizer
+
+
+class Generation:
+    """The running choices of a request: `n` for each prompt, numbered prompt by prompt.
+
+    Args:
+        request_id: of the HTTP request; choice i runs in the engine as `<request_id>-<i>`.
+        priority, salt: as in the engine's Submit.
+    """
+
+    def __init__(
+        self,
+        frontend: Frontend,
+        tokenizer: Tokenizer,
+        *,
+        request_id: str,
+        prompts: Sequence[Prompt],
+        params: SamplingParams,
+        n: int = 1,
+        priority: int = 0,
+        salt: bytes = b"",
+        timer: RequestTimer,
+    ) -> None:
+        self.request_id = request_id
+        self.prompts = prompts
+        self.params = params
+        self.num_choices = len(prompts) * n
+        self.mailbox = Mailbox()
+        self.timer = timer
+        self._n = n
+        self._frontend = frontend
+        self._tokenizer = tokenizer
+        self._priority = priority
+        self._salt = salt
+        eos = () if params.ignore_eos else frontend.model.eos_token_ids
+        self._stop_ids = frozenset((*eos, *params.stop_token_ids))
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Submit every choice; pieces arrive in the mailbox."""
+        self._tasks = [asyncio.create_task(self._run(i)) for i in range(self.num_choices)]
+
+    async def close(self) -> bool:
+        """Abort what still runs and wait until the engine was told; True: something still ran."""
+        running = [task for task in self._tasks if not task.done()]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        return bool(running)
+
+    def prompt_of(self, choice: int) -> Prompt:
+        """Return the prompt that a choice answers."""
+        return self.prompts[choice // self._n]
+
+    async def collect(self) -> list[Piece]:
+        """Wait for the end and return each choice's whole Piece."""
+        whole = [Piece()] * self.num_choices
+        while any(piece.finish_reason is None for piece in whole):
+            for index, piece in await self.mailbox.take():
+                whole[index] += piece
+        return whole
+
+    async def _run(self, index: int) -> None:
+        try:
+            await self._pump(index)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            self.mailbox.fail(error)
+
+    async def _pump(self, index: int) -> None:
+        engine_id = f"{self.request_id}-{index}"
+        seed = choice_seed(self.params.seed, index % self._n)
+        params = msgspec.structs.replace(self.params, seed=seed)
+        text = TextAssembler(self._tokenizer, params, self._stop_ids)
+        stream = self._frontend.submit(
+            self.prompt_of(index).token_ids,
+            params,
+            request_id=engine_id,
+            priority=self._priority,
+            salt=self._salt,
+        )
+        async with stream:
+            async for delta in stream:
+                piece = text.push(delta)
+                self.timer.observe(piece)
+                self.mailbox.put(index, piece)
+                if piece.finish_reason is not None:
+                    self._frontend.stop(engine_id)
+                    return
+        raise EngineError("the engine ended the request without a reason; send it again")

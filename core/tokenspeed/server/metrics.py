@@ -1,0 +1,147 @@
+"""Prometheus metrics of the API processes, and the engine's own figures beside them.
+
+With several API processes, prometheus-client keeps its values in files under
+`PROMETHEUS_MULTIPROC_DIR` (set by the launcher before this is imported) and any process answers
+for all. Engine figures come from the last `EngineStats`, which every process receives.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.multiprocess import MultiProcessCollector
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from prometheus_client.core import Metric
+
+    from tokenspeed.engine.messages import EngineStats
+    from tokenspeed.server.pieces import Piece
+
+_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+_TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0)
+
+_GAUGES = {
+    "running": "requests that run now",
+    "waiting": "requests in the queue",
+    "blocks_total": "KV blocks of the arena",
+    "blocks_used": "KV blocks held by live requests",
+    "blocks_cached": "KV blocks that hold reusable prefixes and can be evicted",
+    "step_us_p50": "median time of a step, microseconds",
+    "overhead_us_p50": "median control and event-loop time of a step, microseconds",
+    "epoch": "engine starts, from 1",
+}
+_COUNTERS = {
+    "steps": "steps run",
+    "prompt_tokens": "prompt tokens of admitted requests",
+    "cached_tokens": "prompt tokens taken from the cache",
+    "output_tokens": "tokens sampled",
+    "retractions": "requests retracted for lack of blocks",
+    "hook_calls_after_freeze": "plugin hook calls after the plan was frozen; must stay 0",
+}
+
+
+class Metrics:
+    """The counters of one API process; `render` answers for all of them.
+
+    Args:
+        stats: returns the engine's latest figures, None before the first.
+    """
+
+    def __init__(self, stats: Callable[[], EngineStats | None]) -> None:
+        own = CollectorRegistry()
+        self._registry = own
+        if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
+            self._registry = CollectorRegistry()
+            MultiProcessCollector(self._registry)  # type: ignore[no-untyped-call]
+        self._registry.register(_EngineCollector(stats))
+        self.requests = Counter(
+            "tokenspeed_http_requests", "HTTP requests", ("path", "status"), registry=own
+        )
+        self.in_flight = Gauge(
+            "tokenspeed_http_requests_in_flight",
+            "HTTP requests being answered",
+            registry=own,
+            multiprocess_mode="livesum",
+        )
+        self.aborted = Counter(
+            "tokenspeed_requests_aborted", "generations whose client went away", registry=own
+        )
+        self.first_token = Histogram(
+            "tokenspeed_time_to_first_token_seconds",
+            "from the end of encoding to the first token",
+            buckets=_SECONDS,
+            registry=own,
+        )
+        self.per_token = Histogram(
+            "tokenspeed_time_per_output_token_seconds",
+            "time between output tokens, mean of a request",
+            buckets=_TOKEN_SECONDS,
+            registry=own,
+        )
+        self.whole = Histogram(
+            "tokenspeed_generation_seconds",
+            "from the end of encoding to the last token",
+            buckets=_SECONDS,
+            registry=own,
+        )
+
+    def render(self) -> bytes:
+        """Return the exposition text."""
+        return generate_latest(self._registry)
+
+    def timer(self, num_choices: int) -> RequestTimer:
+        """Start timing a generation."""
+        return RequestTimer(self, num_choices)
+
+
+class RequestTimer:
+    """Times one generation; told of every piece of every choice."""
+
+    def __init__(self, metrics: Metrics, num_choices: int) -> None:
+        self._metrics = metrics
+        self._open_choices = num_choices
+        self._num_choices = num_choices
+        self._num_tokens = 0
+        self._started_s = time.monotonic()
+        self._first_s: float | None = None
+
+    def observe(self, piece: Piece) -> None:
+        """Count a piece; the last choice's last one closes the books."""
+        now_s = time.monotonic()
+        self._num_tokens += piece.num_tokens
+        if self._first_s is None and piece.num_tokens:
+            self._first_s = now_s
+            self._metrics.first_token.observe(now_s - self._started_s)
+        if piece.finish_reason is None:
+            return
+        self._open_choices -= 1
+        if self._open_choices == 0:
+            self._finish(now_s)
+
+    def _finish(self, now_s: float) -> None:
+        self._metrics.whole.observe(now_s - self._started_s)
+        gaps = self._num_tokens / self._num_choices - 1
+        if self._first_s is not None and gaps > 0:
+            self._metrics.per_token.observe((now_s - self._first_s) / gaps)
+
+
+class _EngineCollector:
+    """Shows the last EngineStats as metrics."""
+
+    def __init__(self, stats: Callable[[], EngineStats | None]) -> None:
+        self._stats = stats
+
+    def collect(self) -> Iterator[Metric]:
+        stats = self._stats()
+        if stats is None:
+            return
+        for name, text in _GAUGES.items():
+            yield GaugeMetricFamily(f"tokenspeed_{name}", text, value=getattr(stats, name))
+        for name, text in _COUNTERS.items():
+            yield CounterMetricFamily(f"tokenspeed_{name}", text, value=getattr(stats, name))

@@ -1,0 +1,106 @@
+"""One choice of an answer: committed tokens in, text pieces out.
+
+Turns the Deltas of one engine request into Pieces: detokenised text with stop strings applied,
+logprobs and the finish reason. Pieces add up, so that a slow client gets fewer, longer ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tokenspeed.errors import EngineError
+from tokenspeed.tokenizer.detokenizer import Detokenizer
+from tokenspeed.tokenizer.stop import StopMatcher
+
+if TYPE_CHECKING:
+    from tokenspeed.contracts.sampler import TokenLogprobs
+    from tokenspeed.engine.messages import Delta
+    from tokenspeed.sampling.params import SamplingParams
+    from tokenspeed.tokenizer.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Something new about one choice.
+
+    Args:
+        text: new text; may be empty while a character or a stop string is incomplete.
+        num_tokens: output tokens behind it.
+        logprobs: one entry a token, when asked for.
+        prompt_logprobs: one entry a prompt token but the first, once, when asked for.
+        cached_tokens: prompt tokens taken from the cache; -1: not known yet.
+        finish_reason: None while it goes on, else "stop" or "length".
+    """
+
+    text: str = ""
+    num_tokens: int = 0
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    cached_tokens: int = -1
+    finish_reason: str | None = None
+
+    def __add__(self, later: Piece) -> Piece:
+        return Piece(
+            text=self.text + later.text,
+            num_tokens=self.num_tokens + later.num_tokens,
+            logprobs=self.logprobs + later.logprobs,
+            prompt_logprobs=self.prompt_logprobs + later.prompt_logprobs,
+            cached_tokens=max(self.cached_tokens, later.cached_tokens),
+            finish_reason=later.finish_reason or self.finish_reason,
+        )
+
+
+class TextAssembler:
+    """Builds the text of one choice; told of each Delta in order.
+
+    Args:
+        params: `stop`, `min_tokens`, `include_stop_text` are applied here.
+        stop_token_ids: ids whose own text is not part of the answer when they end it.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, params: SamplingParams, stop_token_ids: frozenset[int]
+    ) -> None:
+        self._detokenizer = Detokenizer(tokenizer)
+        self._matcher = StopMatcher(params.stop, include_stop_text=params.include_stop_text)
+        self._min_tokens = params.min_tokens
+        self._hidden_ids = frozenset() if params.include_stop_text else stop_token_ids
+        self._num_tokens = 0
+
+    def push(self, delta: Delta) -> Piece:
+        """Return what a Delta adds; its `finish_reason` is "stop" when a stop string matched.
+
+        Raises:
+            EngineError: the engine gave the request up.
+        """
+        if delta.finish_reason in ("error", "abort", "timeout"):
+            raise EngineError(delta.error or f"the engine ended the request: {delta.finish_reason}")
+        text, stopped, used = self._read(delta.tokens, reason=delta.finish_reason)
+        return Piece(
+            text=text,
+            num_tokens=used,
+            logprobs=(delta.logprobs or ())[:used],
+            prompt_logprobs=delta.prompt_logprobs or (),
+            cached_tokens=delta.cached_tokens,
+            finish_reason="stop" if stopped else delta.finish_reason,
+        )
+
+    def _read(self, tokens: tuple[int, ...], *, reason: str | None) -> tuple[str, bool, int]:
+        """Return the text, whether a stop string ended it, and the tokens used up to there."""
+        text = ""
+        for used, token in enumerate(tokens, start=1):
+            self._num_tokens += 1
+            is_hidden = reason == "stop" and used == len(tokens) and token in self._hidden_ids
+            new = "" if is_hidden else self._detokenizer.push((token,))
+            if self._num_tokens < self._min_tokens:
+                text += new
+                continue
+            emitted, stopped = self._matcher.push(new)
+            text += emitted
+            if stopped is not None:
+                return text, True, used
+        if reason is None:
+            return text, False, len(tokens)
+        emitted, stopped = self._matcher.push(self._detokenizer.flush())
+        return text + emitted + self._matcher.flush(), stopped is not None, len(tokens)

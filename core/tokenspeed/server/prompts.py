@@ -1,0 +1,189 @@
+"""From a request's messages or prompt to token ids, checked against the model's limits.
+
+Rendering and encoding run off the event loop; text seen before is not encoded again
+(`tokenizer/incremental.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tokenspeed.errors import RequestError
+from tokenspeed.server.fields import shorten
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tokenspeed.engine.messages import ModelInfo
+    from tokenspeed.server.openai import ChatMessage, ChatRequest, CompletionRequest
+    from tokenspeed.tokenizer.chat import ChatTemplate
+    from tokenspeed.tokenizer.incremental import EncodeCache
+    from tokenspeed.tokenizer.tokenizer import Tokenizer
+
+MAX_PROMPTS = 256
+_RESERVED = frozenset({"messages", "tools", "add_generation_prompt"})
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A prompt as the engine takes it.
+
+    Args:
+        token_ids: int32 array; at least one token.
+        text: the prompt as the client gave it; None when it came as token ids.
+    """
+
+    token_ids: array[int]
+    text: str | None
+
+
+class PromptReader:
+    """Turns requests into Prompts for one model."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        template: ChatTemplate | None,
+        cache: EncodeCache,
+        model: ModelInfo,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._template = template
+        self._cache = cache
+        self._model = model
+
+    async def chat(self, request: ChatRequest) -> Prompt:
+        """Render the conversation and encode it."""
+        text = await self.render(request.messages, request.chat_template_kwargs)
+        ids = await self._encode(text, add_special_tokens=False)
+        return Prompt(self._checked(ids, "messages"), text)
+
+    async def render(
+        self,
+        messages: Sequence[ChatMessage],
+        template_kwargs: dict[str, Any],
+        *,
+        add_generation_prompt: bool = True,
+    ) -> str:
+        """Return the text that the chat template makes of messages."""
+        if self._template is None:
+            raise RequestError(
+                f"model {self._model.name} has no chat template, so messages cannot be rendered; "
+                "use /v1/completions with a prompt",
+                param="messages",
+            )
+        for name in sorted(_RESERVED & template_kwargs.keys()):
+            raise RequestError(
+                f"chat_template_kwargs holds {name!r}, which the server sets itself; remove it",
+                param="chat_template_kwargs",
+            )
+        return await asyncio.to_thread(
+            self._template.render,
+            [_message(item) for item in messages],
+            add_generation_prompt=add_generation_prompt,
+            **template_kwargs,
+        )
+
+    async def completion(self, request: CompletionRequest) -> list[Prompt]:
+        """Return the prompts of a plain completion, in order."""
+        prompts = split_prompts(request.prompt)
+        return [await self._one(item) for item in prompts]
+
+    async def encode(self, text: str, *, add_special_tokens: bool) -> array[int]:
+        """Encode plain text for /tokenize; an empty result is fine."""
+        return await self._encode(text, add_special_tokens=add_special_tokens)
+
+    async def _one(self, item: str | list[int]) -> Prompt:
+        if isinstance(item, str):
+            # "" is empty even where a tokenizer would put a token before it.
+            ids = await self._encode(item, add_special_tokens=True) if item else array("i")
+            return Prompt(self._checked(ids, "prompt"), item)
+        check_token_ids(item, self._model.vocab_size, "prompt")
+        return Prompt(self._checked(array("i", item), "prompt"), None)
+
+    async def _encode(self, text: str, *, add_special_tokens: bool) -> array[int]:
+        return await self._cache.encode_async(text, add_special_tokens=add_special_tokens)
+
+    def _checked(self, ids: array[int], param: str) -> array[int]:
+        if not ids:
+            raise RequestError(
+                f"{param} is empty: 0 tokens, at least 1 is needed; send some text", param=param
+            )
+        if len(ids) > self._model.max_prompt_tokens:
+            raise RequestError(
+                f"{param} has {len(ids)} tokens, at most {self._model.max_prompt_tokens} fit "
+                f"(context {self._model.max_context_tokens} tokens); shorten it",
+                param=param,
+                code="context_length_exceeded",
+            )
+        return ids
+
+
+def split_prompts(prompt: Any) -> list[str] | list[list[int]]:
+    """Tell the four forms of `prompt` apart and return the prompts in it."""
+    if isinstance(prompt, str):
+        return [prompt]
+    if not isinstance(prompt, list):
+        raise _bad_prompt(prompt, "prompt")
+    if prompt and all(type(item) is int for item in prompt):
+        return [prompt]
+    if not prompt or len(prompt) > MAX_PROMPTS:
+        raise RequestError(
+            f"prompt is a list of {len(prompt)}, 1 to {MAX_PROMPTS} prompts are allowed; change it",
+            param="prompt",
+        )
+    if all(isinstance(item, str) for item in prompt):
+        return prompt
+    for index, item in enumerate(prompt):
+        if not isinstance(item, list) or not all(type(token) is int for token in item):
+            raise _bad_prompt(item, f"prompt.{index}")
+    return prompt
+
+
+def check_token_ids(ids: list[int], vocab_size: int, param: str) -> None:
+    """Refuse token ids outside the vocabulary."""
+    bad = next((token for token in ids if not 0 <= token < vocab_size), None)
+    if bad is not None:
+        raise RequestError(
+            f"{param} holds token id {shorten(bad)}, allowed is [0, {vocab_size - 1}]; change it",
+            param=param,
+        )
+
+
+def check_fits(prompt: Prompt, max_tokens: int | None, model: ModelInfo, param: str) -> None:
+    """Refuse an answer length that cannot fit beside the prompt."""
+    room = model.max_context_tokens - len(prompt.token_ids)
+    if max_tokens is not None and max_tokens > room:
+        raise RequestError(
+            f"{param} is {max_tokens}, but the context is {model.max_context_tokens} tokens and "
+            f"the prompt takes {len(prompt.token_ids)}, so at most {room} fit; "
+            f"lower {param}, omit it, or shorten the prompt",
+            param=param,
+            code="context_length_exceeded",
+        )
+
+
+def _bad_prompt(value: Any, param: str) -> RequestError:
+    return RequestError(
+        f"{param} is {shorten(value)}: a string, a list of strings, a list of token ids or a list "
+        "of lists of token ids is needed; change it",
+        param=param,
+    )
+
+
+def _message(message: ChatMessage) -> dict[str, Any]:
+    """Return a message as chat templates read it; they know no developer role."""
+    role = "system" if message.role == "developer" else message.role
+    content = message.content
+    if not isinstance(content, str):
+        return _named(message, role, [{"type": "text", "text": part.text} for part in content])
+    return _named(message, role, content)
+
+
+def _named(message: ChatMessage, role: str, content: Any) -> dict[str, Any]:
+    name = {} if message.name is None else {"name": message.name}
+    return {"role": role, "content": content, **name}

@@ -1,0 +1,123 @@
+"""Response bodies of the OpenAI API: whole answers, stream chunks, usage, logprobs."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tokenspeed.contracts.sampler import TokenLogprobs
+    from tokenspeed.server.pieces import Piece
+    from tokenspeed.server.prompts import Prompt
+    from tokenspeed.tokenizer.tokenizer import Tokenizer
+
+
+def envelope(request_id: str, kind: str, model: str) -> dict[str, Any]:
+    """Return the fields that every body and chunk of a request starts with."""
+    return {"id": request_id, "object": kind, "created": int(time.time()), "model": model}
+
+
+def usage(prompts: Sequence[Prompt], pieces: Sequence[Piece]) -> dict[str, Any]:
+    """Count tokens; a prompt with several choices counts once, with its best cache hit."""
+    per_prompt = len(pieces) // len(prompts)
+    prompt_tokens = sum(len(prompt.token_ids) for prompt in prompts)
+    completion_tokens = sum(piece.num_tokens for piece in pieces)
+    cached = sum(
+        max(0, *(piece.cached_tokens for piece in pieces[i * per_prompt : (i + 1) * per_prompt]))
+        for i in range(len(prompts))
+    )
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
+
+
+def chat_logprobs(tokenizer: Tokenizer, entries: Sequence[TokenLogprobs]) -> dict[str, Any]:
+    """Return the `logprobs` object of a chat choice."""
+    content = []
+    for entry in entries:
+        top = [_chat_token(tokenizer, token_id, value) for token_id, value in entry.top]
+        content.append(
+            {**_chat_token(tokenizer, entry.token_id, entry.logprob), "top_logprobs": top}
+        )
+    return {"content": content, "refusal": None}
+
+
+def _chat_token(tokenizer: Tokenizer, token_id: int, logprob: float) -> dict[str, Any]:
+    return {
+        "token": tokenizer.token_text(token_id),
+        "logprob": finite(logprob),
+        "bytes": list(tokenizer.token_bytes(token_id)),
+    }
+
+
+def finite(logprob: float) -> float:
+    """Return a logprob as JSON can carry it: -inf is shown as -9999, as OpenAI does."""
+    return max(logprob, -9999.0)
+
+
+class CompletionLogprobs:
+    """Builds the `logprobs` object of one plain completion, which counts text offsets."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._offset = 0
+
+    def of(
+        self, entries: Sequence[TokenLogprobs], *, first_token_id: int | None = None
+    ) -> dict[str, Any]:
+        """Return the object for the next tokens.
+
+        Args:
+            first_token_id: the prompt's first token, which has no logprob, when it is echoed.
+        """
+        tokens: list[str] = []
+        values: list[float | None] = []
+        tops: list[dict[str, float] | None] = []
+        offsets: list[int] = []
+        if first_token_id is not None:
+            tokens.append(self._tokenizer.token_text(first_token_id))
+            values.append(None)
+            tops.append(None)
+        for entry in entries:
+            tokens.append(self._tokenizer.token_text(entry.token_id))
+            values.append(finite(entry.logprob))
+            tops.append(self._top(entry))
+        for text in tokens:
+            offsets.append(self._offset)
+            self._offset += len(text)
+        return {
+            "tokens": tokens,
+            "token_logprobs": values,
+            "top_logprobs": tops,
+            "text_offset": offsets,
+        }
+
+    def _top(self, entry: TokenLogprobs) -> dict[str, float]:
+        pairs = entry.top or ((entry.token_id, entry.logprob),)
+        return {self._tokenizer.token_text(token): finite(value) for token, value in pairs}
+
+
+def prompt_logprobs(
+    tokenizer: Tokenizer, entries: Sequence[TokenLogprobs]
+) -> list[dict[str, Any] | None]:
+    """Return the `prompt_logprobs` extension: null for the first token, then id -> values."""
+    result: list[dict[str, Any] | None] = [None]
+    for entry in entries:
+        ranked = {token: (value, rank) for rank, (token, value) in enumerate(entry.top, start=1)}
+        ranked.setdefault(entry.token_id, (entry.logprob, entry.rank))
+        result.append(
+            {
+                str(token): {
+                    "logprob": finite(value),
+                    "rank": rank,
+                    "decoded_token": tokenizer.token_text(token),
+                }
+                for token, (value, rank) in ranked.items()
+            }
+        )
+    return result

@@ -1,0 +1,148 @@
+"""The API processes as the launcher sees them: spawn, wait until ready, watch, restart, stop."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+from prometheus_client.multiprocess import mark_process_dead
+
+from tokenspeed import errors
+from tokenspeed.log import LOGGER
+from tokenspeed.server.api_process import GRACE_S, ApiReady, ApiReport, ApiSettings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tokenspeed.engine.reports import StartReport
+
+MAX_RESTARTS = 3
+RESTART_WINDOW_S = 300.0
+
+
+class ApiWorkers:
+    """Owns the API processes. Thread: the launcher's; one waiting thread a process.
+
+    Args:
+        metrics_folder: existing folder where the processes share their metrics.
+    """
+
+    def __init__(self, settings: ApiSettings, *, num_workers: int, metrics_folder: Path) -> None:
+        self._settings = settings
+        self._num_workers = num_workers
+        self._metrics_folder = metrics_folder
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._ended: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
+        self._restarts_s: list[float] = []
+
+    def start(self) -> None:
+        """Spawn all; each loads what it can and waits for the engine's report."""
+        self._processes = [self._spawn() for _ in range(self._num_workers)]
+
+    def serve(self, report: StartReport) -> None:
+        """Hand the engine's report over and wait until all accept connections.
+
+        Raises:
+            TokenSpeedError: one of them could not start.
+        """
+        for process in self._processes:
+            self._hand_over(process, report)
+        for process in self._processes:
+            _wait_ready(process)
+            self._watch(process)
+
+    def run(self, report: StartReport) -> None:
+        """Restart what dies; returns only by an exception.
+
+        Raises:
+            EngineError: API processes die again and again.
+        """
+        while True:
+            ended = self._ended.get()
+            LOGGER.error("API process %d ended with %d; restarted", ended.pid, ended.returncode)
+            self._check_restarts()
+            self._processes.remove(ended)
+            mark_process_dead(ended.pid, str(self._metrics_folder))
+            process = self._spawn()
+            self._processes.append(process)
+            self._hand_over(process, report)
+            _wait_ready(process)
+            self._watch(process)
+
+    def stop(self) -> None:
+        """SIGTERM, then SIGKILL when the grace is over."""
+        for process in self._processes:
+            process.terminate()
+        deadline_s = time.monotonic() + GRACE_S + 2
+        for process in self._processes:
+            try:
+                process.wait(max(0.0, deadline_s - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def kill(self) -> None:
+        """SIGKILL, for a second Ctrl-C."""
+        for process in self._processes:
+            process.kill()
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tokenspeed.server.api_process"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=(self._settings.socket_fd,),
+            env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(self._metrics_folder)},
+            start_new_session=True,  # a terminal's Ctrl-C goes to the launcher alone
+        )
+        _write_line(process, msgspec.json.encode(self._settings))
+        return process
+
+    def _hand_over(self, process: subprocess.Popen[bytes], report: StartReport) -> None:
+        _write_line(process, msgspec.json.encode(report))
+
+    def _watch(self, process: subprocess.Popen[bytes]) -> None:
+        def wait() -> None:
+            process.wait()
+            self._ended.put(process)
+
+        threading.Thread(target=wait, name=f"api-{process.pid}", daemon=True).start()
+
+    def _check_restarts(self) -> None:
+        now_s = time.monotonic()
+        self._restarts_s = [at for at in self._restarts_s if at > now_s - RESTART_WINDOW_S]
+        if len(self._restarts_s) >= MAX_RESTARTS:
+            raise errors.EngineError(
+                f"API processes died {MAX_RESTARTS + 1} times in {RESTART_WINDOW_S:.0f} s; "
+                "see the log for the reason, then restart the server"
+            )
+        self._restarts_s.append(now_s)
+
+
+def _write_line(process: subprocess.Popen[bytes], line: bytes) -> None:
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError):  # it died at once; `_wait_ready` sees that
+        process.stdin.write(line + b"\n")
+        process.stdin.flush()
+
+
+def _wait_ready(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        raise errors.EngineError(
+            f"API process {process.pid} ended with {process.wait()} while it started; "
+            "see the log for the reason"
+        )
+    report = msgspec.json.decode(line, type=ApiReport)
+    if isinstance(report, ApiReady):
+        return
+    kind = getattr(errors, report.kind, errors.EngineError)
+    raise kind(report.message)

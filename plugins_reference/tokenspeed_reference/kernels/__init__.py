@@ -1,0 +1,1 @@
+"""Reference kernels: plain torch, any torch device, rows independent of each other."""

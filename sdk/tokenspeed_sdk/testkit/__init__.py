@@ -1,0 +1,1 @@
+"""Test kit: a model without weights whose answers are known in advance."""

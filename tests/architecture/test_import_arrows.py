@@ -1,0 +1,144 @@
+"""Import arrows: rooms of the core import downwards only, plugins import the sdk only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.support.source_tree import ROOT, SOURCE_ROOTS, Import, files_under, imports_of
+
+LAYERS = (
+    {"__main__"},
+    {"cli"},
+    {"server"},
+    {"engine"},
+    {"executor", "models"},
+    {"layers", "speculation", "sampling"},
+    {"scheduler", "kv", "placement", "plugins", "kernels", "ops", "hookspecs"},
+    {"contracts", "config", "tokenizer"},
+    {"checkpoint"},
+    {"errors", "env", "log"},
+)
+HEIGHT = {room: -index for index, rooms in enumerate(LAYERS) for room in rooms}
+SIDEWAYS = {("kernels", "ops"), ("plugins", "hookspecs")}
+FREE = {"__init__", "__main__", "builtin"}
+"""Files at the top that meet every room by lazy names."""
+CORE = ROOT / "core" / "tokenspeed"
+MEETS_EXTENSION = {"scheduler", "kv"}
+OURS = (
+    "tokenspeed",
+    "tokenspeed_sdk",
+    "tokenspeed_reference",
+    "tokenspeed_nvidia",
+    "tokenspeed_amd",
+)
+
+
+def room_of(file: Path) -> str:
+    parts = file.relative_to(CORE).parts
+    return parts[0] if len(parts) > 1 else file.stem
+
+
+def target_room(item: Import) -> str | None:
+    """Return the room that an import names; None when it is not in the core."""
+    parts = item.target.split(".")
+    if parts[0] != "tokenspeed" or len(parts) == 1:
+        return None
+    return None if parts[1].startswith("__") else parts[1]
+
+
+def is_allowed(room: str, target: str) -> bool:
+    if target == "_core":
+        return room in MEETS_EXTENSION
+    if target == room or (room, target) in SIDEWAYS:
+        return True
+    return HEIGHT[target] < HEIGHT[room]
+
+
+def test_every_room_has_a_layer() -> None:
+    rooms = {room_of(file) for file in files_under("core/tokenspeed")} - FREE
+    assert rooms <= set(HEIGHT), f"no layer for {sorted(rooms - set(HEIGHT))}"
+
+
+def test_rooms_of_the_core_import_downwards_only() -> None:
+    wrong = []
+    for file in files_under("core/tokenspeed"):
+        room = room_of(file)
+        if room in FREE:
+            continue
+        for item in imports_of(file):
+            target = target_room(item)
+            if target is not None and not is_allowed(room, target):
+                wrong.append(str(item))
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("room", "target", "expected"),
+    [
+        ("engine", "kernels", True),
+        ("kernels", "engine", False),
+        ("kernels", "ops", True),
+        ("ops", "kernels", False),
+        ("kernels", "plugins", False),
+        ("plugins", "hookspecs", True),
+        ("contracts", "config", False),
+        ("tokenizer", "checkpoint", True),
+        ("kv", "_core", True),
+        ("engine", "_core", False),
+    ],
+)
+def test_the_rule_itself(room: str, target: str, expected: bool) -> None:
+    assert is_allowed(room, target) is expected
+
+
+@pytest.mark.parametrize("package", ["reference", "nvidia", "amd"])
+def test_plugins_import_only_the_sdk_and_themselves(package: str) -> None:
+    own = f"tokenspeed_{package}"
+    allowed = {own, "tokenspeed_sdk"}
+    files = files_under(f"plugins_{package}/{own}")
+    assert files
+    wrong = [
+        str(item)
+        for file in files
+        for item in imports_of(file)
+        if item.target.split(".")[0] in set(OURS) - allowed
+    ]
+    assert wrong == []
+
+
+def test_plugins_take_only_promised_names_from_the_sdk() -> None:
+    import tokenspeed_sdk
+
+    wrong = []
+    for file in files_under("plugins_reference", "plugins_nvidia", "plugins_amd"):
+        for item in imports_of(file):
+            head, _, rest = item.target.partition(".")
+            if head == "tokenspeed_sdk" and rest.split(".")[0] not in tokenspeed_sdk.__all__:
+                wrong.append(str(item))
+    assert wrong == []
+
+
+def test_the_core_never_imports_a_plugin_or_the_sdk() -> None:
+    wrong = [
+        str(item)
+        for file in files_under("core")
+        for item in imports_of(file)
+        if item.target.split(".")[0] in OURS[1:]
+    ]
+    assert wrong == []
+
+
+def test_the_sdk_imports_no_plugin() -> None:
+    wrong = [
+        str(item)
+        for file in files_under("sdk")
+        for item in imports_of(file)
+        if item.target.split(".")[0] in OURS[2:]
+    ]
+    assert wrong == []
+
+
+def test_imports_are_absolute() -> None:
+    files = files_under(*SOURCE_ROOTS)
+    assert [str(item) for file in files for item in imports_of(file) if item.target[0] == "."] == []

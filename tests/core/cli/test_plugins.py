@@ -1,0 +1,135 @@
+"""`tokenspeed plugins` and `models`: real process, real environment."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.fake_plugins import PluginSpace, write_metadata
+
+
+@pytest.fixture
+def plugin_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PluginSpace:
+    return PluginSpace(tmp_path / "site", monkeypatch)
+
+
+def tokenspeed(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tokenspeed", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def listed() -> dict[str, Any]:
+    result = tokenspeed("plugins", "list", "--json")
+    return {entry["id"]: entry for entry in json.loads(result.stdout)}
+
+
+def test_the_list_says_when_each_plugin_loads(plugin_space: PluginSpace) -> None:
+    plugin_space.install("acme")
+    entries = listed()
+    loads = {plugin_id: entry["loads"] for plugin_id, entry in entries.items()}
+    assert loads == {
+        "core": "always",
+        "reference": "always",
+        "nvidia": "auto",
+        "amd": "auto",
+        "sdk": "when named",
+        "acme": "when named",
+    }
+
+
+def test_the_table_is_on_stdout_and_the_exit_code_is_zero() -> None:
+    result = tokenspeed("plugins", "list")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines()[0].split() == ["ID", "VERSION", "LOADS", "SLOTS", "WHEEL"]
+    assert result.stderr == ""
+
+
+def test_a_plugin_with_a_problem_is_listed_with_it_and_exit_code_one(
+    plugin_space: PluginSpace,
+) -> None:
+    plugin_space.install("acme", api='">=9"')
+    result = tokenspeed("plugins", "list")
+    assert result.returncode == 1
+    assert "acme: needs plugin API >=9, this tokenspeed has 1.0" in result.stdout
+    assert listed()["acme"]["loads"] == "never"
+
+
+def test_info_shows_the_manifest_and_never_runs_a_strangers_probe(
+    plugin_space: PluginSpace, tmp_path: Path
+) -> None:
+    marker = tmp_path / "ran"
+    body = f"open({str(marker)!r}, 'w').close()\ndef find(): ..."
+    plugin_space.install("acme", body, probe='"PACKAGE:find"')
+    result = tokenspeed("plugins", "info", "acme", "--json")
+    entry = json.loads(result.stdout)
+    assert entry["slots"] == {"model": "1.0"}
+    assert entry["device"].startswith("not probed")
+    assert not marker.exists()
+
+
+def test_info_of_a_vendor_wheel_says_what_its_probe_found() -> None:
+    entry = json.loads(tokenspeed("plugins", "info", "amd", "--json").stdout)
+    assert entry["device"]
+    assert entry["device"] != "-"
+
+
+def test_info_of_an_unknown_plugin_exits_four_with_the_nearest() -> None:
+    result = tokenspeed("plugins", "info", "referense")
+    assert result.returncode == 4
+    assert "did you mean 'reference'" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_models_are_listed_with_their_plugin() -> None:
+    result = tokenspeed("models", "list", "--json")
+    assert result.returncode == 0, result.stderr
+    names = {entry["architecture"]: entry["plugin"] for entry in json.loads(result.stdout)}
+    assert names["LlamaForCausalLM"] == "core"
+    assert "ScriptedForCausalLM" not in names
+    table = tokenspeed("models", "list", "--plugins", "sdk").stdout
+    assert "ScriptedForCausalLM  sdk" in table
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("models", "list", "--plugins", "nvidja"), 4, "did you mean 'nvidia'"),
+        (("plugins", "lst"), 2, "list"),
+        (("plugins",), 2, "VERB"),
+    ],
+)
+def test_wrong_commands_name_the_right_one(
+    arguments: tuple[str, ...], code: int, words: str
+) -> None:
+    result = tokenspeed(*arguments)
+    assert result.returncode == code
+    assert words in result.stderr
+
+
+def test_listing_400_distributions_costs_under_150_ms_beyond_interpreter_start(
+    plugin_space: PluginSpace,
+) -> None:
+    for number in range(400):
+        info = write_metadata(plugin_space.folder, f"package-{number}", "1.0", "")
+        info.joinpath("entry_points.txt").write_text("[console_scripts]\nx = y:z\n")
+    code = "import tokenspeed.cli as c; c.main(['plugins', 'list'])"
+    samples = [(cpu_s("pass"), cpu_s(code)) for _ in range(5)]
+    start_s, listing_s = (min(column) for column in zip(*samples, strict=True))
+    # A bare interpreter takes 33 ms where the budget was set; a slower or busier machine takes
+    # longer for both.
+    assert listing_s - start_s < 0.150 * max(1.0, start_s / 0.033)
+
+
+def cpu_s(code: str) -> float:
+    """CPU seconds of a child, which other work on the machine lengthens little."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    with Path(os.devnull).open("w") as sink:
+        subprocess.run([sys.executable, "-c", code], stdout=sink, check=True, timeout=60)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

@@ -1,0 +1,80 @@
+"""Start and end of an engine process: errors of the start, clean stop, no orphans."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tests.support.engines import RunningEngine
+from tests.support.scripted import write_scripted_model
+
+from tokenspeed.engine.supervisor import EngineState
+from tokenspeed.errors import CheckpointError, ConfigError
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process exists and is no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_failed_start_raises_the_engines_own_error(tmp_path: Path) -> None:
+    engine = RunningEngine(tmp_path / "nowhere")
+    with pytest.raises(CheckpointError, match="does not exist"):
+        engine.supervisor.start()
+    engine.__exit__()
+
+
+def test_a_model_setting_out_of_range_is_a_config_error(tmp_path: Path) -> None:
+    model = write_scripted_model(tmp_path / "model")
+    engine = RunningEngine(model, max_context_tokens=100_000)
+    with pytest.raises(ConfigError, match="4096"):
+        engine.supervisor.start()
+    engine.__exit__()
+
+
+def test_stop_ends_the_process_and_the_report_describes_the_start(tmp_path: Path) -> None:
+    model = write_scripted_model(tmp_path / "model")
+    with RunningEngine(model) as engine:
+        pid, report = engine.supervisor.pid, engine.supervisor.report
+        assert pid is not None
+        assert report is not None
+        assert report.pid == pid
+        assert report.architecture == "ScriptedForCausalLM"
+        assert len(report.lines()) <= 11
+    assert not is_running(pid)
+    assert engine.supervisor.state is EngineState.STOPPED
+
+
+LAUNCHER = """
+import sys, time
+from pathlib import Path
+from tests.support.engines import RunningEngine
+engine = RunningEngine(Path(sys.argv[1]))
+engine.supervisor.start()
+print(engine.supervisor.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_the_engine_does_not_outlive_a_killed_launcher(tmp_path: Path) -> None:
+    model = write_scripted_model(tmp_path / "model")
+    launcher = subprocess.Popen(
+        [sys.executable, "-c", LAUNCHER, str(model)], stdout=subprocess.PIPE, text=True
+    )
+    with launcher:
+        assert launcher.stdout is not None
+        pid = int(launcher.stdout.readline())
+        assert is_running(pid)
+        os.kill(launcher.pid, signal.SIGKILL)
+    deadline = time.monotonic() + 10
+    while is_running(pid) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not is_running(pid)

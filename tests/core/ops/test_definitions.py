@@ -1,0 +1,55 @@
+"""Operator declarations: unique, documented, and definitions of known value."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from tokenspeed import ops
+from tokenspeed.contracts.kernel import Operator
+
+
+@pytest.mark.parametrize("operator", ops.OPERATORS.values(), ids=lambda operator: operator.name)
+def test_every_operator_states_shapes_and_result(operator: Operator) -> None:
+    doc = operator.signature.__doc__ or ""
+    assert "Args:" in doc
+    assert "Returns:" in doc or operator.name == "kv.write"
+
+
+@pytest.mark.parametrize("operator", ops.OPERATORS.values(), ids=lambda operator: operator.name)
+def test_cases_are_a_function_of_the_seed(operator: Operator) -> None:
+    if operator.cases is None:
+        return
+    first, second = (list(operator.cases(3)) for _ in range(2))
+    assert len(first) == len(second) > 1
+    for (args, options), (again, options_again) in zip(first, second, strict=True):
+        assert options == options_again
+        for one, two in zip(args, again, strict=True):
+            if isinstance(one, torch.Tensor):
+                assert torch.equal(one, two)
+
+
+def test_rms_norm_of_a_known_row() -> None:
+    x = torch.tensor([[3.0, 4.0]], dtype=torch.float64)
+    got = ops.norm.rms_norm.signature(x, torch.tensor([1.0, 2.0]), eps=0.0)
+    assert got[0].tolist() == pytest.approx([3 / math.sqrt(12.5), 8 / math.sqrt(12.5)])
+
+
+def test_rotary_turns_a_pair_by_its_angle() -> None:
+    angle = math.pi / 6
+    table = torch.tensor([[1.0, 0.0], [math.cos(angle), math.sin(angle)]], dtype=torch.float64)
+    q = torch.tensor([[[1.0, 0.0]]], dtype=torch.float64)
+    turned, kept = (
+        ops.rotary.apply_rotary.signature(q, q, torch.tensor([position]), table)[0].flatten()
+        for position in (1, 0)
+    )
+    assert turned.tolist() == pytest.approx([math.cos(angle), math.sin(angle)])
+    assert kept.tolist() == [1.0, 0.0]
+
+
+def test_silu_mul_gates_with_the_first_half() -> None:
+    gate_up = torch.tensor([[0.0, 1.0, 5.0, 2.0]], dtype=torch.float64)
+    got = ops.activation.silu_mul.signature(gate_up)[0].tolist()
+    assert got == pytest.approx([0.0, 2 / (1 + math.exp(-1))])

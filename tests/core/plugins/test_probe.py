@@ -1,0 +1,72 @@
+"""Probes run in children: whatever they do, the launcher survives and has the reason."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from tests.support.fake_plugins import PluginSpace
+
+from tokenspeed.plugins.probe import ProbeResult, run_probes
+
+
+def probe(space: PluginSpace, body: str, timeout_s: float = 30.0) -> ProbeResult:
+    package = space.install("acme", body)
+    return run_probes({"acme": f"{package}:find"}, timeout_s=timeout_s)["acme"]
+
+
+def test_devices_come_back_whatever_the_plugin_prints(plugin_space: PluginSpace) -> None:
+    body = """
+    import os, sys
+    def find():
+        print("noise"); os.write(1, b"more noise"); sys.stderr.write("noise")
+        return (DeviceFacts("acme", "Acme One", "a1", 2, 1024, {"sinks": True}),)
+    """
+    result = probe(plugin_space, body)
+    assert result.reason == ""
+    assert (result.devices[0].name, result.devices[0].count) == ("Acme One", 2)
+    assert result.devices[0].traits == {"sinks": True}
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("raise PluginError('no Acme card; plug one in')", "no Acme card; plug one in"),
+        ("raise RuntimeError('boom')", "RuntimeError: boom"),
+        ("import os; os.abort()", "crashed: SIGABRT"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGILL)", "crashed: SIGILL"),
+        ("import os; os._exit(7)", "exited with code 7"),
+        ("return ()", "found no device"),
+        ("return 5", "TypeError"),
+        ("import sys; sys.modules['torch'] = sys; return ()", "imports torch"),
+    ],
+)
+def test_every_failure_becomes_a_reason(plugin_space: PluginSpace, body: str, reason: str) -> None:
+    result = probe(plugin_space, f"def find():\n    {body}\n")
+    assert reason in result.reason
+    assert result.devices == ()
+
+
+def test_a_hanging_probe_is_stopped_at_the_limit(plugin_space: PluginSpace) -> None:
+    start = time.monotonic()
+    result = probe(plugin_space, "import time\ndef find():\n    time.sleep(60)\n", timeout_s=0.5)
+    assert "no answer within 0.5 s" in result.reason
+    assert time.monotonic() - start < 20
+
+
+def test_a_hanging_probe_ends_itself_when_its_parent_is_gone(plugin_space: PluginSpace) -> None:
+    package = plugin_space.install("acme", "import time\ndef find():\n    time.sleep(60)\n")
+    command = [sys.executable, "-m", "tokenspeed.plugins.probe_child", f"{package}:find", "1"]
+    assert subprocess.run(command, timeout=30, check=False).returncode == -signal.SIGALRM
+
+
+def test_probes_run_at_the_same_time(plugin_space: PluginSpace) -> None:
+    package = plugin_space.install("acme", "import time\ndef find():\n    time.sleep(60)\n")
+    targets = {str(number): f"{package}:find" for number in range(4)}
+    start = time.monotonic()
+    results = run_probes(targets, timeout_s=1.0)
+    assert time.monotonic() - start < 4.0
+    assert all(result.reason for result in results.values())

@@ -1,0 +1,171 @@
+"""Registration: whole or nothing, and every refusal names hook, value and what is allowed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.support.fake_plugins import PluginSpace
+
+from tokenspeed.contracts.kernel import KernelOffer, Operator
+from tokenspeed.contracts.registration import Offer
+from tokenspeed.errors import PluginError
+from tokenspeed.hookspecs import hookimpl
+from tokenspeed.plugins.manifest import Manifest
+from tokenspeed.plugins.registrar import HOOKS, StagedRegistration, run_hooks
+from tokenspeed.plugins.registry import Registry
+from tokenspeed.plugins.slots import SLOT_OF_HOOK, SLOTS
+
+LIVE = {slot.name: slot.version for slot in SLOTS.values() if slot.live}
+MANIFEST = Manifest("acme", ">=1.0", "acme", ("*",), ("engine",), LIVE)
+
+
+def register(plugin: object, registry: Registry | None = None) -> Registry:
+    """Do what the manager does with a plugin object."""
+    registry = registry or Registry()
+    registration = StagedRegistration(MANIFEST, "engine", {})
+    run_hooks(plugin, registration, registry.on_hook_call)
+    registry.commit("acme", "1.0", registration.staged)
+    return registry
+
+
+def refusal(plugin: object, registry: Registry | None = None) -> str:
+    with pytest.raises(PluginError) as caught:
+        register(plugin, registry)
+    return str(caught.value)
+
+
+def offering(hook: str, *offers: Any) -> object:
+    """Make a plugin whose one hook offers these."""
+
+    def method(self: object, context: Any) -> None:
+        for offer in offers:
+            context.offer(offer)
+
+    return type("Plugin", (), {hook: hookimpl(method)})()
+
+
+def kernel(name: str = "k", operator: str = "acme.op", **options: Any) -> KernelOffer:
+    return KernelOffer(operator, name, lambda: len, **options)
+
+
+def operator(name: str = "acme.op") -> Operator:
+    return Operator(name, len, {})
+
+
+def test_every_hook_fills_a_known_slot() -> None:
+    assert set(SLOT_OF_HOOK) == set(HOOKS)
+    assert len(HOOKS) == 19
+
+
+def test_a_misspelled_hook_is_answered_with_the_nearest() -> None:
+    text = refusal(offering("register_kernel", kernel()))
+    assert "unknown hook 'register_kernel'" in text
+    assert "did you mean 'register_kernels'" in text
+    assert "API 1.0" in text
+
+
+def test_a_hook_with_an_extra_argument_is_refused() -> None:
+    class Plugin:
+        @hookimpl
+        def register_models(self, context: Any, extra: Any) -> None: ...
+
+    text = refusal(Plugin())
+    assert "extra" in text
+    assert "register_models" in text
+    assert "API 1.0" in text
+
+
+def test_a_method_without_the_mark_is_refused_instead_of_ignored() -> None:
+    class Plugin:
+        def register_models(self, context: Any) -> None: ...
+
+    assert "register_models is not marked with @hookimpl" in refusal(Plugin())
+    assert "implements no hook" in refusal(object())
+
+
+@pytest.mark.parametrize("hook", [hook for hook in HOOKS if not SLOTS[SLOT_OF_HOOK[hook]].live])
+def test_offers_for_slots_of_later_versions_are_refused(hook: str) -> None:
+    slot = SLOT_OF_HOOK[hook]
+    text = refusal(offering(hook, Offer(slot, "x", len)))
+    assert f"slot {slot} arrives in a later version" in text
+    assert hook in text
+
+
+def test_a_failure_in_the_second_of_three_registrations_leaves_the_registry_identical() -> None:
+    class Plugin:
+        @hookimpl
+        def register_operators(self, context: Any) -> None:
+            context.offer(operator())
+
+        @hookimpl
+        def register_kernels(self, context: Any) -> None:
+            context.offer(kernel())
+            raise RuntimeError("half-way")
+
+        @hookimpl
+        def register_models(self, context: Any) -> None:
+            context.offer(Offer("model", "m", len))
+
+    registry = register(offering("register_models", Offer("model", "before", len)))
+    before = registry.dump()
+    assert "hook register_kernels raised RuntimeError: half-way" in refusal(Plugin(), registry)
+    assert registry.dump() == before
+
+
+def test_a_failed_commit_leaves_the_registry_identical() -> None:
+    registry = register(offering("register_operators", operator()))
+    before = registry.dump()
+    text = refusal(offering("register_operators", operator("acme.new"), operator()), registry)
+    assert "already declared by plugin acme" in text
+    assert registry.dump() == before
+
+
+@pytest.mark.parametrize(
+    ("hook", "offers", "words"),
+    [
+        ("register_models", [Offer("sampler", "x", len)], ("'sampler', not model",)),
+        ("register_models", [kernel()], ("is no Offer", "register_models takes")),
+        ("register_kernels", [Offer("operator", "x", len)], ("is no KernelOffer",)),
+        ("register_models", ["x"], ("'x' is no Offer",)),
+        ("register_models", [Offer("model", "x", len)] * 2, ("'x' is offered twice", "rename")),
+        ("register_models", [Offer("model", "x", len, band="FAST")], ("unknown band", "PORTABLE")),
+        (
+            "register_models",
+            [Offer("model", "x", len, requires={"dtpe": ("float32",)})],
+            ("unknown trait 'dtpe'", "'dtype'"),
+        ),
+        ("register_kernels", [kernel(operator="acme.po")], ("unknown operator 'acme.po'",)),
+    ],
+)
+def test_a_wrong_offer_is_refused(hook: str, offers: list[Any], words: tuple[str, ...]) -> None:
+    text = refusal(offering(hook, *offers), register(offering("register_operators", operator())))
+    for word in words:
+        assert word in text
+
+
+def test_a_slot_that_the_manifest_does_not_name_is_refused(plugin_space: PluginSpace) -> None:
+    from tokenspeed.plugins import load_plugins
+
+    plugin_space.install("acme", slots='sampler = "1.0"')
+    with pytest.raises(PluginError, match="slot model is not in the manifest"):
+        load_plugins(("acme",), role="engine")
+
+
+def test_hook_calls_after_the_freeze_are_counted_and_raise_when_strict() -> None:
+    registry = Registry()
+    registration = StagedRegistration(MANIFEST, "engine", {})
+    manager = run_hooks(
+        offering("register_models", Offer("model", "x", len)), registration, registry.on_hook_call
+    )
+    registry.commit("acme", "1.0", registration.staged)
+    assert registry.hook_calls_after_freeze == 0
+    registry.freeze()
+    with pytest.raises(PluginError):
+        manager.hook.register_models(context=registration)
+    assert registry.hook_calls_after_freeze == 1
+    registry.freeze(strict=True)
+    with pytest.raises(AssertionError, match="register_models was called after the freeze"):
+        manager.hook.register_models(context=registration)
+    with pytest.raises(PluginError, match="after the freeze"):
+        registry.commit("late", "1.0", [])

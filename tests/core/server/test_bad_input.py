@@ -1,0 +1,193 @@
+"""Bad input: each a clear OpenAI error with the right status; the server stays healthy."""
+
+from __future__ import annotations
+
+import http.client
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tokenspeed.server.fields import NEUTRAL
+from tokenspeed.server.openai import ChatRequest
+
+if TYPE_CHECKING:
+    from tests.support.server import ServerProcess
+
+CHAT = "/v1/chat/completions"
+TEXT = "/v1/completions"
+USER = [{"role": "user", "content": "x"}]
+
+# route, fields beside model (and messages), param in the error, words in its message
+GRID: list[tuple[str, dict[str, Any], str | None, str]] = [
+    (CHAT, {"temprature": 1}, "temprature", "did you mean 'temperature'"),
+    (CHAT, {"tools": [{"type": "function"}]}, "tools", "not supported in this version"),
+    (CHAT, {"response_format": {"type": "json_object"}}, "response_format", "not supported"),
+    (CHAT, {"modalities": ["text", "audio"]}, "modalities", "not supported"),
+    (CHAT, {"audio": {"voice": "x"}}, "audio", "not supported"),
+    (CHAT, {"store": True}, "store", "not supported"),
+    (CHAT, {"reasoning_effort": "high"}, "reasoning_effort", "not supported"),
+    (TEXT, {"prompt": "x", "best_of": 2}, "best_of", "allowed is null, 1"),
+    (TEXT, {"prompt": "x", "suffix": "y"}, "suffix", "not supported"),
+    (CHAT, {"messages": "x"}, "messages", "list"),
+    (CHAT, {"messages": []}, "messages", "at least 1"),
+    (CHAT, {"messages": [{"role": "user"}]}, "messages.0.content", "missing"),
+    (CHAT, {"messages": [{"role": "user", "content": None}]}, "messages.0.content", "missing"),
+    (CHAT, {"messages": [{"role": "user", "content": 1}]}, "messages.0.content", "string"),
+    (CHAT, {"messages": [{"role": "king", "content": "x"}]}, "messages.0.role", "'system'"),
+    (CHAT, {"messages": [{"role": "tool", "content": "x"}]}, "messages.0.role", "not supported"),
+    (CHAT, {"messages": [{"role": "user", "content": "x", "tool_calls": [1]}]},
+     "messages.0.tool_calls", "not supported"),
+    (CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+     "messages.0.content.0.type", "only text parts"),
+    (CHAT, {"messages": [{"role": "user", "content": "x", "foo": 1}]}, "messages.0.foo", "unknown"),
+    (CHAT, {"max_tokens": 0}, "max_tokens", "[1,"),
+    (CHAT, {"max_tokens": "5"}, "max_tokens", "integer"),
+    (CHAT, {"max_tokens": 1.5}, "max_tokens", "integer"),
+    (CHAT, {"max_tokens": 4, "max_completion_tokens": 5}, "max_completion_tokens", "equal values"),
+    (CHAT, {"max_tokens": 100000}, "max_tokens", "2048"),
+    (CHAT, {"temperature": -1}, "temperature", "[0.0, 100.0]"),
+    (CHAT, {"temperature": "hot"}, "temperature", "number"),
+    (CHAT, {"top_p": 0}, "top_p", "(0.0, 1.0]"),
+    (CHAT, {"top_k": -2}, "top_k", "[0,"),
+    (CHAT, {"min_p": 2}, "min_p", "[0.0, 1.0]"),
+    (CHAT, {"frequency_penalty": 3}, "frequency_penalty", "[-2.0, 2.0]"),
+    (CHAT, {"repetition_penalty": 0}, "repetition_penalty", "(0.0,"),
+    (CHAT, {"seed": 2**64}, "seed", "seed"),
+    (CHAT, {"seed": 1.5}, "seed", "integer"),
+    (CHAT, {"n": 0}, "n", "greater than or equal to 1"),
+    (CHAT, {"n": True}, "n", "integer"),
+    (CHAT, {"n": 1000}, "n", "less than or equal to 128"),
+    (CHAT, {"stop": 5}, "stop", "string"),
+    (CHAT, {"stop": ["a"] * 17}, "stop", "16"),
+    (CHAT, {"stop": [""]}, "stop", "empty"),
+    (CHAT, {"stream": "yes"}, "stream", "boolean"),
+    (CHAT, {"stream_options": {"include_usages": True}}, "stream_options.include_usages", "extra"),
+    (CHAT, {"logprobs": 3}, "logprobs", "boolean"),
+    (CHAT, {"top_logprobs": 3}, "top_logprobs", "set logprobs to true"),
+    (CHAT, {"logprobs": True, "top_logprobs": 21}, "logprobs", "[0, 20]"),
+    (CHAT, {"logit_bias": {"a": 1}}, "logit_bias", "token ids"),
+    (CHAT, {"logit_bias": {"999999": 1}}, "logit_bias", "allowed is"),
+    (CHAT, {"logit_bias": {"1": 101}}, "logit_bias", "[-100.0, 100.0]"),
+    (CHAT, {"stop_token_ids": [-1]}, "stop_token_ids", "allowed is"),
+    (CHAT, {"stream": True, "prompt_logprobs": 1}, "prompt_logprobs", "stream"),
+    (CHAT, {"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs", "remove"),
+    (TEXT, {}, "prompt", "missing"),
+    (TEXT, {"prompt": ""}, "prompt", "at least 1"),
+    (TEXT, {"prompt": []}, "prompt", "1 to 256"),
+    (TEXT, {"prompt": [[]]}, "prompt", "at least 1"),
+    (TEXT, {"prompt": ["a", 1]}, "prompt.0", "list of token ids"),
+    (TEXT, {"prompt": 5}, "prompt", "a string"),
+    (TEXT, {"prompt": [1, 999999]}, "prompt", "token id 999999"),
+    (TEXT, {"prompt": [-1]}, "prompt", "token id -1"),
+    (TEXT, {"prompt": "x" * 3000}, "prompt", "3000 tokens"),
+    (TEXT, {"prompt": "x", "logprobs": True}, "logprobs", "integer"),
+]  # fmt: skip
+
+
+def post(server: ServerProcess, route: str, fields: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    body = {"model": "hashed", **({"messages": USER} if route == CHAT else {}), **fields}
+    answer = server.call(route, body)
+    return answer.status, answer.json()["error"]
+
+
+@pytest.mark.parametrize(("route", "fields", "param", "words"), GRID)
+def test_a_wrong_field_is_400_and_named(
+    hash_server: ServerProcess, route: str, fields: dict[str, Any], param: str, words: str
+) -> None:
+    status, error = post(hash_server, route, fields)
+    assert (status, error["param"], error["type"]) == (400, param, "invalid_request_error")
+    assert words in error["message"]
+    assert "Traceback" not in error["message"]
+
+
+def test_a_field_at_its_neutral_value_is_accepted(hash_server: ServerProcess) -> None:
+    neutral = {name: values[-1] if values else None for name, values in NEUTRAL.items()}
+    nulls = {name: None for name in ChatRequest.model_fields if name not in ("model", "messages")}
+    inert = {"user": "me", "metadata": {"a": "b"}, "prompt_cache_key": "k"}
+    body = {"model": "hashed", "messages": USER, **nulls, **neutral, **inert, "max_tokens": 2}
+    assert hash_server.call(CHAT, body).status == 200
+
+
+def test_too_long_prompts_and_answers_have_the_openai_code(hash_server: ServerProcess) -> None:
+    for fields in ({"prompt": "x" * 3000}, {"prompt": "x", "max_tokens": 2048}):
+        status, error = post(hash_server, TEXT, fields)
+        assert (status, error["code"]) == (400, "context_length_exceeded")
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        (b"", "not valid JSON"),
+        (b"{", "not valid JSON"),
+        (b"[" * 100_000, "not valid JSON"),
+        (b'{"model": "hashed", "prompt": "\xff\xfe"}', "not UTF-8"),
+        (b'{"model": "hashed", "prompt": "\\ud800"}', "not valid JSON"),
+        (b'{"model": "hashed", "prompt": NaN}', "not valid JSON"),
+        (b"[1]", "JSON object is needed"),
+        (b"null", "JSON object is needed"),
+        (b"\x00\x01\x02", "not valid JSON"),
+    ],
+)
+def test_a_body_that_is_not_json_is_400(hash_server: ServerProcess, raw: bytes, words: str) -> None:
+    answer = hash_server.call(TEXT, raw=raw)
+    assert answer.status == 400
+    assert words in answer.json()["error"]["message"]
+
+
+def test_unknown_model_route_and_method(hash_server: ServerProcess) -> None:
+    unknown = hash_server.call(CHAT, {"model": "gpt", "messages": USER})
+    assert (unknown.status, unknown.json()["error"]["code"]) == (404, "model_not_found")
+    assert hash_server.call("/v1/nothing", {}).status == 404
+    wrong = hash_server.call(CHAT)
+    assert (wrong.status, wrong.headers["allow"]) == (405, "POST")
+    assert "use POST" in wrong.json()["error"]["message"]
+
+
+def test_a_body_over_the_limit_is_413(script_server: ServerProcess) -> None:
+    key = {"Authorization": "Bearer secret"}
+    answer = script_server.call(TEXT, raw=b" " * (1 << 20) + b"{}", headers=key)
+    assert answer.status == 413
+    assert "--max-body-mib" in answer.json()["error"]["message"]
+
+
+def test_a_chunked_body_over_the_limit_is_413(script_server: ServerProcess) -> None:
+    connection = http.client.HTTPConnection(script_server.url.removeprefix("http://"), timeout=30)
+    chunks = iter([b" " * 65536] * 17)
+    headers = {"Authorization": "Bearer secret"}
+    connection.request("POST", TEXT, chunks, headers, encode_chunked=True)
+    response = connection.getresponse()
+    assert response.status == 413
+    response.read()
+    connection.close()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_full_queue_is_429_with_retry_after(script_server: ServerProcess, stream: bool) -> None:
+    body = {"model": "scripted", "prompt": "x", "n": 16, "stream": stream}
+    key = {"Authorization": "Bearer secret"}
+    answer = script_server.call(TEXT, body, headers=key)
+    assert answer.status == 429
+    assert int(answer.headers["retry-after"]) >= 1
+    assert answer.json()["error"]["type"] == "rate_limit_error"
+    script_server.wait_metric("tokenspeed_blocks_used", 0)
+
+
+def test_metrics_of_two_api_processes_add_up(script_server: ServerProcess) -> None:
+    key = {"Authorization": "Bearer secret"}
+
+    def seen() -> float:
+        text = script_server.call("/metrics").body.decode()
+        label = '{path="/v1/models",status="200"}'
+        lines = [line for line in text.splitlines() if label in line]
+        return sum(float(line.split()[1]) for line in lines)
+
+    before = seen()
+    for _ in range(20):
+        script_server.call("/v1/models", headers=key)
+    assert seen() == before + 20
+
+
+def test_the_server_is_healthy_after_all_that(hash_server: ServerProcess) -> None:
+    assert hash_server.call("/health").json()["status"] == "ok"
+    assert "Traceback" not in hash_server.log.read_text()
+    hash_server.wait_metric("tokenspeed_blocks_used", 0)

@@ -1,0 +1,118 @@
+"""Clients that go away, slow clients, and streams that stay open while nothing comes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.support.server import ServerProcess
+
+SEED = 20261129
+
+
+def send(server: ServerProcess, body: dict[str, Any]) -> socket.socket:
+    """Send a completion request on a fresh connection."""
+    parts = urlsplit(server.url)
+    connection = socket.create_connection((parts.hostname, parts.port), timeout=30)
+    payload = json.dumps({"model": "hashed", "temperature": 0, **body}).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(payload)}\r\n\r\n"
+    connection.sendall(head.encode() + payload)
+    return connection
+
+
+def answer_of(server: ServerProcess, prompt: str, max_tokens: int = 16) -> dict[str, Any]:
+    body = {"model": "hashed", "prompt": prompt, "max_tokens": max_tokens, "temperature": 0}
+    answer: dict[str, Any] = server.call("/v1/completions", body).json()
+    return answer
+
+
+def test_200_random_disconnects_leave_no_block_and_the_next_answer_unchanged(
+    hash_server: ServerProcess,
+) -> None:
+    print(f"seed {SEED}")
+    chooser = random.Random(SEED)
+    before = answer_of(hash_server, "steady")["choices"]
+
+    def one(delay_s: float, body: dict[str, Any], reads: int) -> None:
+        with send(hash_server, body) as connection, contextlib.suppress(OSError):
+            connection.settimeout(delay_s)
+            for _ in range(reads):
+                connection.recv(200)
+
+    jobs = [
+        (
+            chooser.choice((0.001, 0.02, 0.1)),
+            {
+                "prompt": f"{index % 7} " * chooser.randint(1, 60),
+                "max_tokens": 400,
+                "stream": chooser.random() < 0.7,
+                "n": chooser.choice((1, 1, 2)),
+            },
+            chooser.randint(0, 4),
+        )
+        for index in range(200)
+    ]
+    with ThreadPoolExecutor(12) as pool:
+        list(pool.map(lambda job: one(*job), jobs))
+    hash_server.wait_metric("tokenspeed_blocks_used", 0)
+    hash_server.wait_metric("tokenspeed_running", 0)
+    assert answer_of(hash_server, "steady")["choices"] == before
+
+
+@pytest.mark.parametrize("percent", [30, 60, 90])
+def test_a_prefill_cut_off_keeps_its_finished_chunks(
+    hash_server: ServerProcess, percent: int
+) -> None:
+    # 1,600 tokens in chunks of 64 take 25 steps of 8.4 ms, 0.21 s.
+    prompt = f"{percent}" + "p" * 1598
+    with send(hash_server, {"prompt": prompt, "max_tokens": 1, "stream": True}):
+        time.sleep(0.21 * percent / 100)
+    again = answer_of(hash_server, prompt)
+    cached = again["usage"]["prompt_tokens_details"]["cached_tokens"]
+    assert 64 <= cached <= 1599
+    other = {"model": "hashed", "prompt": prompt, "max_tokens": 16, "temperature": 0}
+    undisturbed = hash_server.call("/v1/completions", {**other, "cache_salt": "none"}).json()
+    assert undisturbed["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+    assert again["choices"] == undisturbed["choices"]
+
+
+def test_comment_lines_keep_a_stream_open_from_before_prefill_on(
+    hash_server: ServerProcess,
+) -> None:
+    busy = [send(hash_server, {"prompt": f"{i}" + "b" * 1500, "max_tokens": 200}) for i in range(6)]
+    with send(hash_server, {"prompt": "late" * 300, "max_tokens": 2, "stream": True}) as late:
+        text = b""
+        while b"[DONE]" not in text:
+            text += late.recv(65536)
+    head, _, body = text.partition(b"\r\n\r\n")
+    assert b"text/event-stream" in head
+    assert b": keep-alive\n\n" in body.split(b"data:")[0]
+    for connection in busy:
+        connection.close()
+    hash_server.wait_metric("tokenspeed_blocks_used", 0)
+
+
+def test_deltas_of_a_slow_reader_are_merged_and_nothing_is_lost(
+    hash_server: ServerProcess,
+) -> None:
+    fast = answer_of(hash_server, "slow reader", 500)["choices"][0]["text"]
+    body = {"prompt": "slow reader", "max_tokens": 500, "stream": True}
+    with send(hash_server, body) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        text = b""
+        while b"[DONE]" not in text:
+            text += connection.recv(2048)
+            if len(text) < 20_000:
+                time.sleep(0.05)
+    pieces = [line[6:] for line in text.split(b"\n") if line.startswith(b"data: {")]
+    chunks = [json.loads(piece)["choices"][0]["text"] for piece in pieces]
+    assert "".join(chunks) == fast

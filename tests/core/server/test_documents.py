@@ -1,0 +1,58 @@
+"""docs/settings.md and docs/http-api.md say what the code does."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+
+from tokenspeed.server import openai
+from tokenspeed.server.fields import INERT, NEUTRAL, NEUTRAL_MESSAGE
+
+DOCS = Path(__file__).parents[3] / "docs"
+SCHEMAS = (
+    openai.ChatRequest,
+    openai.CompletionRequest,
+    openai.TokenizeRequest,
+    openai.DetokenizeRequest,
+)
+
+
+def section(title: str) -> str:
+    text = (DOCS / "http-api.md").read_text(encoding="utf-8")
+    return text.split(f"## {title}\n", 1)[1].split("\n## ", 1)[0]
+
+
+def rows(text: str) -> dict[str, str]:
+    return dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", text, re.MULTILINE))
+
+
+def test_the_settings_page_is_current() -> None:
+    spec = importlib.util.spec_from_file_location("settings_page", DOCS / "generate_settings.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert (DOCS / "settings.md").read_text(encoding="utf-8") == module.page(), (
+        "run: python docs/generate_settings.py"
+    )
+
+
+def test_every_supported_field_is_documented_and_no_other() -> None:
+    supported = {name for schema in SCHEMAS for name in schema.model_fields}
+    assert set(rows(section("Supported fields"))) == supported
+
+
+def test_inert_fields_are_documented_with_their_reason() -> None:
+    assert rows(section("Inert fields")) == dict(INERT)
+
+
+def test_fields_that_are_not_built_are_documented_with_their_neutral_values() -> None:
+    shown = {
+        name: ", ".join(f"`{json.dumps(value)}`" for value in values) or "none"
+        for name, values in NEUTRAL.items()
+    }
+    text = section("Fields that are not built yet")
+    assert rows(text) == shown
+    assert all(f"`{name}`" in text for name in NEUTRAL_MESSAGE)

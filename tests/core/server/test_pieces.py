@@ -1,0 +1,79 @@
+"""Pieces add up, and a mailbox merges what nobody has taken."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.support.scripted import IM_END, ids_of, write_scripted_model
+
+from tokenspeed.engine.messages import Delta
+from tokenspeed.errors import EngineError
+from tokenspeed.sampling.params import SamplingParams
+from tokenspeed.server.pieces import Piece, TextAssembler
+from tokenspeed.server.stream import Mailbox
+from tokenspeed.tokenizer.tokenizer import Tokenizer, load_tokenizer
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    return load_tokenizer(write_scripted_model(tmp_path_factory.mktemp("pieces") / "model"))
+
+
+def whole(
+    tokenizer: Tokenizer, params: SamplingParams, cuts: list[str], *, last: str | None = "length"
+) -> Piece:
+    assembler = TextAssembler(tokenizer, params, frozenset({IM_END}))
+    total = Piece()
+    for index, text in enumerate(cuts):
+        reason = last if index == len(cuts) - 1 else None
+        delta = Delta(request_id="r", tokens=tuple(ids_of(text)), finish_reason=reason)
+        total += assembler.push(delta)
+        if total.finish_reason is not None:
+            break
+    return total
+
+
+@pytest.mark.parametrize("cuts", [["a stop b"], ["a st", "op b"], list("a stop b")])
+def test_a_stop_string_ends_at_the_same_place_for_every_cut(
+    tokenizer: Tokenizer, cuts: list[str]
+) -> None:
+    piece = whole(tokenizer, SamplingParams(stop=("stop",)), cuts)
+    assert (piece.text, piece.finish_reason, piece.num_tokens) == ("a ", "stop", 6)
+
+
+def test_a_held_back_prefix_of_a_stop_string_comes_with_the_end(tokenizer: Tokenizer) -> None:
+    piece = whole(tokenizer, SamplingParams(stop=("stop",)), ["a st"])
+    assert (piece.text, piece.finish_reason) == ("a st", "length")
+
+
+def test_a_character_of_several_tokens_is_never_cut(tokenizer: Tokenizer) -> None:
+    ids = ids_of("\N{SNOWMAN}")
+    assert len(ids) == 3
+    assembler = TextAssembler(tokenizer, SamplingParams(), frozenset())
+    texts = [assembler.push(Delta(request_id="r", tokens=(token,))).text for token in ids]
+    assert texts == ["", "", "\N{SNOWMAN}"]
+
+
+def test_an_engine_error_is_raised(tokenizer: Tokenizer) -> None:
+    assembler = TextAssembler(tokenizer, SamplingParams(), frozenset())
+    with pytest.raises(EngineError, match="NaN"):
+        assembler.push(Delta(request_id="r", finish_reason="error", error="NaN logits"))
+
+
+def test_a_mailbox_merges_by_choice_and_fails_after_what_came_before() -> None:
+    async def scenario() -> None:
+        mailbox = Mailbox()
+        assert await mailbox.take(0.01) == []
+        mailbox.put(1, Piece("b", 1))
+        mailbox.put(0, Piece("x", 1))
+        mailbox.put(1, Piece("c", 1, finish_reason="stop"))
+        mailbox.fail(EngineError("gone"))
+        assert await mailbox.take(1) == [
+            (0, Piece("x", 1)),
+            (1, Piece("bc", 2, finish_reason="stop")),
+        ]
+        with pytest.raises(EngineError, match="gone"):
+            await mailbox.take(1)
+
+    asyncio.run(scenario())

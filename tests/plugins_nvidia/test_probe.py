@@ -1,0 +1,82 @@
+"""The NVIDIA probe asks the driver library; a tiny library with its five calls stands in for it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tokenspeed_nvidia import probe
+from tokenspeed_sdk import PluginError
+
+DRIVER = r"""
+#include <stddef.h>
+#include <string.h>
+int cuInit(unsigned flags) { return INIT; }
+int cuDeviceGetCount(int* count) { *count = COUNT; return 0; }
+int cuDeviceGet(int* device, int ordinal) { *device = 7; return ordinal != 0; }
+int cuDeviceGetName(char* name, int length, int device) {
+  strncpy(name, "NVIDIA H200", length); return device != 7; }
+int cuDeviceTotalMem_v2(size_t* bytes, int device) { *bytes = 150ull << 30; return device != 7; }
+int cuDeviceGetAttribute(int* value, int attribute, int device) {
+  *value = attribute == 75 ? MAJOR : 0; return device != 7; }
+"""
+
+
+def driver(folder: Path, *, init: int = 0, count: int = 8, major: int = 9) -> Path:
+    """Build a driver library that answers like the real one."""
+    compiler = shutil.which("cc") or shutil.which("c++")
+    assert compiler, "a C compiler is needed: apt-get install g++"
+    source, library = folder / "driver.c", folder / "libdriver.so"
+    source.write_text(DRIVER)
+    defines = [f"-DINIT={init}", f"-DCOUNT={count}", f"-DMAJOR={major}"]
+    command = [compiler, "-x", "c", "-shared", "-fPIC", *defines, str(source), "-o", str(library)]
+    subprocess.run(command, check=True, timeout=60)
+    return library
+
+
+@pytest.mark.parametrize(("major", "arch"), [(9, "sm_90a"), (10, "sm_100a"), (8, "sm_80")])
+def test_facts_come_from_the_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, major: int, arch: str
+) -> None:
+    monkeypatch.setattr(probe, "DRIVER_LIBRARY", str(driver(tmp_path, major=major)))
+    (facts,) = probe.find_devices()
+    assert (facts.kind, facts.name, facts.arch) == ("cuda", "NVIDIA H200", arch)
+    assert (facts.count, facts.memory_bytes) == (8, 150 * 2**30)
+
+
+def test_a_driver_that_refuses_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "DRIVER_LIBRARY", str(driver(tmp_path, init=999)))
+    with pytest.raises(PluginError, match="cuInit returned CUDA error 999"):
+        probe.find_devices()
+
+
+def test_a_driver_without_devices_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "DRIVER_LIBRARY", str(driver(tmp_path, count=0)))
+    with pytest.raises(PluginError, match="the driver lists 0 devices"):
+        probe.find_devices()
+
+
+def test_a_missing_driver_is_said_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "DRIVER_LIBRARY", "libnot_there.so.1")
+    with pytest.raises(PluginError, match=r"no NVIDIA device found: libnot_there.*install"):
+        probe.find_devices()
+
+
+def test_with_a_device_loading_says_that_there_are_no_kernels_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tokenspeed_nvidia import plugin
+
+    monkeypatch.setattr(probe, "DRIVER_LIBRARY", str(driver(tmp_path)))
+    with pytest.raises(PluginError, match=r"8 x NVIDIA H200 \(sm_90a\), but this version"):
+        plugin.register_devices(context=None)
+
+
+@pytest.mark.needs_nvidia
+def test_the_real_driver_answers() -> None:
+    (facts,) = probe.find_devices()
+    assert facts.arch.startswith("sm_")
+    assert facts.memory_bytes > 2**30

@@ -1,0 +1,67 @@
+"""Every reference kernel agrees with its operator's float64 definition within the tolerance."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tokenspeed.contracts.kernel import KernelOffer, Operator
+from tokenspeed.ops import OPERATORS
+from tokenspeed_reference import offers
+
+PLAIN = [offer for offer in offers.kernel_offers() if not offer.operator.endswith("packed")]
+
+
+def to(value: Any, dtype: torch.dtype) -> Any:
+    """Convert the float tensors of a case, except float32 tables of angles."""
+    is_float = isinstance(value, torch.Tensor) and value.is_floating_point()
+    return value.to(dtype, copy=True) if is_float else value
+
+
+def outputs(result: Any) -> tuple[torch.Tensor, ...]:
+    return result if isinstance(result, tuple) else (result,)
+
+
+def worst_error(offer: KernelOffer, operator: Operator, dtype: torch.dtype, seed: int) -> float:
+    """Return the largest error of all cases, in units of the tolerance."""
+    assert operator.cases is not None
+    relative, absolute = operator.tolerance.get(str(dtype).removeprefix("torch."), (0, 1e-30))
+    kernel = offer.load()
+    worst = 0.0
+    for args, options in operator.cases(seed):
+        rounded = [to(arg, dtype) for arg in args]
+        wide = [to(arg, torch.float64) for arg in rounded]
+        if operator.name == "rotary.apply":
+            rounded[3], wide[3] = args[3], args[3].double()
+        expected = outputs(operator.signature(*wide, **options))
+        for got, want in zip(outputs(kernel(*rounded, **options)), expected, strict=True):
+            assert got.dtype == dtype
+            assert got.shape == want.shape
+            bound = absolute + relative * want.abs()
+            worst = max(worst, float(((got.double() - want).abs() / bound).max()))
+    return worst
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("offer", PLAIN, ids=lambda offer: offer.name)
+def test_kernel_agrees_with_the_definition(offer: KernelOffer, dtype: torch.dtype) -> None:
+    assert worst_error(offer, OPERATORS[offer.operator], dtype, seed=7) <= 1
+
+
+def test_every_bindable_operator_has_a_kernel() -> None:
+    offered = {offer.operator for offer in offers.kernel_offers()}
+    backends = {"kv.write", "attention.paged", "sampling.distribution"}
+    assert offered | backends == set(OPERATORS)
+
+
+def test_a_wrong_kernel_is_caught() -> None:
+    wrong = KernelOffer("norm.rms", "wrong", lambda: lambda x, weight, *, eps: x * weight)
+    assert worst_error(wrong, OPERATORS["norm.rms"], torch.float32, seed=7) > 1
+
+
+def test_embedding_reads_no_row_outside_the_table() -> None:
+    lookup = next(offer for offer in PLAIN if offer.operator == "embedding.lookup").load()
+    table = torch.arange(6.0).reshape(3, 2)
+    assert lookup(torch.tensor([-5, 99]), table).tolist() == [[0, 1], [4, 5]]

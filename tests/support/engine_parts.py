@@ -1,0 +1,207 @@
+"""The three planes joined by hand: plugins, model, executor and scheduler, without the event loop.
+
+`build_parts` loads a checkpoint through the reference plugin; `Parts.run` drives steps to the end.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from tokenspeed._core import GroupSpec, Scheduler, SchedulerConfig
+from tokenspeed.contracts.model import ModelContext
+from tokenspeed.executor import Executor, load_weights
+from tokenspeed.kernels.registry import KernelRegistry
+from tokenspeed.kv import Arena, solve_layout
+from tokenspeed.models.registry import resolve_architecture
+from tokenspeed.plugins import load_plugins
+from tokenspeed.sampling import SamplingParams
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from tokenspeed.contracts.step import StepPlan, StepResult
+    from tokenspeed.plugins import Registry
+
+GREEDY = SamplingParams(temperature=0.0, max_tokens=64)
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One request, as submitted; `salt` tells apart what must not share cache."""
+
+    prompt: Sequence[int]
+    params: SamplingParams = GREEDY
+    outputs: Sequence[int] = ()
+    match_prefix: bool = True
+    start_step: int = 0
+
+
+@dataclass(slots=True)
+class Run:
+    """What a run gave: per job its tokens, and what happened on the way."""
+
+    tokens: list[list[int]]
+    reasons: list[str]
+    cached_tokens: list[int]
+    results: list[StepResult] = field(default_factory=list)
+    num_steps: int = 0
+
+
+@dataclass(slots=True)
+class Parts:
+    """A scheduler and an executor over one arena."""
+
+    scheduler: Scheduler
+    executor: Executor
+    depth: int
+    next_id: int = 1
+    now_us: int = 1
+
+    def run(self, jobs: Sequence[Job]) -> Run:
+        """Run jobs together until all have ended."""
+        run = Run([list(job.outputs) for job in jobs], [""] * len(jobs), [-1] * len(jobs))
+        first_id, self.next_id = self.next_id, self.next_id + len(jobs)
+        waiting = deque(sorted(range(len(jobs)), key=lambda index: jobs[index].start_step))
+        in_flight: deque[StepPlan] = deque()
+        while waiting or self.scheduler.has_work():
+            while waiting and jobs[waiting[0]].start_step <= run.num_steps:
+                index = waiting.popleft()
+                self._submit(first_id + index, jobs[index])
+            plan = self.scheduler.plan(now_us=self._tick())
+            if plan is not None:
+                self.executor.launch(plan)
+                in_flight.append(plan)
+            run.num_steps += 1
+            if in_flight and (plan is None or len(in_flight) > self.depth):
+                self._commit(in_flight.popleft(), run, first_id)
+        return run
+
+    def _tick(self) -> int:
+        self.now_us += 1000
+        return self.now_us
+
+    def _submit(self, request_id: int, job: Job) -> None:
+        prompt = np.asarray(job.prompt, dtype=np.int32)
+        outputs = np.asarray(job.outputs, dtype=np.int32)
+        self.executor.add_request(request_id, prompt, outputs, job.params, ())
+        self.scheduler.submit(
+            request_id,
+            prompt,
+            output_ids=outputs,
+            max_new_tokens=job.params.max_tokens or 0,
+            match_prefix=job.match_prefix,
+            now_us=self._tick(),
+        )
+
+    def _commit(self, plan: StepPlan, run: Run, first_id: int) -> None:
+        result = self.executor.collect()
+        run.results.append(result)
+        assert result.step_id == plan.step_id
+        done = self.scheduler.commit(
+            result.step_id, result.tokens, failed=result.failed, now_us=self._tick()
+        )
+        for request_id, token, reason, cached in zip(
+            done.request_ids.tolist(),
+            done.tokens.tolist(),
+            done.finish_reasons.tolist(),
+            done.cached_tokens.tolist(),
+            strict=True,
+        ):
+            index = request_id - first_id
+            if token >= 0:
+                run.tokens[index].append(token)
+            if cached >= 0:
+                run.cached_tokens[index] = cached
+            if reason:
+                run.reasons[index] = _reason(reason)
+                self.executor.remove_request(request_id)
+
+
+def build_parts(
+    path: Path,
+    *,
+    block_tokens: int = 16,
+    num_blocks: int = 128,
+    max_running: int = 8,
+    max_step_tokens: int = 64,
+    max_context_tokens: int = 512,
+    depth: int = 0,
+    keep_packed: bool = False,
+) -> Parts:
+    """Load a checkpoint and join the planes; the pool has `num_blocks` usable physical blocks."""
+    registry = load_plugins(("reference",), role="engine")
+    source = _open(registry, path)
+    config = source.config()
+    model_class: Any = resolve_architecture(registry, config)
+    groups = model_class.cache_groups(config)
+    binder = KernelRegistry(registry).binder({"device": "cpu", "dtype": "float32"})
+    attention = {
+        group.name: _offer(registry, "attention").load(
+            num_heads=config["num_attention_heads"],
+            num_kv_heads=group.num_kv_heads,
+            head_dim=group.head_dim,
+            block_tokens=block_tokens,
+            dtype=torch.float32,
+            device=CPU,
+        )
+        for group in groups
+    }
+    model = model_class(
+        config, ModelContext(binder, attention, torch.float32, CPU, max_context_tokens)
+    )
+    load_weights(model, source, dtype=torch.float32, keep_packed=keep_packed)
+    source.close()
+    one = solve_layout(groups, block_tokens=block_tokens, dtype_bytes=4, arena_bytes=2**30)
+    layout = solve_layout(
+        groups,
+        block_tokens=block_tokens,
+        dtype_bytes=4,
+        arena_bytes=one.physical_bytes * (num_blocks + 1),
+    )
+    storage = torch.zeros(layout.total_bytes, dtype=torch.uint8)
+    executor = Executor(
+        model,
+        arena=Arena(layout, groups, storage, torch.float32),
+        attention=attention,
+        sampler=_offer(registry, "sampler").load(device=CPU, vocab_size=config["vocab_size"]),
+        max_running=max_running,
+        max_context_tokens=max_context_tokens,
+        block_tokens=block_tokens,
+        vocab_size=config["vocab_size"],
+        device=CPU,
+    )
+    scheduler = Scheduler(
+        SchedulerConfig(
+            block_tokens=block_tokens,
+            groups=[GroupSpec(name=g.name, packing=g.packing) for g in layout.groups],
+            num_physical_blocks=layout.num_physical_blocks,
+            max_running=max_running,
+            max_waiting=64,
+            max_step_tokens=max_step_tokens,
+            max_context_tokens=max_context_tokens,
+            depth=depth,
+        )
+    )
+    return Parts(scheduler, executor, depth)
+
+
+def _open(registry: Registry, path: Path) -> Any:
+    formats = [item.offer.load() for item in registry.offers("weight_format")]  # type: ignore[call-arg]
+    return next(item for item in formats if item.matches(path)).open(path)
+
+
+def _offer(registry: Registry, slot: str) -> Any:
+    return registry.offers(slot)[0].offer
+
+
+def _reason(index: int) -> str:
+    from tokenspeed._core import FINISH_REASONS
+
+    return FINISH_REASONS[index]

@@ -1,0 +1,143 @@
+"""Real servers for tests: `tokenspeed serve` as a process, with its own port, cache and log."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SCRIPT = "Hello world, this is a test."
+"""What the shared scripted server says."""
+
+START_TIMEOUT_S = 120
+STOP_TIMEOUT_S = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One HTTP answer."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        """Return the decoded body."""
+        return json.loads(self.body)
+
+
+class ServerProcess:
+    """A running `tokenspeed serve`; a context manager that stops it."""
+
+    def __init__(
+        self, model: Path, folder: Path, *flags: str, environ: dict[str, str] | None = None
+    ):
+        self.model = model.name
+        self.log = folder / "server.log"
+        command = [sys.executable, "-m", "tokenspeed", "serve", str(model), "--port", "0"]
+        command += ["--plugins", "sdk", "--block-tokens", "16", *flags]
+        own = {"TOKENSPEED_CACHE_DIR": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                command, stderr=log, env={**os.environ, **own, **(environ or {})}
+            )
+        self.url = self._wait_ready()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.stop()
+
+    def stop(self, signal_number: int = signal.SIGTERM) -> int:
+        """Stop the server; return its exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal_number)
+        try:
+            return self.process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
+
+    def children(self) -> list[int]:
+        """Return the process ids of the engine and the API processes."""
+        path = f"/proc/{self.process.pid}/task/{self.process.pid}/children"
+        found = []
+        for task in os.listdir(f"/proc/{self.process.pid}/task"):
+            with open(path.replace(f"task/{self.process.pid}", f"task/{task}")) as file:
+                found += [int(pid) for pid in file.read().split()]
+        return found
+
+    def call(
+        self,
+        path: str,
+        body: Any = None,
+        *,
+        raw: bytes | None = None,
+        method: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> Answer:
+        """Send a request (POST when it has a body) and return the answer, whatever its status."""
+        data = raw if raw is not None else None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(
+            self.url + path, data, headers={"Content-Type": "application/json", **(headers or {})}
+        )
+        request.method = method or ("GET" if data is None else "POST")
+        try:
+            with urllib.request.urlopen(request, timeout=60) as reply:
+                return Answer(reply.status, dict(reply.headers), reply.read())
+        except urllib.error.HTTPError as error:
+            with error:
+                return Answer(error.code, dict(error.headers), error.read())
+
+    def metric(self, name: str) -> float:
+        """Return one unlabelled metric."""
+        text = self.call("/metrics").body.decode()
+        found = re.search(rf"^{name} (\S+)$", text, re.MULTILINE)
+        assert found is not None, f"no metric {name} in:\n{text}"
+        return float(found[1])
+
+    def wait_metric(self, name: str, value: float, *, timeout_s: float = 10.0) -> None:
+        """Wait until a metric has a value; engine figures are sent about once a second."""
+        deadline_s = time.monotonic() + timeout_s
+        while self.metric(name) != value:
+            assert time.monotonic() < deadline_s, f"{name} is {self.metric(name)}, not {value}"
+            time.sleep(0.05)
+
+    def _wait_ready(self) -> str:
+        deadline_s = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline_s:
+            text = self.log.read_text()
+            found = re.search(r"^ready +(http\S+)/v1", text, re.MULTILINE)
+            if found is not None:
+                return found[1]
+            if self.process.poll() is not None:
+                raise AssertionError(f"the server ended with {self.process.returncode}:\n{text}")
+            time.sleep(0.05)
+        self.process.kill()
+        raise AssertionError(f"the server is not ready after {START_TIMEOUT_S} s:\n{text}")
+
+
+def run_cli(
+    *arguments: str, environ: dict[str, str] | None = None, timeout_s: float = 60
+) -> subprocess.CompletedProcess[str]:
+    """Run the command line to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "tokenspeed", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        env={**os.environ, **(environ or {})},
+        check=False,
+    )
