@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -312,6 +312,7 @@ def _report(
             if slot.startswith("attention") or slot == "sampler" or slot in kernels
         ),
         plan_digest=plan.digest,
+        plan={**plan.to_json(), "plugins": [asdict(status) for status in registry.plugins]},
     )
 
 
