@@ -136,7 +136,7 @@ class Choices:
     def _decide(
         self,
         slot: str,
-        offers: Sequence[RegisteredOffer],
+        offers: Sequence[RegisteredOffer[Any]],
         traits: Mapping[str, object],
         *,
         pin: str = "auto",
@@ -164,11 +164,11 @@ class Choices:
             ) from error
 
 
-def _kind(offer: RegisteredOffer) -> str:
+def _kind(offer: RegisteredOffer[Any]) -> str:
     assert isinstance(offer.offer, Offer)
     return str(offer.offer.facts.get("kind", offer.offer.name))
 
 
-def _format(offer: RegisteredOffer) -> WeightFormat:
+def _format(offer: RegisteredOffer[Any]) -> WeightFormat:
     loaded: WeightFormat = offer.offer.load()
     return loaded
