@@ -30,24 +30,43 @@ $(VENV)/.installed: $(VENV)/.packages pyproject.toml csrc/CMakeLists.txt $(wildc
 	$(BIN)/python -m pip check
 	@touch $@
 
+# The default model, unless another is named.
 model: install
+	@test -n "$(MODEL)" || $(BIN)/python -m tokenspeed.checkpoint.default_model
 
-test: install ctest pytest
+test: install model ctest pytest
 
-ctest:
-	@test -e /usr/include/gtest/gtest.h || { echo "GoogleTest is needed: apt-get install libgtest-dev libgmock-dev"; exit 2; }
-	$(BIN)/cmake -S csrc -B build/cpp -G Ninja -DTOKENSPEED_TESTS=ON -DTOKENSPEED_PYTHON=OFF -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja
+CMAKE_TESTS = $(BIN)/cmake -S csrc -G Ninja -DTOKENSPEED_TESTS=ON -DTOKENSPEED_PYTHON=OFF \
+	-DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja
+
+ctest: install
+	@echo '#include <gtest/gtest.h>' | c++ -std=c++20 -E -x c++ - >/dev/null 2>&1 || { echo "GoogleTest is needed: apt-get install libgtest-dev libgmock-dev"; exit 2; }
+	$(CMAKE_TESTS) -B build/cpp -DCMAKE_BUILD_TYPE=RelWithDebInfo
 	$(BIN)/cmake --build build/cpp
-	$(BIN)/ctest --test-dir build/cpp --output-on-failure
+	$(BIN)/ctest --test-dir build/cpp --output-on-failure -j 2
 
-pytest:
+pytest: install
 	$(BIN)/python -m pytest $(ARGS)
 
 lint: install
-	$(BIN)/ruff check $(SOURCES) tests benchmarks
-	$(BIN)/ruff format --check $(SOURCES) tests benchmarks
+	$(BIN)/ruff check $(SOURCES) tests benchmarks docs
+	$(BIN)/ruff format --check $(SOURCES) tests benchmarks docs
 	$(BIN)/mypy
 	clang-format-19 --dry-run --Werror $$(git ls-files 'csrc/*.h' 'csrc/*.cc' 'tests/csrc/*.cc')
+
+slow: install model
+	$(BIN)/python -m pytest -m slow --timeout 1800 $(ARGS)
+
+# The control plane's tests under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer.
+sanitize: install
+	$(CMAKE_TESTS) -B build/cpp-asan -DTOKENSPEED_SANITIZE=address,undefined
+	$(BIN)/cmake --build build/cpp-asan
+	$(BIN)/ctest --test-dir build/cpp-asan --output-on-failure
+	$(CMAKE_TESTS) -B build/cpp-tsan -DTOKENSPEED_SANITIZE=thread
+	$(BIN)/cmake --build build/cpp-tsan
+	$(BIN)/ctest --test-dir build/cpp-tsan --output-on-failure
+
+check: lint test slow sanitize
 
 clean:
 	rm -rf build

@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.results_file import Row, merge_rows  # noqa: E402
+from benchmarks.serving.ours import DENSE_BYTES  # noqa: E402
 from benchmarks.serving.second_turn import measure_server  # noqa: E402
 
 HERE = Path(__file__).parent
@@ -201,7 +202,7 @@ def main() -> int:
     if "server" in chosen:
         rows += measure_server(gguf)
     if "batch 1" in found.get("dense", {}):
-        rows.append(bandwidth_row(found["dense"]["batch 1"], 4 * 134_515_008))
+        rows.append(bandwidth_row(found["dense"]["batch 1"], DENSE_BYTES))
     path = merge_rows(rows, versions())
     for row in rows:
         ratio = f"{row.ratio:.2f}x" if row.ratio else ""

@@ -136,7 +136,7 @@ def measure_server(model: Path) -> list[Row]:
         turns = [conversation(url, run) for run in range(3)]
         chat(url, [{"role": "user", "content": "Tell me a long story."}], 200)
         time.sleep(1.5)
-        overhead = metric(url, "tokenspeed_step_overhead_us_p50")
+        overhead = metric(url, "tokenspeed_overhead_us_p50")
     first, second = (statistics.median(turn[i] for turn in turns) for i in (0, 1))
     worst = max(abs(cached - shared) for _, _, cached, shared in turns)
     make = lambda **facts: Row(group="serving", command=COMMAND, **facts)  # noqa: E731

@@ -151,8 +151,8 @@ def test_requests_that_can_never_fit_are_refused_with_numbers(llm: LLM) -> None:
 
 
 def test_a_nan_row_fails_alone(tmp_path: Path) -> None:
-    with make_llm(tmp_path, nan_on_token=7) as llm:
-        bad, good = llm.generate([[7, 7], [8, 9]], SamplingParams(temperature=0.0, max_tokens=4))
+    with make_llm(tmp_path, nan_on_token=200) as llm:
+        bad, good = llm.generate([[200, 200], [8, 9]], SamplingParams(temperature=0.0, max_tokens=4))
         assert llm.stats().blocks_used == 0
     assert bad.finish_reason == "error"
     assert bad.error is not None
@@ -161,8 +161,8 @@ def test_a_nan_row_fails_alone(tmp_path: Path) -> None:
 
 
 def test_a_step_that_raises_fails_its_requests_and_the_engine_goes_on(tmp_path: Path) -> None:
-    with make_llm(tmp_path, raise_on_token=7) as llm:
-        (bad,) = llm.generate([7], GREEDY)
+    with make_llm(tmp_path, raise_on_token=200) as llm:
+        (bad,) = llm.generate([200], GREEDY)
         (good,) = llm.generate([8], GREEDY)
         assert llm.stats().blocks_used == 0
     assert bad.finish_reason == "error"
@@ -172,10 +172,10 @@ def test_a_step_that_raises_fails_its_requests_and_the_engine_goes_on(tmp_path: 
 
 
 def test_two_failed_steps_in_a_row_end_the_engine(tmp_path: Path) -> None:
-    with make_llm(tmp_path, raise_on_token=7) as llm:
-        assert llm.generate([7], GREEDY)[0].finish_reason == "error"
+    with make_llm(tmp_path, raise_on_token=200) as llm:
+        assert llm.generate([200], GREEDY)[0].finish_reason == "error"
         with pytest.raises(EngineError, match="in a row"):
-            llm.generate([7], GREEDY)
+            llm.generate([200], GREEDY)
 
 
 def test_ctrl_c_ends_the_call_and_leaves_the_engine_usable(tmp_path: Path) -> None:
