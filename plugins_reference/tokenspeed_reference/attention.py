@@ -1,14 +1,17 @@
-"""Paged attention in plain torch: gather a row's blocks once, then one attention call a row.
+"""Paged attention in plain torch. Decode rows multiply block by block, where the cache lies; chunks
+of several tokens gather their blocks and make one attention call.
 
 Every row is computed on its own keys, cut to its exact length: no padding, so that neither
 another row nor a stale or NaN cell of a block can change its result.
-Legend: T query tokens, N query heads, K kv heads, G = N / K, H head dim, B blocks, S keys.
+Legend: T query tokens, R rows, N query heads, K kv heads, G = N / K, H head dim, B blocks of a row,
+C tokens of a block, S keys.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -16,26 +19,35 @@ from tokenspeed_sdk import AttentionBatch, KVView
 
 MASK_ELEMENTS = 1 << 21
 """Elements of one causal mask at most (8 MiB in float32): longer chunks go in query tiles."""
-GATHER_TOKENS = 1 << 14
-"""Cached tokens gathered at once for decode rows, which bounds temporary memory; one row always
-goes in one piece."""
 
 
 @dataclass(frozen=True, slots=True)
-class DecodeRun:
-    """Rows of one query token and equal length, attended to in one call."""
+class Tile:
+    """One block of one decode row: where its keys lie and its weights are kept.
 
-    rows: slice
-    num_rows: int
-    num_keys: int
+    Args:
+        weights_KGC: view into the group's weights; written whole, stale tokens masked later.
+        seen_KGS: the part of it that belongs to tokens of the row.
+    """
+
+    block: int
+    weights_KGC: torch.Tensor
+    seen_KGS: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeGroup:
-    """Decode rows whose blocks are gathered together: [run 0 rows][run 1 rows]..."""
+    """Decode rows with the same number of blocks.
 
-    blocks_B: torch.Tensor
-    runs: tuple[DecodeRun, ...]
+    Args:
+        weights_RBKGC: float32 scores, then softmax weights; scratch that all layers reuse.
+        stale_R11C: tokens of the last block beyond the row's length; None: there are none.
+        rows: (row of the step, its tiles in order).
+    """
+
+    weights_RBKGC: torch.Tensor
+    stale_R11C: torch.Tensor | None
+    rows: tuple[tuple[int, tuple[Tile, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +56,7 @@ class Chunk:
 
     query: slice
     num_keys: int
-    blocks_B: torch.Tensor
+    blocks: tuple[int, ...]
     mask_TS: torch.Tensor | None
 
 
@@ -54,12 +66,11 @@ class Plan:
 
     Args:
         blocks_T, offsets_T: where each query token's key and value go.
-        order_R: decode rows sorted by length; None: they are sorted already.
     """
 
     blocks_T: torch.Tensor
     offsets_T: torch.Tensor
-    order_R: torch.Tensor | None
+    num_decode_rows: int
     groups: tuple[DecodeGroup, ...]
     chunks: tuple[Chunk, ...]
 
@@ -77,30 +88,26 @@ class PagedAttention:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        self._num_kv_heads = num_kv_heads
-        self._queries_per_kv = num_heads // num_kv_heads
-        self._head_dim = head_dim
+        self._shape = (-1, num_kv_heads, num_heads // num_kv_heads, head_dim)
         self._block_tokens = block_tokens
         self._dtype = dtype
         self._device = device
 
     def plan(self, batch: AttentionBatch) -> Plan:
-        """Turn block tables into gather indices, masks and write positions."""
-        tables = torch.from_numpy(batch.block_tables).to(self._device, torch.int64)
-        starts = torch.from_numpy(batch.query_start).to(torch.int64)
-        rows_T = torch.repeat_interleave(starts.diff()).to(self._device)
-        blocks_T = tables[rows_T, batch.positions_T // self._block_tokens]
+        """Turn block tables into tiles, masks and write positions."""
         lengths = (batch.context_tokens + batch.query_start[1:] - batch.query_start[:-1]).tolist()
+        tables = [
+            tuple(table[: -(-length // self._block_tokens)])
+            for table, length in zip(batch.block_tables.tolist(), lengths, strict=True)
+        ]
         decodes = batch.num_decode_rows
-        order = sorted(range(decodes), key=lengths.__getitem__)
-        is_sorted = order == list(range(decodes))
         return Plan(
-            blocks_T=blocks_T,
+            blocks_T=self._write_blocks(batch),
             offsets_T=batch.positions_T % self._block_tokens,
-            order_R=None if is_sorted else torch.tensor(order, device=self._device),
-            groups=tuple(self._decode_groups(tables, order, lengths)),
+            num_decode_rows=decodes,
+            groups=self._decode_groups(tables[:decodes], lengths[:decodes]),
             chunks=tuple(
-                self._chunk(tables[row], batch, row, lengths[row])
+                self._chunk(batch, row, tables[row], lengths[row])
                 for row in range(decodes, len(lengths))
             ),
         )
@@ -114,56 +121,38 @@ class PagedAttention:
         self, q_TNH: torch.Tensor, kv: KVView, metadata: Plan, *, scale: float
     ) -> torch.Tensor:
         """Attend each row to its own keys."""
-        shape = (-1, self._num_kv_heads, self._queries_per_kv, self._head_dim)
-        q_TKGH = q_TNH.view(shape)
-        if not metadata.chunks and metadata.order_R is None:
-            parts = self._decode(q_TKGH, kv, metadata.groups, scale)
-            return (parts[0] if len(parts) == 1 else torch.cat(parts)).view(q_TNH.shape)
+        q_TKGH = q_TNH.view(self._shape)
+        decodes = metadata.num_decode_rows
+        if not metadata.chunks:
+            return self._decode(q_TKGH, kv, metadata.groups, scale).view(q_TNH.shape)
         out_TNH = torch.empty_like(q_TNH)
-        out_TKGH = out_TNH.view(shape)
-        if metadata.groups:
-            self._decode_into(out_TKGH, q_TKGH, kv, metadata, scale)
+        out_TKGH = out_TNH.view(self._shape)
+        if decodes:
+            out_TKGH[:decodes] = self._decode(q_TKGH[:decodes], kv, metadata.groups, scale)
         for chunk in metadata.chunks:
             self._prefill(out_TKGH[chunk.query], q_TKGH[chunk.query], kv, chunk, scale)
         return out_TNH
 
-    def _decode_into(
-        self,
-        out_TKGH: torch.Tensor,
-        q_TKGH: torch.Tensor,
-        kv: KVView,
-        plan: Plan,
-        scale: float,
-    ) -> None:
-        num_rows = plan.groups[-1].runs[-1].rows.stop
-        if plan.order_R is None:
-            out_TKGH[:num_rows] = torch.cat(self._decode(q_TKGH, kv, plan.groups, scale))
-        else:
-            parts = self._decode(q_TKGH[plan.order_R], kv, plan.groups, scale)
-            out_TKGH[plan.order_R] = torch.cat(parts)
-
     def _decode(
         self, q_RKGH: torch.Tensor, kv: KVView, groups: tuple[DecodeGroup, ...], scale: float
-    ) -> list[torch.Tensor]:
-        """Attend decode rows in sorted order; the heads that share keys form the query axis."""
-        parts = []
+    ) -> torch.Tensor:
+        """Attend one token a row, in float32; the heads that share keys are one product."""
+        queries = q_RKGH.float() * scale
+        out = torch.empty_like(queries)
+        keys, values = kv.k.transpose(2, 3), kv.v
         for group in groups:
-            k_KSH, v_KSH = self._gather(kv.k, group.blocks_B), self._gather(kv.v, group.blocks_B)
-            start = 0
-            for run in group.runs:
-                padded = -(-run.num_keys // self._block_tokens) * self._block_tokens
-                keys = slice(start, start + run.num_rows * padded)
-                start = keys.stop
-                shape = (self._num_kv_heads, run.num_rows, padded, self._head_dim)
-                k = k_KSH[:, keys].view(shape).transpose(0, 1)
-                v = v_KSH[:, keys].view(shape).transpose(0, 1)
-                seen = run.num_keys
-                parts.append(
-                    scaled_dot_product_attention(
-                        q_RKGH[run.rows], k[:, :, :seen], v[:, :, :seen], scale=scale
-                    )
-                )
-        return parts
+            for row, tiles in group.rows:
+                query = queries[row]
+                for tile in tiles:
+                    torch.bmm(query, keys[tile.block].float(), out=tile.weights_KGC)
+            _softmax(group)
+            for row, tiles in group.rows:
+                result, seen = out[row], tiles[-1].seen_KGS
+                last = values[tiles[-1].block, :, : seen.shape[2]]
+                torch.bmm(seen, last.float(), out=result)
+                for tile in tiles[:-1]:
+                    result.baddbmm_(tile.seen_KGS, values[tile.block].float())
+        return out.to(q_RKGH.dtype)
 
     def _prefill(
         self,
@@ -174,10 +163,10 @@ class PagedAttention:
         scale: float,
     ) -> None:
         """Attend one chunk; the heads that share keys form the batch axis, with stride 0 keys."""
-        k_KSH = self._gather(kv.k, chunk.blocks_B)[:, : chunk.num_keys]
-        v_KSH = self._gather(kv.v, chunk.blocks_B)[:, : chunk.num_keys]
-        k_GKSH = k_KSH.expand(self._queries_per_kv, *k_KSH.shape)
-        v_GKSH = v_KSH.expand(self._queries_per_kv, *v_KSH.shape)
+        queries_per_kv = self._shape[2]
+        k_KSH, v_KSH = _gather(kv.k, chunk), _gather(kv.v, chunk)
+        k_GKSH = k_KSH.expand(queries_per_kv, *k_KSH.shape)
+        v_GKSH = v_KSH.expand(queries_per_kv, *v_KSH.shape)
         q_GKTH, out_GKTH = q_TKGH.permute(2, 1, 0, 3), out_TKGH.permute(2, 1, 0, 3)
         if chunk.mask_TS is None:
             causal = q_TKGH.shape[0] > 1
@@ -198,48 +187,60 @@ class PagedAttention:
                 scale=scale,
             )
 
-    def _gather(self, blocks: torch.Tensor, index_B: torch.Tensor) -> torch.Tensor:
-        """Return (K, B * block_tokens, H): a view of one block, or a copy of several."""
-        if index_B.shape[0] == 1 and self._device.type == "cpu":
-            return blocks[int(index_B)]
-        heads, tokens, width = blocks.shape[1:]
-        out = blocks.new_empty(heads, index_B.shape[0], tokens, width)
-        # Into `out`: plain indexing would keep the block-major order, and need a second copy.
-        torch.ops.aten.index.Tensor_out(blocks.transpose(0, 1), [None, index_B], out=out)
-        return out.flatten(1, 2)
+    def _write_blocks(self, batch: AttentionBatch) -> torch.Tensor:
+        if batch.num_decode_rows == len(batch.context_tokens):
+            rows = np.arange(batch.num_decode_rows)
+        else:
+            rows = np.repeat(np.arange(len(batch.context_tokens)), np.diff(batch.query_start))
+        starts = batch.context_tokens - batch.query_start[:-1]
+        positions = np.arange(len(rows)) + starts[rows]
+        blocks = batch.block_tables[rows, positions // self._block_tokens]
+        return torch.from_numpy(blocks.astype(np.int64)).to(self._device)
 
     def _decode_groups(
-        self, tables_RM: torch.Tensor, order: list[int], lengths: list[int]
-    ) -> list[DecodeGroup]:
-        groups: list[DecodeGroup] = []
-        blocks: list[torch.Tensor] = []
-        runs: list[DecodeRun] = []
-        num_tokens = 0
-        for position, row in enumerate(order):
-            num_keys = lengths[row]
-            num_blocks = -(-num_keys // self._block_tokens)
-            if runs and num_tokens + num_keys > GATHER_TOKENS:
-                groups.append(DecodeGroup(torch.cat(blocks), tuple(runs)))
-                blocks, runs, num_tokens = [], [], 0
-            num_tokens += num_keys
-            blocks.append(tables_RM[row, :num_blocks])
-            if runs and runs[-1].num_keys == num_keys:
-                first = runs.pop().rows.start
-            else:
-                first = position
-            runs.append(DecodeRun(slice(first, position + 1), position + 1 - first, num_keys))
-        if runs:
-            groups.append(DecodeGroup(torch.cat(blocks), tuple(runs)))
-        return groups
+        self, tables: list[tuple[int, ...]], lengths: list[int]
+    ) -> tuple[DecodeGroup, ...]:
+        by_size: dict[int, list[int]] = {}
+        for row, table in enumerate(tables):
+            by_size.setdefault(len(table), []).append(row)
+        return tuple(self._group(rows, tables, lengths) for rows in by_size.values())
+
+    def _group(
+        self, rows: list[int], tables: list[tuple[int, ...]], lengths: list[int]
+    ) -> DecodeGroup:
+        _, kv_heads, queries_per_kv, _ = self._shape
+        num_blocks = len(tables[rows[0]])
+        shape = (len(rows), num_blocks, kv_heads, queries_per_kv, self._block_tokens)
+        weights = torch.empty(shape, device=self._device)
+        last = [lengths[row] - (num_blocks - 1) * self._block_tokens for row in rows]
+        tiles = tuple(
+            (row, self._tiles(weights[index], tables[row], last[index]))
+            for index, row in enumerate(rows)
+        )
+        return DecodeGroup(weights, self._stale(last), tiles)
+
+    def _tiles(
+        self, weights_BKGC: torch.Tensor, table: tuple[int, ...], last_tokens: int
+    ) -> tuple[Tile, ...]:
+        views = weights_BKGC.unbind()
+        full = [Tile(block, view, view) for block, view in zip(table[:-1], views[:-1], strict=True)]
+        return (*full, Tile(table[-1], views[-1], views[-1][..., :last_tokens]))
+
+    def _stale(self, last_tokens: list[int]) -> torch.Tensor | None:
+        if min(last_tokens) == self._block_tokens:
+            return None
+        offsets = torch.arange(self._block_tokens, device=self._device)
+        lengths = torch.tensor(last_tokens, device=self._device)
+        return (offsets >= lengths[:, None])[:, None, None]
 
     def _chunk(
-        self, table_M: torch.Tensor, batch: AttentionBatch, row: int, num_keys: int
+        self, batch: AttentionBatch, row: int, table: tuple[int, ...], num_keys: int
     ) -> Chunk:
         query = slice(int(batch.query_start[row]), int(batch.query_start[row + 1]))
         num_tokens = query.stop - query.start
         has_prefix = num_keys > num_tokens > 1
         mask = self._mask(num_tokens, num_keys) if has_prefix else None
-        return Chunk(query, num_keys, table_M[: -(-num_keys // self._block_tokens)], mask)
+        return Chunk(query, num_keys, table, mask)
 
     def _mask(self, num_tokens: int, num_keys: int) -> torch.Tensor:
         """Return (tile, num_keys): zeros, and in the last `tile` columns -inf above the diagonal.
@@ -252,3 +253,19 @@ class PagedAttention:
         future = torch.full((tile, tile), -torch.inf, dtype=self._dtype, device=self._device)
         mask[:, num_keys - tile :] = future.triu(1)
         return mask
+
+
+def _softmax(group: DecodeGroup) -> None:
+    """Turn a group's scores into weights, in place, over blocks and tokens."""
+    scores = group.weights_RBKGC
+    if group.stale_R11C is not None:
+        scores[:, -1].masked_fill_(group.stale_R11C, -torch.inf)
+    scores.sub_(scores.amax((1, 4), keepdim=True)).exp_()
+    scores.div_(scores.sum((1, 4), keepdim=True))
+
+
+def _gather(blocks: torch.Tensor, chunk: Chunk) -> torch.Tensor:
+    """Return the chunk's keys or values as (K, S, H): a view of one block, a copy of several."""
+    parts = [blocks[block] for block in chunk.blocks]
+    joined = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+    return joined[:, : chunk.num_keys]

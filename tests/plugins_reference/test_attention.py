@@ -97,14 +97,6 @@ def test_long_chunks_in_query_tiles_agree_with_the_definition(
     test_backend_agrees_with_the_definition([(30, 50), (10, 33)], 6, 2, 16, torch.float32)
 
 
-def test_decodes_gathered_in_parts_agree_with_the_definition(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(attention, "GATHER_TOKENS", 64)
-    for shapes in (SHAPES["decodes of mixed length"], [(50, 1)] * 3 + [(3, 9)]):
-        test_backend_agrees_with_the_definition(shapes, 6, 2, 16, torch.float32)
-
-
 def test_a_decode_row_is_bitwise_the_same_alone_and_among_others() -> None:
     shapes = [(40, 1), (7, 1), (40, 1), (90, 1), (12, 20), (0, 33)]
     rows = make_rows(shapes, block_tokens=16, seed=5)

@@ -7,6 +7,7 @@ Source: GGUF specification, ggml project, docs/gguf.md, versions 2 and 3, little
 
 from __future__ import annotations
 
+import math
 import mmap
 import struct
 from collections.abc import Iterator, Mapping
@@ -14,52 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tokenspeed.checkpoint.gguf_types import ARRAY, SCALARS, STRING, TENSOR_TYPES
 from tokenspeed.errors import CheckpointError
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
-
-# Metadata value type -> struct letter. Strings are 8, arrays 9.
-_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q"}
-_SCALARS[12] = "d"
-_STRING, _ARRAY = 8, 9
-
-# Tensor type -> (name, elements per block, bytes per block).
-_TENSOR_TYPES = {
-    0: ("F32", 1, 4),
-    1: ("F16", 1, 2),
-    2: ("Q4_0", 32, 18),
-    3: ("Q4_1", 32, 20),
-    6: ("Q5_0", 32, 22),
-    7: ("Q5_1", 32, 24),
-    8: ("Q8_0", 32, 34),
-    9: ("Q8_1", 32, 40),
-    10: ("Q2_K", 256, 84),
-    11: ("Q3_K", 256, 110),
-    12: ("Q4_K", 256, 144),
-    13: ("Q5_K", 256, 176),
-    14: ("Q6_K", 256, 210),
-    15: ("Q8_K", 256, 292),
-    16: ("IQ2_XXS", 256, 66),
-    17: ("IQ2_XS", 256, 74),
-    18: ("IQ3_XXS", 256, 98),
-    19: ("IQ1_S", 256, 50),
-    20: ("IQ4_NL", 32, 18),
-    21: ("IQ3_S", 256, 110),
-    22: ("IQ2_S", 256, 82),
-    23: ("IQ4_XS", 256, 136),
-    24: ("I8", 1, 1),
-    25: ("I16", 1, 2),
-    26: ("I32", 1, 4),
-    27: ("I64", 1, 8),
-    28: ("F64", 1, 8),
-    29: ("IQ1_M", 256, 56),
-    30: ("BF16", 1, 2),
-    34: ("TQ1_0", 256, 54),
-    35: ("TQ2_0", 256, 66),
-    39: ("MXFP4", 32, 17),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +73,13 @@ class GgufHeader:
                 tensor of unknown type or beyond the end of the file.
         """
         path = Path(path)
-        return _parse(_Cursor(_map(path), path))
+        try:
+            return _parse(_Cursor(_map(path), path))
+        except RecursionError as error:
+            raise CheckpointError(
+                f"cannot read {path}: arrays within arrays without end; the header is damaged; "
+                "fetch it again"
+            ) from error
 
 
 class GgufMetadata(Mapping[str, Any]):
@@ -166,32 +133,32 @@ class _Cursor:
 
     def value(self, value_type: int) -> Any:
         """Read one metadata value."""
-        if value_type == _STRING:
+        if value_type == STRING:
             return self.string()
-        if value_type == _ARRAY:
+        if value_type == ARRAY:
             return self._array()
         return self.scalars(self._letter(value_type), 1)[0]
 
     def skip(self, value_type: int) -> None:
         """Move behind one metadata value without decoding it."""
-        if value_type == _STRING:
+        if value_type == STRING:
             self._advance(self.uint())
-        elif value_type == _ARRAY:
+        elif value_type == ARRAY:
             self._skip_array()
         else:
             self._advance(struct.calcsize(self._letter(value_type)))
 
     def _array(self) -> list[Any]:
         element_type, count = self.uint("I"), self.uint()
-        if element_type in (_STRING, _ARRAY):
+        if element_type in (STRING, ARRAY):
             return [self.value(element_type) for _ in range(count)]
         return list(self.scalars(self._letter(element_type), count))
 
     def _skip_array(self) -> None:
         element_type, count = self.uint("I"), self.uint()
-        if element_type == _STRING:
+        if element_type == STRING:
             self._skip_strings(count)
-        elif element_type == _ARRAY:
+        elif element_type == ARRAY:
             for _ in range(count):
                 self._skip_array()
         else:
@@ -213,13 +180,13 @@ class _Cursor:
         self._advance(8)
 
     def _letter(self, value_type: int) -> str:
-        if value_type not in _SCALARS:
+        if value_type not in SCALARS:
             raise CheckpointError(
                 f"cannot read {self.path}: unknown metadata type {value_type} before byte "
                 f"{self.offset}; types 0 to 12 are known; the file is damaged, or newer than this "
                 "version"
             )
-        return _SCALARS[value_type]
+        return SCALARS[value_type]
 
     def _advance(self, num_bytes: int) -> int:
         start = self.offset
@@ -257,8 +224,7 @@ def _parse(cursor: _Cursor) -> GgufHeader:
         cursor.skip(value_type)
     metadata = GgufMetadata(cursor, places)
     rows = [_tensor_row(cursor) for _ in range(num_tensors)]
-    alignment = int(metadata.get("general.alignment", DEFAULT_ALIGNMENT)) or DEFAULT_ALIGNMENT
-    data_offset = -(-cursor.offset // alignment) * alignment
+    data_offset = -(-cursor.offset // _alignment(metadata)) * _alignment(metadata)
     tensors = {name: _tensor(cursor, name, row, data_offset) for name, row in rows}
     return GgufHeader(
         path=cursor.path,
@@ -268,6 +234,11 @@ def _parse(cursor: _Cursor) -> GgufHeader:
         data_offset=data_offset,
         file_bytes=len(cursor.data),
     )
+
+
+def _alignment(metadata: GgufMetadata) -> int:
+    alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
+    return alignment if isinstance(alignment, int) and alignment > 0 else DEFAULT_ALIGNMENT
 
 
 def _version(cursor: _Cursor) -> int:
@@ -297,15 +268,18 @@ def _tensor(
     cursor: _Cursor, name: str, row: tuple[tuple[int, ...], int, int], data_offset: int
 ) -> GgufTensor:
     shape, type_id, offset = row
-    if type_id not in _TENSOR_TYPES:
+    if type_id not in TENSOR_TYPES:
         raise CheckpointError(
             f"cannot read {cursor.path}: tensor {name} has unknown type {type_id}; known are "
-            f"{', '.join(entry[0] for entry in _TENSOR_TYPES.values())}; convert it to one of these"
+            f"{', '.join(entry[0] for entry in TENSOR_TYPES.values())}; convert it to one of these"
         )
-    type_name, block_elements, block_bytes = _TENSOR_TYPES[type_id]
-    elements = 1
-    for size in shape:
-        elements *= size
+    type_name, block_elements, block_bytes = TENSOR_TYPES[type_id]
+    elements = math.prod(shape)
+    if elements % block_elements:
+        raise CheckpointError(
+            f"cannot read {cursor.path}: tensor {name} of shape {shape} is no whole number of "
+            f"{type_name} blocks of {block_elements} values; it is damaged; fetch it again"
+        )
     num_bytes = elements // block_elements * block_bytes
     start = data_offset + offset
     if start + num_bytes > len(cursor.data):

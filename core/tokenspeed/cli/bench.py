@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import shlex
 import subprocess
 import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 from tokenspeed.errors import ConfigError, EngineError
@@ -21,8 +23,7 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "bench",
         help="measure a server: time to first token, time per token, tokens per second",
-        description="Send random prompts to an OpenAI-compatible server and print medians. "
-        "Options after -- go to the server that is started for MODEL.",
+        description="Send random prompts to an OpenAI-compatible server and print medians.",
     )
     parser.add_argument("model", nargs="?", metavar="MODEL", help="start a server for this model")
     parser.add_argument("--url", help="measure this running server, such as http://host:8000")
@@ -34,11 +35,13 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--output-tokens", type=int, default=128, help="default: 128")
     parser.add_argument("--seed", type=int, default=0, help="of the prompts (default: 0)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("server_options", nargs="*", metavar="-- OPTION", help=_OPTIONS_HELP)
+    parser.add_argument(
+        "--server-options",
+        default="",
+        metavar="TEXT",
+        help="options of the server started for MODEL, such as --server-options='--threads 2'",
+    )
     parser.set_defaults(run=run)
-
-
-_OPTIONS_HELP = "options of the server started for MODEL, as in `tokenspeed serve`"
 
 
 def run(args: argparse.Namespace) -> int:
@@ -75,7 +78,10 @@ def _server(args: argparse.Namespace) -> Iterator[str]:
         return
     model = [] if args.model is None else [args.model]
     command = [sys.executable, "-m", "tokenspeed", "serve", *model, "--port", "0"]
-    command += [*args.server_options, *(["--api-key", args.api_key] if args.api_key else [])]
+    command += [
+        *shlex.split(args.server_options),
+        *(["--api-key", args.api_key] if args.api_key else []),
+    ]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         yield _wait_ready(process)
@@ -85,11 +91,15 @@ def _server(args: argparse.Namespace) -> Iterator[str]:
 
 
 def _wait_ready(process: subprocess.Popen[str]) -> str:
-    """Pass the server's start-up lines on and return its URL."""
+    """Pass the server's log on, from now to its end, and return its URL."""
     assert process.stderr is not None
     for line in process.stderr:
         print(line, end="", file=sys.stderr)
         found = re.match(r"ready +(http\S+)/v1", line)
         if found:
+            # A pipe that nobody reads would stop the server once it is full.
+            rest = threading.Thread(target=sys.stderr.writelines, args=(process.stderr,))
+            rest.daemon = True
+            rest.start()
             return found.group(1)
     raise EngineError(f"the server ended with {process.wait()} before it was ready; see its log")

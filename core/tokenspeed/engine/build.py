@@ -54,7 +54,9 @@ def build_engine(config: EngineConfig, *, progress: ProgressCallback | None = No
     """
     tell = progress or (lambda _: None)
     tell(Progress("plugins"))
-    registry = load_plugins(config.plugins, role="engine", settings=config.plugin_config)
+    registry = load_plugins(
+        config.plugins, role="engine", settings=config.plugin_config, fallback=config.fallback
+    )
     choices = Choices(config, registry)
     runtime = choices.device()
     _set_threads(config.threads)

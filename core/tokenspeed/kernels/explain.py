@@ -16,10 +16,9 @@ def explain(decisions: Iterable[Decision]) -> str:
 
 
 def one_line(record: Mapping[str, Any]) -> str:
-    """Return `slot (traits) -> PLUGIN/NAME, band, n candidates` for the log."""
+    """Return `slot (traits) -> PLUGIN/NAME (band: reason)` for the log."""
     won = next(entry for entry in record["candidates"] if entry["verdict"] == "won")
-    count = _count(len(record["candidates"]), "candidate")
-    return f"{_asked(record)} -> {won['offer']} ({won['band']}, {won['reason']}, {count})"
+    return f"{_asked(record)} -> {won['offer']} ({won['band']}: {won['reason']})"
 
 
 def refusal(record: Mapping[str, Any]) -> str:

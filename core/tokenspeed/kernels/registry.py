@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from tokenspeed.contracts.binding import Decision, OfferSource, RegisteredOffer
 from tokenspeed.contracts.kernel import KernelOffer, Operator
 from tokenspeed.errors import PluginError
-from tokenspeed.kernels.selection import AUTO, select
+from tokenspeed.kernels.record import AUTO
+from tokenspeed.kernels.selection import select
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

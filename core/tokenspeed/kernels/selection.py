@@ -7,38 +7,20 @@ from __future__ import annotations
 
 import difflib
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tokenspeed.contracts.binding import Decision, RegisteredOffer
-from tokenspeed.contracts.capability import TRAITS, Clause, unmet_clauses
+from tokenspeed.contracts.capability import TRAITS, unmet_clauses
 from tokenspeed.contracts.kernel import Band, KernelOffer
 from tokenspeed.errors import CapabilityError, PluginError
 from tokenspeed.kernels.explain import one_line, refusal
+from tokenspeed.kernels.record import AUTO, Judged, make_record, mark_winner
 from tokenspeed.log import LOGGER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-AUTO = "auto"
 OBJECTIVES = ("latency", "throughput", "determinism")
-
-
-@dataclass(frozen=True, slots=True)
-class _Judged:
-    """One candidate with everything the order compares."""
-
-    candidate: RegisteredOffer[Any]
-    band: Band
-    score: float
-    specificity: int
-    clauses: tuple[Clause, ...]
-
-    @property
-    def rank(self) -> tuple[float, float, int, str, str]:
-        """Smaller is better."""
-        name = self.candidate.offer.name
-        return (-self.band, -self.score, -self.specificity, self.candidate.plugin_id, name)
 
 
 def select(
@@ -67,15 +49,14 @@ def select(
     request = _request(traits, objective)
     judged = sorted((_judge(item, request, objective) for item in candidates), key=_by_rank)
     passing = [item for item in judged if not item.clauses]
-    record = _record(slot, request, judged, pin, fallback, objective)
+    record = make_record(slot, request, judged, pin, fallback, objective)
     if pin != AUTO:
         winner = _pinned(pin, judged, record)
     elif passing:
         winner = passing[0]
     else:
         raise CapabilityError(refusal(record))
-    record["winner"] = winner.candidate.pin
-    _mark(record, winner)
+    mark_winner(record, winner)
     if pin == AUTO:
         _check_fallback(record, winner, judged, fallback)
     LOGGER.info("%s", one_line(record))
@@ -107,13 +88,13 @@ def declared_traits(offer: Any) -> dict[str, tuple[object, ...]]:
     return declared
 
 
-def _judge(item: RegisteredOffer[Any], request: Mapping[str, object], objective: str) -> _Judged:
+def _judge(item: RegisteredOffer[Any], request: Mapping[str, object], objective: str) -> Judged:
     offer = item.offer
     clauses = unmet_clauses(request, declared_traits(offer))
     band = Band(offer.band) if isinstance(offer, KernelOffer) else Band[offer.band]
     specificity = sum("*" not in values for values in offer.requires.values())
     score = 0.0 if clauses else _score(item, request, objective)
-    return _Judged(item, band, score, specificity, clauses)
+    return Judged(item, band, score, specificity, clauses)
 
 
 def _score(item: RegisteredOffer[Any], request: Mapping[str, object], objective: str) -> float:
@@ -126,78 +107,19 @@ def _score(item: RegisteredOffer[Any], request: Mapping[str, object], objective:
             f"plugin {item.plugin_id} {item.plugin_version}: score of {item.offer.name} raised "
             f"{type(error).__name__}: {error}"
         ) from error
-    if math.isnan(score):
-        raise PluginError(f"plugin {item.plugin_id}: score of {item.offer.name} is not a number")
+    if not math.isfinite(score):
+        raise PluginError(
+            f"plugin {item.plugin_id} {item.plugin_version}: score of {item.offer.name} is "
+            f"{score}, a finite number is needed"
+        )
     return score
 
 
-def _by_rank(item: _Judged) -> tuple[float, float, int, str, str]:
+def _by_rank(item: Judged) -> tuple[float, float, int, str, str]:
     return item.rank
 
 
-def _record(
-    slot: str,
-    request: Mapping[str, object],
-    judged: list[_Judged],
-    pin: str,
-    fallback: str,
-    objective: str,
-) -> dict[str, Any]:
-    return {
-        "slot": slot,
-        "traits": dict(sorted(request.items())),
-        "pin": pin,
-        "fallback": fallback,
-        "objective": objective,
-        "winner": None,
-        "is_fallback": False,
-        "candidates": [_candidate_record(item) for item in judged],
-    }
-
-
-def _candidate_record(item: _Judged) -> dict[str, Any]:
-    clauses = [
-        {"id": clause.id, "wanted": clause.wanted, "have": _as_list(clause.have)}
-        for clause in item.clauses
-    ]
-    return {
-        "offer": item.candidate.pin,
-        "version": item.candidate.plugin_version,
-        "band": item.band.name,
-        "score": item.score,
-        "specificity": item.specificity,
-        "verdict": "refused" if clauses else "lost",
-        "reason": "; ".join(map(str, item.clauses)),
-        "clauses": clauses,
-    }
-
-
-def _as_list(have: tuple[object, ...] | None) -> list[object] | None:
-    return None if have is None else list(have)
-
-
-def _mark(record: dict[str, Any], winner: _Judged) -> None:
-    for entry in record["candidates"]:
-        if entry["offer"] == winner.candidate.pin:
-            entry["verdict"] = "won"
-            entry["reason"] = "pinned" if record["pin"] != AUTO else "best of those that pass"
-        elif entry["verdict"] == "lost":
-            entry["reason"] = _why_lost(entry, winner, record["pin"])
-
-
-def _why_lost(entry: Mapping[str, Any], winner: _Judged, pin: str) -> str:
-    if pin != AUTO:
-        return f"{pin} is pinned"
-    if entry["band"] != winner.band.name:
-        return f"band {entry['band']} < {winner.band.name}"
-    if entry["score"] != winner.score:
-        return f"score {entry['score']:g} < {winner.score:g}"
-    if entry["specificity"] != winner.specificity:
-        return f"specificity {entry['specificity']} < {winner.specificity}"
-    return "equal otherwise; plugin id and name decide"
-
-
-def _pinned(pin: str, judged: list[_Judged], record: Mapping[str, Any]) -> _Judged:
+def _pinned(pin: str, judged: list[Judged], record: Mapping[str, Any]) -> Judged:
     by_pin = {item.candidate.pin: item for item in judged}
     found = by_pin.get(pin)
     if found is None:
@@ -216,7 +138,7 @@ def _pinned(pin: str, judged: list[_Judged], record: Mapping[str, Any]) -> _Judg
 
 
 def _check_fallback(
-    record: dict[str, Any], winner: _Judged, judged: list[_Judged], fallback: str
+    record: dict[str, Any], winner: Judged, judged: list[Judged], fallback: str
 ) -> None:
     """A faster offer made for this device was refused: report it as `fallback` says."""
     passed_over = [

@@ -34,7 +34,7 @@ def _add_rms_cases(seed: int) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]
 def rms_norm(x_TD: torch.Tensor, weight_D: torch.Tensor, *, eps: float) -> torch.Tensor:
     """Scale each row to unit root mean square, then by `weight_D`: x / sqrt(mean(x^2) + eps) * w.
 
-    Statistics are float32 or wider; the normalised row is rounded to x's dtype before the weight.
+    Statistics are float32 or wider.
 
     Args:
         x_TD: (..., D) float, device; heads may stand before D.

@@ -7,16 +7,25 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tokenspeed.plugins.binding_plan import BindingPlan
     from tokenspeed.plugins.discovery import discover
-    from tokenspeed.plugins.manager import load_plugins
+    from tokenspeed.plugins.manager import check_plugins, load_plugins
     from tokenspeed.plugins.registry import PluginStatus, Registry
     from tokenspeed.plugins.targets import lazy
 
-__all__ = ["BindingPlan", "PluginStatus", "Registry", "discover", "lazy", "load_plugins"]
+__all__ = [
+    "BindingPlan",
+    "PluginStatus",
+    "Registry",
+    "check_plugins",
+    "discover",
+    "lazy",
+    "load_plugins",
+]
 
 _HOMES = {
     "BindingPlan": "binding_plan",
     "PluginStatus": "registry",
     "Registry": "registry",
+    "check_plugins": "manager",
     "discover": "discovery",
     "lazy": "targets",
     "load_plugins": "manager",

@@ -8,14 +8,13 @@ from tokenspeed import __version__
 from tokenspeed.errors import PluginError
 from tokenspeed.plugins.compatibility import check_compatible
 from tokenspeed.plugins.discovery import discover
+from tokenspeed.plugins.requested import REFERENCE
 from tokenspeed.plugins.trust import CORE_ID, FIRST_PARTY, check_reserved, is_first_party, wheel_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tokenspeed.plugins.discovery import FoundPlugin
-
-REFERENCE = "reference"
 
 
 def list_plugins(found: Mapping[str, FoundPlugin] | None = None) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ taken is left out with a reason. The core's own plugin (`builtin.py`) always loa
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tokenspeed import __version__
@@ -16,26 +16,18 @@ from tokenspeed.log import LOGGER
 from tokenspeed.plugins.compatibility import check_compatible
 from tokenspeed.plugins.discovery import FoundPlugin, discover
 from tokenspeed.plugins.manifest import Manifest
-from tokenspeed.plugins.nearest import nearest
 from tokenspeed.plugins.probe import ProbeResult, run_probes
 from tokenspeed.plugins.registrar import StagedRegistration, run_hooks
 from tokenspeed.plugins.registry import PluginStatus, Registry
+from tokenspeed.plugins.requested import Candidate, candidates_of
 from tokenspeed.plugins.settings import parse_settings
 from tokenspeed.plugins.slots import API_VERSION, SLOTS
 from tokenspeed.plugins.targets import resolve
-from tokenspeed.plugins.trust import (
-    CORE_ID,
-    FIRST_PARTY,
-    check_reserved,
-    is_first_party,
-    wheel_of,
-)
+from tokenspeed.plugins.trust import CORE_ID, check_reserved
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-AUTO = "auto"
-REFERENCE = "reference"
 BUILTIN_TARGET = "tokenspeed.builtin:plugin"
 CORE_MANIFEST = Manifest(
     id=CORE_ID,
@@ -46,13 +38,6 @@ CORE_MANIFEST = Manifest(
     slots={"operator": SLOTS["operator"].version, "model": SLOTS["model"].version},
 )
 CORE = FoundPlugin(CORE_ID, "tokenspeed", __version__, BUILTIN_TARGET, "", CORE_MANIFEST)
-
-
-@dataclass(frozen=True, slots=True)
-class _Candidate:
-    found: FoundPlugin
-    is_named: bool
-    fallback: str = "error"
 
 
 def load_plugins(
@@ -77,14 +62,14 @@ def load_plugins(
             failed.
         ConfigError: a wrong plugin setting.
     """
-    found = discover() if available is None else dict(available)
     registry = Registry()
+    found = discover() if available is None else dict(available)
     for plugin in found.values():
-        _set_status(registry, plugin, "not enabled", _why_not_enabled(plugin))
-    candidates = _candidates(found, requested, role, fallback)
-    accepted = [item for item in candidates if _attempt(registry, item, "check", _check_static)]
-    active = [item for item in accepted if _has_role(registry, item, role)]
+        reason = plugin.problem or f"load it with --plugins {plugin.id}"
+        _set_status(registry, plugin, "not enabled", reason)
+    accepted = _accept(registry, candidates_of(found, requested, role=role, fallback=fallback))
     config = parse_settings(settings, {c.found.id: _manifest(c.found) for c in accepted})
+    active = [item for item in accepted if _has_role(registry, item, role)]
     probes = run_probes({c.found.id: p for c in active if (p := _manifest(c.found).probe)})
     _register(registry, CORE, role, {})
     for item in active:
@@ -92,53 +77,41 @@ def load_plugins(
     return registry
 
 
-def _candidates(
-    found: Mapping[str, FoundPlugin], requested: Iterable[str], role: str, fallback: str
-) -> list[_Candidate]:
-    names = {name for name in requested if name not in (AUTO, CORE_ID)}
-    for name in sorted(names):
-        if name not in found:
-            raise _unknown(name, found)
-    named = names | {REFERENCE}
-    if REFERENCE not in found:
-        if role != "cli":
-            raise _unknown(REFERENCE, found)
-        named.discard(REFERENCE)
-    candidates = {name: _Candidate(found[name], True) for name in named}
-    if AUTO in requested:
-        for plugin in found.values():
-            has_probe = plugin.manifest is None or bool(plugin.manifest.probe)
-            if is_first_party(plugin) and has_probe and plugin.id not in candidates:
-                candidates[plugin.id] = _Candidate(plugin, False, fallback)
-    return [candidates[plugin_id] for plugin_id in sorted(candidates)]
+def check_plugins(
+    requested: tuple[str, ...], *, role: str = "engine", settings: tuple[str, ...] = ()
+) -> None:
+    """Refuse what is wrong by name, trust, version or setting; probes and imports nothing.
+
+    The launcher calls it before it starts a process or reads a model.
+
+    Raises:
+        PluginError, ConfigError: as `load_plugins`.
+    """
+    candidates = candidates_of(discover(), requested, role=role, fallback="allow")
+    accepted = _accept(Registry(), candidates)
+    parse_settings(settings, {item.found.id: _manifest(item.found) for item in accepted})
 
 
-def _unknown(name: str, found: Mapping[str, FoundPlugin]) -> PluginError:
-    if name in FIRST_PARTY:
-        return PluginError(f"plugin {name!r} is not installed; install the wheel {wheel_of(name)}")
-    near = nearest(name, [*found, AUTO])
-    hint = f"did you mean {near!r}?" if near else "install its wheel or correct the name"
-    return PluginError(
-        f"unknown plugin {name!r}; installed: {', '.join(sorted(found)) or 'none'}; {hint}"
-    )
+def _accept(registry: Registry, candidates: Iterable[Candidate]) -> list[Candidate]:
+    return [item for item in candidates if _attempt(registry, item, "check", _check_static)]
 
 
 def _attempt(
-    registry: Registry, item: _Candidate, stage: str, action: Callable[[FoundPlugin], None]
+    registry: Registry, item: Candidate, stage: str, action: Callable[[FoundPlugin], None]
 ) -> bool:
     """Run one stage; failure of a plugin that must load is raised, else it becomes its status."""
     try:
         action(item.found)
     except PluginError as error:
         plugin = item.found
-        if item.is_named or item.fallback == "error":
+        if item.is_required:
             raise PluginError(
                 f"plugin {plugin.id} ({plugin.distribution} {plugin.version}) failed at {stage}: "
                 f"{error}",
                 exit_code=error.exit_code,
             ) from error
         _set_status(registry, plugin, "quarantined", f"{stage}: {error}")
-        level = logging.WARNING if item.fallback == "warn" else logging.INFO
+        level = logging.WARNING if item.warns else logging.INFO
         LOGGER.log(level, "plugin %s is left out: %s: %s", plugin.id, stage, error)
         return False
     return True
@@ -156,7 +129,7 @@ def _manifest(plugin: FoundPlugin) -> Manifest:
     return plugin.manifest
 
 
-def _has_role(registry: Registry, item: _Candidate, role: str) -> bool:
+def _has_role(registry: Registry, item: Candidate, role: str) -> bool:
     roles = _manifest(item.found).roles
     if role not in roles:
         _set_status(registry, item.found, "not for this role", f"roles: {', '.join(roles)}")
@@ -165,7 +138,7 @@ def _has_role(registry: Registry, item: _Candidate, role: str) -> bool:
 
 def _load(
     registry: Registry,
-    item: _Candidate,
+    item: Candidate,
     role: str,
     config: Mapping[str, Any],
     probe: ProbeResult | None,
@@ -223,7 +196,3 @@ def _check_stated_offers(manifest: Manifest, registration: StagedRegistration) -
 
 def _set_status(registry: Registry, plugin: FoundPlugin, state: str, reason: str) -> None:
     registry.set_status(PluginStatus(plugin.id, plugin.version, plugin.distribution, state, reason))
-
-
-def _why_not_enabled(plugin: FoundPlugin) -> str:
-    return plugin.problem or f"load it with --plugins {plugin.id}"

@@ -7,6 +7,7 @@ a reason; the launcher survives. All probes of a start run at the same time.
 from __future__ import annotations
 
 import json
+import math
 import signal
 import subprocess
 import sys
@@ -40,7 +41,7 @@ def run_probes(
             raises PluginError when there is no device, and imports no torch.
         timeout_s: for all of them together, seconds.
     """
-    children = {plugin_id: _start(target) for plugin_id, target in targets.items()}
+    children = {plugin_id: _start(target, timeout_s) for plugin_id, target in targets.items()}
     deadline = time.monotonic() + timeout_s
     return {
         plugin_id: _finish(child, max(0.0, deadline - time.monotonic()), timeout_s)
@@ -48,10 +49,11 @@ def run_probes(
     }
 
 
-def _start(target: str) -> subprocess.Popen[str]:
+def _start(target: str, timeout_s: float) -> subprocess.Popen[str]:
     # -P keeps the working directory off the child's path: nothing is picked up from there.
+    command = [sys.executable, "-P", "-m", "tokenspeed.plugins.probe_child", target]
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "tokenspeed.plugins.probe_child", target],
+        [*command, str(math.ceil(timeout_s) + 1)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

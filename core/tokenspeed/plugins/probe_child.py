@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import signal
 import sys
 from typing import Any
 
@@ -12,8 +13,13 @@ from tokenspeed.errors import PluginError
 from tokenspeed.plugins.targets import resolve
 
 
-def main(target: str) -> None:
-    """Call `module:function` and print `{"devices": [...], "reason": "..."}`."""
+def main(target: str, limit_s: int) -> None:
+    """Call `module:function` and print `{"devices": [...], "reason": "..."}`.
+
+    Args:
+        limit_s: the kernel ends this process after so many seconds, should its parent be gone.
+    """
+    signal.alarm(limit_s)
     answer_fd = os.dup(1)
     os.dup2(2, 1)  # whatever the plugin or its libraries print must not mix with the answer
     answer = json.dumps(_probe(target))
@@ -35,4 +41,4 @@ def _probe(target: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], int(sys.argv[2]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Protocol
 
 from starlette.responses import Response
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from tokenspeed.server.openai import ChatRequest, CompletionRequest
 
 START_GRACE_S = 0.25
-"""How long a stream waits for its first event before it sends 200: a refusal keeps its status."""
+"""How long a stream waits for news of every choice before its 200: a refusal keeps its status."""
 
 
 class Reply(Protocol):
@@ -72,7 +73,7 @@ class Answerer:
         generation: Generation,
         reply: Reply,
     ) -> Response:
-        first = await unless_disconnected(receive, generation.mailbox.take(START_GRACE_S))
+        first = await unless_disconnected(receive, _first_news(generation))
         wants_usage = body.stream_options is not None and body.stream_options.include_usage
         events = self._events(generation, reply, first or [], wants_usage=wants_usage)
         return EventStream(events, on_close=lambda: self._close(generation))
@@ -110,3 +111,21 @@ class Answerer:
     async def _close(self, generation: Generation) -> None:
         if await generation.close():
             self._metrics.aborted.inc()
+
+
+async def _first_news(generation: Generation) -> list[tuple[int, Piece]]:
+    """Wait until every choice was heard of, but not longer than `START_GRACE_S`.
+
+    Raises:
+        TokenSpeedError: a choice was refused; the pieces of others are dropped.
+    """
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + START_GRACE_S
+    news: list[tuple[int, Piece]] = []
+    while len({index for index, _ in news}) < generation.num_choices:
+        left_s = deadline_s - loop.time()
+        if left_s <= 0:
+            break
+        news += await generation.mailbox.take(left_s)
+    generation.mailbox.raise_error()
+    return news

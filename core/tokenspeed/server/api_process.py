@@ -62,7 +62,9 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the launcher, which stops us
     settings = msgspec.json.decode(sys.stdin.buffer.readline(), type=ApiSettings)
     set_up_logging(settings.config.log_level)
-    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    uvicorn_log = logging.getLogger("uvicorn.error")
+    uvicorn_log.handlers = LOGGER.handlers
+    uvicorn_log.setLevel(logging.WARNING)
     try:
         asyncio.run(_serve(settings))
     except Exception as error:
@@ -147,7 +149,9 @@ def _report(report: ApiReport) -> None:
 
 
 def _die_with_launcher() -> NoReturn:
-    sys.stdin.buffer.read()
+    # Not through sys.stdin: its lock, held by a daemon thread, aborts the interpreter at exit.
+    while os.read(0, 4096):
+        pass
     os._exit(1)
 
 

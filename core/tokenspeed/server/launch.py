@@ -17,6 +17,7 @@ from tokenspeed.config.load import replace_settings
 from tokenspeed.engine.supervisor import EngineSupervisor
 from tokenspeed.errors import ConfigError
 from tokenspeed.log import set_up_logging
+from tokenspeed.plugins import check_plugins
 from tokenspeed.server.api_process import ApiSettings
 from tokenspeed.server.progress import StartProgress
 from tokenspeed.server.sockets import listen, url_of
@@ -37,6 +38,7 @@ def serve(config: ServeConfig) -> int:
     """
     set_up_logging(config.log_level)
     _check(config)
+    check_plugins(config.plugins, settings=config.plugin_config)
     signal.signal(signal.SIGTERM, _interrupt)
     with listen(config.host, config.port) as listener:
         folder = Path(tempfile.mkdtemp(prefix="tokenspeed-"))
@@ -57,12 +59,9 @@ def _run(config: ServeConfig, listener: socket.socket, folder: Path) -> int:
         log_level=config.log_level,
     )
     settings = ApiSettings(config=config, engine_address=address, socket_fd=listener.fileno())
-    (folder / "metrics").mkdir()
-    workers = ApiWorkers(
-        settings,
-        num_workers=config.api_workers,
-        environ={"PROMETHEUS_MULTIPROC_DIR": str(folder / "metrics")},
-    )
+    metrics_folder = folder / "metrics"
+    metrics_folder.mkdir()
+    workers = ApiWorkers(settings, num_workers=config.api_workers, metrics_folder=metrics_folder)
     try:
         workers.start()
         with progress:
@@ -104,7 +103,13 @@ def _check(config: ServeConfig) -> None:
 def _model_path(model: str) -> str:
     """Return the model's path; without one, the default model's, fetched when it is missing."""
     if model:
-        return model
+        path = Path(model).expanduser()
+        if not path.exists():
+            raise ConfigError(
+                f"model {model!r} is not on this machine: a Hugging Face folder or a .gguf file is "
+                "needed, nothing is downloaded by name; check the path"
+            )
+        return str(path)
     from tokenspeed.checkpoint.default_model import fetch_default_model
 
     return str(fetch_default_model())

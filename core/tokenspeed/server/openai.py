@@ -149,7 +149,10 @@ def _unsupported(param: str, value: Any, what: str) -> RequestError:
 
 
 def _request_error(error: pydantic.ValidationError) -> RequestError:
-    first = error.errors(include_url=False)[0]
+    errors = error.errors(include_url=False)
+    same = [item for item in errors if item["loc"][0] == errors[0]["loc"][0]]
+    # Of a union's branches, the one that the value's type fits says what is wrong with it.
+    first = next((item for item in same if not item["type"].endswith("_type")), same[0])
     named = [part for part in first["loc"] if isinstance(part, int) or part.islower()]
     param = ".".join(str(part) for part in named if part not in _UNION_TAGS)
     if first["type"] == "missing":

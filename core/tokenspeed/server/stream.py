@@ -54,6 +54,11 @@ class Mailbox:
         self._error = self._error or error
         self._ready.set()
 
+    def raise_error(self) -> None:
+        """Raise the error that ended the request, if one did."""
+        if self._error is not None:
+            raise self._error
+
     async def take(self, timeout_s: float | None = None) -> list[tuple[int, Piece]]:
         """Return everything that waits, by choice; an empty list after `timeout_s` of silence."""
         if not self._ready.is_set():

@@ -12,13 +12,14 @@ import time
 from typing import TYPE_CHECKING
 
 import msgspec
+from prometheus_client.multiprocess import mark_process_dead
 
 from tokenspeed import errors
 from tokenspeed.log import LOGGER
 from tokenspeed.server.api_process import GRACE_S, ApiReady, ApiReport, ApiSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from pathlib import Path
 
     from tokenspeed.engine.reports import StartReport
 
@@ -30,15 +31,13 @@ class ApiWorkers:
     """Owns the API processes. Thread: the launcher's; one waiting thread a process.
 
     Args:
-        environ: added to the children's environment.
+        metrics_folder: existing folder where the processes share their metrics.
     """
 
-    def __init__(
-        self, settings: ApiSettings, *, num_workers: int, environ: Mapping[str, str]
-    ) -> None:
+    def __init__(self, settings: ApiSettings, *, num_workers: int, metrics_folder: Path) -> None:
         self._settings = settings
         self._num_workers = num_workers
-        self._environ = {**os.environ, **environ}
+        self._metrics_folder = metrics_folder
         self._processes: list[subprocess.Popen[bytes]] = []
         self._ended: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
         self._restarts_s: list[float] = []
@@ -70,6 +69,7 @@ class ApiWorkers:
             LOGGER.error("API process %d ended with %d; restarted", ended.pid, ended.returncode)
             self._check_restarts()
             self._processes.remove(ended)
+            mark_process_dead(ended.pid, str(self._metrics_folder))
             process = self._spawn()
             self._processes.append(process)
             self._hand_over(process, report)
@@ -99,7 +99,7 @@ class ApiWorkers:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             pass_fds=(self._settings.socket_fd,),
-            env=self._environ,
+            env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(self._metrics_folder)},
             start_new_session=True,  # a terminal's Ctrl-C goes to the launcher alone
         )
         _write_line(process, msgspec.json.encode(self._settings))

@@ -21,7 +21,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 
 from tokenspeed.checkpoint.gguf import GgufHeader
 from tokenspeed.env import cache_dir
-from tokenspeed.errors import CheckpointError, ConfigError
+from tokenspeed.errors import CheckpointError, ConfigError, TokenSpeedError
 from tokenspeed.tokenizer.pieces import BYTE_OF_CHAR, SPM_SPACE, byte_level_spelling
 from tokenspeed.tokenizer.splits import SPLITS
 
@@ -49,8 +49,20 @@ def converted_folder(path: Path) -> Path:
     header = GgufHeader.read(path)
     folder = cache_dir() / "tokenizers" / _digest(header)
     if not (folder / "tokenizer.json").is_file():
-        _write(folder, build_backend(header), header.metadata)
+        _write(folder, _checked_backend(header), header.metadata)
     return folder
+
+
+def _checked_backend(header: GgufHeader) -> Tokenizer:
+    try:
+        return build_backend(header)
+    except TokenSpeedError:
+        raise
+    except Exception as error:  # The library raises bare Exception, wrong types raise anything.
+        raise CheckpointError(
+            f"cannot use the tokenizer of {header.path}: {error}; tokens, merges, scores and types "
+            "that fit each other were expected; convert the model again"
+        ) from error
 
 
 def build_backend(header: GgufHeader) -> Tokenizer:
@@ -196,7 +208,8 @@ def _write(folder: Path, backend: Tokenizer, metadata: Mapping[str, Any]) -> Non
     """Write the files beside `folder` and move them there, so that no reader sees a half."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(dir=folder.parent))
-    ends = [metadata[_KEY + key] for key in _END_KEYS if _KEY + key in metadata]
+    values = [metadata.get(_KEY + key) for key in _END_KEYS]
+    ends = [value for value in values if isinstance(value, int)]
     _write_json(staging / "tokenizer_config.json", _config(metadata))
     _write_json(staging / "generation_config.json", {"eos_token_id": list(dict.fromkeys(ends))})
     backend.save(str(staging / "tokenizer.json"), pretty=False)

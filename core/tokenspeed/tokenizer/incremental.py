@@ -8,25 +8,24 @@ has the same ids wherever it stands. Pieces of earlier prompts hang in a tree; a
 it by comparing text, and only what lies behind the first new piece is encoded. Each step of the
 walk re-verifies the piece's text and that a special token (or the end) really follows it.
 
-Only boundaries that hold in any surrounding are used: special tokens that no other added token
-overlaps or contains, and that neither absorb spaces nor look at the characters beside them.
+Only cuts that hold in any surrounding are used (`boundaries.py`); inside a piece, long texts are
+cut at line ends where that is exact too (`splits.py`).
 Loop thread only, except where `encode_async` says otherwise.
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
 from array import array
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
+from tokenspeed.tokenizer.boundaries import Boundaries
 from tokenspeed.tokenizer.splits import can_cut_lines, chunks
 from tokenspeed.tokenizer.tokenizer import Tokenizer
 
 DEFAULT_MAX_BYTES = 256 << 20
 _INLINE_CHARS = 4096
-_SCAN_CHARS = 1 << 17
 _NODE_BYTES = 600
 
 # A stretch of text and its ids as int32 bytes.
@@ -59,7 +58,7 @@ class EncodeCache:
     def __init__(self, tokenizer: Tokenizer, *, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
         self._tokenizer = tokenizer
         self._max_bytes = max_bytes
-        self._boundaries = _Boundaries(tokenizer)
+        self._boundaries = Boundaries(tokenizer)
         self._can_cut_lines = can_cut_lines(tokenizer.backend)
         self._root = _Node("", b"", None)
         # Least recently used first. A child is always moved before its parent, so the first
@@ -178,65 +177,3 @@ class EncodeCache:
             if parent.recent is node:
                 parent.recent = None
             self.num_bytes -= node.num_bytes
-
-
-class _Boundaries:
-    """Finds the special tokens at which text may be cut, whatever stands around them."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        added = list(tokenizer.backend.get_added_tokens_decoder().values())
-        raw = [token.content for token in added if not token.normalized]
-        plain = {
-            token.content
-            for token in added
-            if not (token.normalized or token.lstrip or token.rstrip or token.single_word)
-            and _is_self_delimiting(token.content)
-        }
-        self._safe = _not_overlapped(plain, raw)
-        self._longest = max(map(len, raw), default=1)
-        # The library takes the leftmost, then longest match: alternatives longest first.
-        raw.sort(key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, raw)) or r"(?!)")
-
-    def is_at(self, text: str, offset: int) -> bool:
-        """Say whether a usable special token stands at `offset`."""
-        match = self._pattern.match(text, offset)
-        return match is not None and match.group() in self._safe
-
-    def next_after(self, text: str, offset: int) -> int:
-        """Return where the first usable special token behind `offset` begins, else the end.
-
-        Scans in windows, because one long scan would hold the interpreter.
-        """
-        start = offset + 1
-        while start < len(text):
-            window_end = min(start + _SCAN_CHARS, len(text))
-            for match in self._pattern.finditer(text, start, window_end + self._longest):
-                if match.start() >= window_end:
-                    break
-                if match.group() in self._safe:
-                    return match.start()
-            start = window_end
-        return len(text)
-
-
-def _is_self_delimiting(content: str) -> bool:
-    """Say whether no neighbour's spaces or words can run into `content`."""
-    edges = content[:1] + content[-1:]
-    return bool(edges) and not any(_is_word_or_space(char) for char in edges)
-
-
-def _is_word_or_space(char: str) -> bool:
-    return char.isalnum() or char.isspace() or char == "_"
-
-
-def _not_overlapped(contents: set[str], raw: list[str]) -> set[str]:
-    """Keep those that no token can begin before and reach into, or contain behind its head."""
-    tails = {content[cut:] for content in raw for cut in range(1, len(content))}
-    inner = "\0".join(content[1:] for content in raw)
-    return {
-        content
-        for content in contents
-        if content not in inner
-        and not any(content[:end] in tails for end in range(1, len(content) + 1))
-    }

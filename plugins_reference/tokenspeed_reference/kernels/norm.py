@@ -8,8 +8,9 @@ import torch
 def rms_norm(x_TD: torch.Tensor, weight_D: torch.Tensor, *, eps: float) -> torch.Tensor:
     """Compute norm.rms with float32 statistics."""
     x = x_TD.float()
-    normed = x * torch.rsqrt(x.square().mean(-1, keepdim=True).add_(eps))
-    return normed.to(x_TD.dtype) * weight_D
+    # In place on the (T, 1) statistic: fewer and smaller operations than torch's own composite.
+    scale = x.square().sum(-1, keepdim=True).mul_(1 / x.shape[-1]).add_(eps).rsqrt_()
+    return (x * scale).to(x_TD.dtype).mul_(weight_D)
 
 
 def add_rms_norm(

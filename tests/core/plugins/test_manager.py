@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import time
 
@@ -9,7 +10,9 @@ import pytest
 from tests.support.fake_plugins import PluginSpace
 
 from tokenspeed.errors import ConfigError, PluginError
-from tokenspeed.plugins import Registry, load_plugins
+from tokenspeed.log import LOGGER
+from tokenspeed.plugins import Registry, check_plugins, discover, load_plugins
+from tokenspeed.plugins.discovery import FoundPlugin
 
 
 def states(registry: Registry) -> dict[str, str]:
@@ -63,8 +66,6 @@ def test_our_missing_wheel_is_named() -> None:
 
 
 def test_a_stranger_with_our_id_is_not_trusted(plugin_space: PluginSpace) -> None:
-    from tokenspeed.plugins.discovery import discover
-
     plugin_space.install("stranger")
     stranger = discover()["stranger"]
     available = {**discover(), "nvidia": _renamed(stranger, "nvidia")}
@@ -76,10 +77,70 @@ def test_a_stranger_with_our_id_is_not_trusted(plugin_space: PluginSpace) -> Non
     )
 
 
-def _renamed(found: object, plugin_id: str) -> object:
-    import dataclasses
+def _renamed(found: FoundPlugin, plugin_id: str, **changes: str) -> FoundPlugin:
+    return dataclasses.replace(found, id=plugin_id, **changes)  # type: ignore[arg-type]
 
-    return dataclasses.replace(found, id=plugin_id)  # type: ignore[type-var]
+
+FAILS_WITH_DEVICE = """
+def find():
+    return (DeviceFacts("acme", "Acme One", "a1", 1, 1024),)
+
+class Plugin:
+    @hookimpl
+    def register_models(self, context):
+        raise RuntimeError("broken wheel")
+
+plugin = Plugin()
+"""
+
+
+@pytest.fixture
+def broken_first_party(plugin_space: PluginSpace) -> dict[str, FoundPlugin]:
+    """Our own vendor wheel with a device that is there, and a registration that fails."""
+    plugin_space.install("broken", FAILS_WITH_DEVICE, probe='"PACKAGE:find"')
+    found = discover()
+    assert found["broken"].manifest is not None
+    manifest = dataclasses.replace(found["broken"].manifest, id="nvidia")
+    broken = dataclasses.replace(
+        found["broken"], id="nvidia", distribution="tokenspeed-nvidia", manifest=manifest
+    )
+    return {"reference": found["reference"], "nvidia": broken}
+
+
+@pytest.mark.parametrize(("fallback", "warnings"), [("warn", 1), ("allow", 0)])
+def test_auto_leaves_out_a_plugin_that_fails_with_a_reason(
+    broken_first_party: dict[str, FoundPlugin],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    fallback: str,
+    warnings: int,
+) -> None:
+    monkeypatch.setattr(LOGGER, "propagate", True)
+    with caplog.at_level("WARNING", logger="tokenspeed"):
+        registry = load_plugins(
+            ("auto",), role="engine", fallback=fallback, available=broken_first_party
+        )
+    assert len(caplog.records) == warnings
+    (status,) = (item for item in registry.plugins if item.id == "nvidia")
+    assert status.state == "quarantined"
+    assert "RuntimeError: broken wheel" in status.reason
+
+
+def test_auto_stops_for_a_plugin_that_fails_when_fallback_is_error(
+    broken_first_party: dict[str, FoundPlugin],
+) -> None:
+    error = load_error("auto", fallback="error", available=broken_first_party)
+    assert "failed at load: hook register_models raised RuntimeError: broken wheel" in str(error)
+
+
+def test_the_check_before_the_start_imports_nothing(plugin_space: PluginSpace) -> None:
+    package = plugin_space.install("acme", "raise RuntimeError('imported')")
+    check_plugins(("acme",))
+    assert package not in sys.modules
+    with pytest.raises(PluginError, match="did you mean 'acme'"):
+        check_plugins(("acmee",))
+    with pytest.raises(ConfigError, match="no key 'flush'"):
+        check_plugins(("acme",), settings=("acme.flush=1",))
 
 
 def test_a_plugin_that_raises_at_import_is_named_with_wheel_version_stage_and_cause(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -52,6 +55,12 @@ def test_a_hanging_probe_is_stopped_at_the_limit(plugin_space: PluginSpace) -> N
     result = probe(plugin_space, "import time\ndef find():\n    time.sleep(60)\n", timeout_s=0.5)
     assert "no answer within 0.5 s" in result.reason
     assert time.monotonic() - start < 20
+
+
+def test_a_hanging_probe_ends_itself_when_its_parent_is_gone(plugin_space: PluginSpace) -> None:
+    package = plugin_space.install("acme", "import time\ndef find():\n    time.sleep(60)\n")
+    command = [sys.executable, "-m", "tokenspeed.plugins.probe_child", f"{package}:find", "1"]
+    assert subprocess.run(command, timeout=30, check=False).returncode == -signal.SIGALRM
 
 
 def test_probes_run_at_the_same_time(plugin_space: PluginSpace) -> None:

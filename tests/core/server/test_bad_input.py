@@ -161,6 +161,32 @@ def test_a_chunked_body_over_the_limit_is_413(script_server: ServerProcess) -> N
     connection.close()
 
 
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_full_queue_is_429_with_retry_after(script_server: ServerProcess, stream: bool) -> None:
+    body = {"model": "scripted", "prompt": "x", "n": 16, "stream": stream}
+    key = {"Authorization": "Bearer secret"}
+    answer = script_server.call(TEXT, body, headers=key)
+    assert answer.status == 429
+    assert int(answer.headers["retry-after"]) >= 1
+    assert answer.json()["error"]["type"] == "rate_limit_error"
+    script_server.wait_metric("tokenspeed_blocks_used", 0)
+
+
+def test_metrics_of_two_api_processes_add_up(script_server: ServerProcess) -> None:
+    key = {"Authorization": "Bearer secret"}
+
+    def seen() -> float:
+        text = script_server.call("/metrics").body.decode()
+        label = '{path="/v1/models",status="200"}'
+        lines = [line for line in text.splitlines() if label in line]
+        return sum(float(line.split()[1]) for line in lines)
+
+    before = seen()
+    for _ in range(20):
+        script_server.call("/v1/models", headers=key)
+    assert seen() == before + 20
+
+
 def test_the_server_is_healthy_after_all_that(hash_server: ServerProcess) -> None:
     assert hash_server.call("/health").json()["status"] == "ok"
     assert "Traceback" not in hash_server.log.read_text()

@@ -72,20 +72,17 @@ def test_200_random_disconnects_leave_no_block_and_the_next_answer_unchanged(
 def test_a_prefill_cut_off_keeps_its_finished_chunks(
     hash_server: ServerProcess, percent: int
 ) -> None:
-    # 1,600 tokens in chunks of 64 are 25 steps of at least 2 ms each.
+    # 1,600 tokens in chunks of 64 take 25 steps of 8.4 ms, 0.21 s.
     prompt = f"{percent}" + "p" * 1598
-    started_steps = hash_server.metric("tokenspeed_steps_total")
     with send(hash_server, {"prompt": prompt, "max_tokens": 1, "stream": True}):
-        time.sleep(0.06 * percent / 100)
-    hash_server.wait_metric("tokenspeed_blocks_used", 0)
-    steps = hash_server.metric("tokenspeed_steps_total") - started_steps
-    usage = answer_of(hash_server, prompt, 1)["usage"]
-    cached = usage["prompt_tokens_details"]["cached_tokens"]
-    # A step computes at most 64 tokens; whole blocks of 16 stay. All of them may be through.
-    assert min(steps * 64, 1600) - 64 <= cached <= min(steps * 64, 1599)
-    assert answer_of(hash_server, "q" + prompt, 1)["usage"]["prompt_tokens_details"][
-        "cached_tokens"
-    ] in (0, 1)
+        time.sleep(0.21 * percent / 100)
+    again = answer_of(hash_server, prompt)
+    cached = again["usage"]["prompt_tokens_details"]["cached_tokens"]
+    assert 64 <= cached <= 1599
+    other = {"model": "hashed", "prompt": prompt, "max_tokens": 16, "temperature": 0}
+    undisturbed = hash_server.call("/v1/completions", {**other, "cache_salt": "none"}).json()
+    assert undisturbed["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+    assert again["choices"] == undisturbed["choices"]
 
 
 def test_comment_lines_keep_a_stream_open_from_before_prefill_on(
@@ -107,14 +104,14 @@ def test_comment_lines_keep_a_stream_open_from_before_prefill_on(
 def test_deltas_of_a_slow_reader_are_merged_and_nothing_is_lost(
     hash_server: ServerProcess,
 ) -> None:
-    fast = answer_of(hash_server, "slow reader", 1500)["choices"][0]["text"]
-    body = {"prompt": "slow reader", "max_tokens": 1500, "stream": True}
+    fast = answer_of(hash_server, "slow reader", 500)["choices"][0]["text"]
+    body = {"prompt": "slow reader", "max_tokens": 500, "stream": True}
     with send(hash_server, body) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         text = b""
         while b"[DONE]" not in text:
             text += connection.recv(2048)
-            if len(text) < 40_000:
+            if len(text) < 20_000:
                 time.sleep(0.05)
     pieces = [line[6:] for line in text.split(b"\n") if line.startswith(b"data: {")]
     chunks = [json.loads(piece)["choices"][0]["text"] for piece in pieces]

@@ -112,6 +112,22 @@ def test_a_file_without_vocabulary_is_refused(tmp_path: Path) -> None:
         load_tokenizer(path)
 
 
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"tokenizer.ggml.merges": ("array", ["nowhere found"])},
+        {"tokenizer.ggml.tokens": ("array", [1, 2, 3])},
+        {"tokenizer.ggml.bos_token_id": ("string", "x")},
+    ],
+)
+def test_damaged_tokenizer_metadata_is_a_checkpoint_error(
+    tmp_path: Path, extra: dict[str, tuple[str, Any]]
+) -> None:
+    path = write_bpe_gguf(tmp_path / "m.gguf", "qwen2", extra)
+    with pytest.raises(CheckpointError, match=r"m\.gguf"):
+        load_tokenizer(path)
+
+
 def test_a_second_load_reads_the_cache_and_other_content_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,7 +140,7 @@ def test_a_second_load_reads_the_cache_and_other_content_does_not(
     assert second.encode(text) == first.encode(text)
     assert second.eos_token_ids == first.eos_token_ids
     write_bpe_gguf(path, "llama-bpe")
-    with pytest.raises(TypeError):
+    with pytest.raises(CheckpointError, match="not callable"):
         load_tokenizer(path)
 
 

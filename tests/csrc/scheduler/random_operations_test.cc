@@ -1,0 +1,234 @@
+// Random operations against the fake device, invariants recounted along the way. Every answer must
+// be what the model says for the request alone, whatever shared, evicted, retracted or overlapped.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <deque>
+#include <iostream>
+#include <random>
+
+#include "base/errors.h"
+#include "support/device_model.h"
+
+namespace tokenspeed::test {
+namespace {
+
+struct Asked {
+  int32_t prompt = 0, outputs = 0, max_new = 0, min_new = 0;
+  std::vector<int32_t> stop_ids;
+  std::vector<int32_t> got;
+};
+
+class RandomRun {
+ public:
+  RandomRun(uint64_t seed, int32_t depth)
+      : random_(seed),
+        config_(MakeConfig(depth)),
+        scheduler_(config_),
+        device_(static_cast<int32_t>(config_.groups.size()), config_.block_tokens) {}
+
+  void Run(int num_operations) {
+    for (int i = 0; i < num_operations && !testing::Test::HasFailure(); ++i) {
+      Operate();
+      if (i % 4 == 0) scheduler_.CheckInvariants();
+    }
+    Finish();
+  }
+
+  int64_t num_retractions() { return scheduler_.Stats()["retractions"]; }
+  int64_t num_cached() { return scheduler_.Stats()["cached_tokens"]; }
+
+ private:
+  int32_t Pick(int32_t low, int32_t high) {
+    return std::uniform_int_distribution<int32_t>(low, high)(random_);
+  }
+  bool Chance(int percent) { return Pick(1, 100) <= percent; }
+
+  SchedulerConfig MakeConfig(int32_t depth) {
+    SchedulerConfig config;
+    config.block_tokens = 16;
+    config.groups = {{.name = "a", .packing = Pick(1, 4), .share_tokens = 1 << Pick(0, 4)}};
+    if (Chance(60)) config.groups.push_back({.name = "b", .packing = Pick(1, 3)});
+    config.num_physical_blocks = Chance(50) ? Pick(8, 20) : Pick(20, 80);
+    config.max_running = Pick(1, 8);
+    config.max_waiting = 12;
+    config.max_step_tokens = Chance(20) ? Pick(1, 8) : Pick(16, 96);
+    config.max_context_tokens = Pick(60, 200);
+    config.depth = depth;
+    config.prefix_cache = Chance(90);
+    return config;
+  }
+
+  void Operate() {
+    const int choice = Pick(1, 100);
+    now_us_ += Pick(0, 20);
+    if (choice <= 20) {
+      Submit();
+    } else if (choice <= 22) {
+      EndSome(true);
+    } else if (choice <= 24) {
+      EndSome(false);
+    } else if (choice <= 62) {
+      Plan();
+    } else {
+      Commit();
+    }
+    Read(scheduler_.TakeEnded());
+  }
+
+  std::vector<int32_t> Tokens(int32_t count) {
+    std::vector<int32_t> tokens;
+    const int32_t family = Pick(0, 2);
+    for (int32_t i = 0; i < count; ++i) tokens.push_back((family * 7 + i * i) % 5);
+    for (int32_t edits = Pick(0, 2); edits > 0 && count > 0; --edits) {
+      tokens[Pick(0, count - 1)] = Pick(0, 4);
+    }
+    return tokens;
+  }
+
+  void Submit() {
+    const int64_t id = next_id_++;
+    Asked asked;
+    std::vector<int32_t> prompt = Tokens(Pick(1, Chance(30) ? 180 : 70));
+    std::vector<int32_t> outputs;
+    if (Chance(15)) outputs = Tokens(Pick(1, 10));
+    const std::string salt = Chance(20) ? "x" : "";
+    if (Chance(40)) asked.stop_ids = {Pick(0, 4)};
+    asked.max_new = Chance(20) ? 0 : Pick(1, 60);
+    asked.min_new = Pick(0, 5);
+    Submission submission{.id = RequestId(id),
+                          .prompt = prompt,
+                          .outputs = outputs,
+                          .max_new_tokens = asked.max_new,
+                          .min_new_tokens = asked.min_new,
+                          .stop_ids = asked.stop_ids,
+                          .priority = Pick(0, 2),
+                          .salt = salt,
+                          .match_prefix = Chance(90),
+                          .deadline_us = Chance(5) ? now_us_ + Pick(0, 2000) : 0};
+    try {
+      scheduler_.Submit(submission, now_us_);
+    } catch (const RequestError&) {
+      return;
+    } catch (const CapacityError&) {
+      return;
+    }
+    asked.prompt = static_cast<int32_t>(prompt.size());
+    asked.outputs = static_cast<int32_t>(outputs.size());
+    prompt.insert(prompt.end(), outputs.begin(), outputs.end());
+    expected_[id] = ExpectedSequence(salt, prompt);
+    live_[id] = asked;
+  }
+
+  void EndSome(bool is_abort) {
+    if (live_.empty()) return;
+    const auto chosen = std::next(live_.begin(), Pick(0, static_cast<int>(live_.size()) - 1));
+    const RequestId id(chosen->first);
+    EXPECT_TRUE(is_abort ? scheduler_.AbortRequest(id, now_us_)
+                         : scheduler_.StopRequest(id, now_us_));
+    EXPECT_FALSE(scheduler_.AbortRequest(id, now_us_));
+  }
+
+  void Plan() {
+    const auto plan = scheduler_.Plan(now_us_);
+    if (plan == nullptr) return;
+    EXPECT_LE(plan->num_tokens(), config_.max_step_tokens);
+    in_flight_.emplace_back(plan, device_.Run(*plan, expected_));
+    EXPECT_LE(in_flight_.size(), static_cast<size_t>(config_.depth) + 1);
+  }
+
+  void Commit() {
+    if (in_flight_.empty()) return;
+    const auto [plan, tokens] = in_flight_.front();
+    in_flight_.pop_front();
+    auto failed = std::make_unique<bool[]>(tokens.size());
+    for (size_t row = 0; row < tokens.size(); ++row) failed[row] = Chance(1);
+    Read(scheduler_.Commit(plan->step_id, tokens, {failed.get(), tokens.size()}, now_us_));
+  }
+
+  void Read(const CommitResult& result) {
+    for (size_t i = 0; i < result.request_ids.size(); ++i) {
+      const int64_t id = result.request_ids[i];
+      ASSERT_TRUE(live_.contains(id)) << "request " << id << " ended before";
+      Asked& asked = live_[id];
+      if (result.tokens[i] >= 0) {
+        const int32_t position =
+            asked.prompt + asked.outputs + static_cast<int32_t>(asked.got.size());
+        EXPECT_EQ(result.tokens[i], expected_[id].token(position));
+        EXPECT_EQ(result.cached_tokens[i] >= 0, asked.got.empty());
+        asked.got.push_back(result.tokens[i]);
+      }
+      CheckEnd(asked, static_cast<FinishReason>(result.finish_reasons[i]), result.tokens[i]);
+      if (result.finish_reasons[i] != 0) live_.erase(id);
+    }
+  }
+
+  void CheckEnd(const Asked& asked, FinishReason reason, int32_t token) {
+    const int32_t count = asked.outputs + static_cast<int32_t>(asked.got.size());
+    const bool is_full = (asked.max_new > 0 && count >= asked.max_new) ||
+                         asked.prompt + count >= config_.max_context_tokens;
+    const bool is_stop = token >= 0 && count > asked.min_new && !asked.stop_ids.empty() &&
+                         asked.stop_ids[0] == token;
+    if (reason == FinishReason::kNone) {
+      EXPECT_FALSE(is_full || is_stop);
+    } else if (reason == FinishReason::kLength && asked.max_new > 0) {
+      EXPECT_TRUE(is_full && !is_stop);
+    } else if (reason == FinishReason::kStop && token >= 0) {
+      EXPECT_TRUE(is_stop);
+    }
+  }
+
+  void Finish() {
+    for (int i = 0; i < 20000 && scheduler_.HasWork() && !testing::Test::HasFailure(); ++i) {
+      Plan();
+      if (Chance(70)) Commit();
+      Read(scheduler_.TakeEnded());
+    }
+    scheduler_.CheckInvariants();
+    EXPECT_FALSE(scheduler_.HasWork()) << "every accepted request ends";
+    EXPECT_TRUE(live_.empty());
+    EXPECT_EQ(scheduler_.Stats()["blocks_used"], 0);
+  }
+
+  std::mt19937_64 random_;
+  SchedulerConfig config_;
+  Scheduler scheduler_;
+  DeviceModel device_;
+  std::map<int64_t, ExpectedSequence> expected_;
+  std::map<int64_t, Asked> live_;
+  std::deque<std::pair<std::shared_ptr<const StepPlan>, std::vector<int32_t>>> in_flight_;
+  int64_t next_id_ = 1;
+  int64_t now_us_ = 1;
+};
+
+// TOKENSPEED_TEST_SEED replays one seed; TOKENSPEED_TEST_RUNS makes the search longer.
+void RunSeeds(int32_t depth) {
+  const char* replay = std::getenv("TOKENSPEED_TEST_SEED");
+  const char* longer = std::getenv("TOKENSPEED_TEST_RUNS");
+  const uint64_t num_runs = longer != nullptr ? std::strtoull(longer, nullptr, 10) : 150;
+  int64_t num_retractions = 0, num_cached = 0;
+  for (uint64_t run = 0; run < num_runs; ++run) {
+    const uint64_t seed = replay != nullptr ? std::strtoull(replay, nullptr, 10) : run;
+    RandomRun random_run(seed, depth);
+    try {
+      random_run.Run(300);
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << error.what();
+    }
+    if (testing::Test::HasFailure()) {
+      std::cerr << "replay with TOKENSPEED_TEST_SEED=" << seed << " depth " << depth << "\n";
+      return;
+    }
+    num_retractions += random_run.num_retractions();
+    num_cached += random_run.num_cached();
+    if (replay != nullptr) return;
+  }
+  EXPECT_GT(num_retractions, 0) << "the search must meet retractions";
+  EXPECT_GT(num_cached, 0) << "the search must meet cache hits";
+}
+
+TEST(RandomOperationsTest, AnswersAreThoseOfTheRequestAloneAtDepth0) { RunSeeds(0); }
+TEST(RandomOperationsTest, AnswersAreThoseOfTheRequestAloneAtDepth1) { RunSeeds(1); }
+
+}  // namespace
+}  // namespace tokenspeed::test

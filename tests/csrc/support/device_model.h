@@ -1,0 +1,131 @@
+// A fake device for scheduler tests: executes plans on a memory of prefix fingerprints and samples
+// the next token as a pure function of the whole prefix. A wrong block, copy, order or token makes
+// a context check fail or changes the answer.
+// Thread: any one.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "scheduler/scheduler.h"
+
+namespace tokenspeed::test {
+
+inline uint64_t Extend(uint64_t fingerprint, int32_t token) {
+  uint64_t mixed = (fingerprint ^ static_cast<uint32_t>(token)) * 0x9e3779b97f4a7c15ULL;
+  return mixed ^ (mixed >> 29);
+}
+
+// What a request's sequence must be: its first tokens, then whatever the model says.
+class ExpectedSequence {
+ public:
+  ExpectedSequence() = default;
+  ExpectedSequence(const std::string& salt, std::vector<int32_t> known) {
+    for (const char byte : salt) fingerprint_ = Extend(fingerprint_, 1000 + byte);
+    for (const int32_t token : known) Push(token);
+  }
+
+  int32_t token(int32_t position) {
+    Fill(position + 1);
+    return tokens_[position];
+  }
+  // Fingerprint of tokens [0, position].
+  uint64_t fingerprint(int32_t position) {
+    Fill(position + 1);
+    return fingerprints_[position];
+  }
+
+ private:
+  void Push(int32_t token) {
+    fingerprint_ = Extend(fingerprint_, token);
+    tokens_.push_back(token);
+    fingerprints_.push_back(fingerprint_);
+  }
+  void Fill(int32_t size) {
+    while (static_cast<int32_t>(tokens_.size()) < size) {
+      Push(static_cast<int32_t>(fingerprint_ >> 33) % kVocabulary);
+    }
+  }
+
+  static constexpr int32_t kVocabulary = 3;  // small, so that sequences often share prefixes
+  uint64_t fingerprint_ = 7;
+  std::vector<int32_t> tokens_;
+  std::vector<uint64_t> fingerprints_;
+};
+
+class DeviceModel {
+ public:
+  DeviceModel(int32_t num_groups, int32_t block_tokens)
+      : block_tokens_(block_tokens), memory_(num_groups) {}
+
+  // Runs a step. Returns: the sampled token per row, -1 for rows that sample none.
+  std::vector<int32_t> Run(const StepPlan& plan, std::map<int64_t, ExpectedSequence>& expected) {
+    for (const auto& [row, slot] : plan.admitted) {
+      EXPECT_EQ(plan.slots[row], slot);
+      tables_[slot].assign(memory_.size(), {});
+    }
+    for (const auto& [slot, group, index, block] : plan.block_updates) {
+      auto& table = tables_[slot][group];
+      if (static_cast<int32_t>(table.size()) <= index) table.resize(index + 1, 0);
+      table[index] = block;
+    }
+    for (const auto& [group, source, target, num_tokens] : plan.copies) {
+      EXPECT_NE(source, target);
+      auto from = Block(group, source);
+      auto& to = Block(group, target);
+      std::copy(from.begin(), from.begin() + num_tokens, to.begin());
+    }
+    std::vector<int32_t> sampled;
+    for (int32_t row = 0; row < plan.num_rows(); ++row) {
+      sampled.push_back(RunRow(plan, row, expected[plan.request_ids[row]]));
+    }
+    return sampled;
+  }
+
+ private:
+  using Cells = std::vector<uint64_t>;
+
+  int32_t RunRow(const StepPlan& plan, int32_t row, ExpectedSequence& sequence) {
+    const int32_t slot = plan.slots[row], context = plan.context_tokens[row];
+    const int32_t first = plan.query_start[row], end = plan.query_start[row + 1];
+    for (int32_t position = 0; position < context; ++position) {
+      for (size_t group = 0; group < memory_.size(); ++group) {
+        EXPECT_EQ(Cell(slot, group, position), sequence.fingerprint(position))
+            << "request " << plan.request_ids[row] << " group " << group << " at " << position;
+      }
+    }
+    for (int32_t i = first; i < end; ++i) {
+      const int32_t position = context + i - first;
+      const int32_t token = plan.token_ids[i] >= 0 ? plan.token_ids[i] : last_sampled_[slot];
+      EXPECT_EQ(token, sequence.token(position)) << "request " << plan.request_ids[row];
+      for (size_t group = 0; group < memory_.size(); ++group) {
+        Cell(slot, group, position) = sequence.fingerprint(position);
+      }
+    }
+    if (plan.output_index[row] < 0) return -1;
+    return last_sampled_[slot] = sequence.token(context + end - first);
+  }
+
+  Cells& Block(size_t group, int32_t block) {
+    EXPECT_GT(block, 0);
+    Cells& cells = memory_[group][block];
+    cells.resize(block_tokens_, 0);
+    return cells;
+  }
+  uint64_t& Cell(int32_t slot, size_t group, int32_t position) {
+    return Block(group,
+                 tables_[slot][group].at(position / block_tokens_))[position % block_tokens_];
+  }
+
+  int32_t block_tokens_;
+  std::vector<std::map<int32_t, Cells>> memory_;                 // [group][block]
+  std::map<int32_t, std::vector<std::vector<int32_t>>> tables_;  // [slot][group][index]
+  std::map<int32_t, int32_t> last_sampled_;
+};
+
+}  // namespace tokenspeed::test
