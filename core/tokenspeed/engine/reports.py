@@ -6,6 +6,7 @@ The engine process writes these as JSON lines to its supervisor; `LLM` gets the 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -30,6 +31,7 @@ class StartReport(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
 
     Args:
         kernels: (operator or slot, chosen implementation).
+        binding_plan: every choice with its decision record, as JSON data.
         start_s: seconds from the process's first line to ready.
     """
 
@@ -51,6 +53,7 @@ class StartReport(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     depth: int
     kernels: tuple[tuple[str, str], ...]
     plan_digest: str
+    binding_plan: dict[str, Any] = {}
     start_s: float = 0.0
 
     def lines(self) -> tuple[str, ...]:
