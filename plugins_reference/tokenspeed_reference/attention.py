@@ -147,10 +147,11 @@ class PagedAttention:
                     torch.bmm(query, keys[tile.block].float(), out=tile.weights_KGC)
             _softmax(group)
             for row, tiles in group.rows:
-                result = out[row].zero_()
-                for tile in tiles:
-                    seen = tile.seen_KGS.shape[2]
-                    result.baddbmm_(tile.seen_KGS, values[tile.block, :, :seen].float())
+                result, seen = out[row], tiles[-1].seen_KGS
+                last = values[tiles[-1].block, :, : seen.shape[2]]
+                torch.bmm(seen, last.float(), out=result)
+                for tile in tiles[:-1]:
+                    result.baddbmm_(tile.seen_KGS, values[tile.block].float())
         return out.to(q_RKGH.dtype)
 
     def _prefill(

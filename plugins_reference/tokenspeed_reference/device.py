@@ -28,7 +28,7 @@ class CpuRuntime:
         import torch
 
         self.facts = cpu_facts()
-        torch.set_num_threads(usable_cores())
+        torch.set_num_threads(min(torch.get_num_threads(), usable_cores()))
 
     def torch_device(self) -> torch.device:
         """Return the torch device `cpu`."""
@@ -52,7 +52,7 @@ class CpuRuntime:
         if not 0 < num_bytes <= free:
             raise CapacityError(
                 f"KV arena: {num_bytes / GIB:.2f} GiB wanted, {free / GIB:.2f} GiB of memory are "
-                f"free; give a smaller --kv-memory or free memory"
+                f"free; give a smaller --kv-gib, or free memory"
             )
         pages = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         return torch.frombuffer(pages, dtype=torch.uint8)
@@ -69,9 +69,6 @@ def cpu_facts() -> DeviceFacts:
 def usable_cores() -> int:
     """Return how many cores this process may use: affinity, cut by the control group's quota."""
     cores = len(os.sched_getaffinity(0))
-    asked = os.environ.get("OMP_NUM_THREADS", "")
-    if asked.isdigit() and int(asked) > 0:
-        cores = min(cores, int(asked))
     quota, _, period = _read("/sys/fs/cgroup/cpu.max").partition(" ")
     if quota.isdigit():
         cores = min(cores, max(1, int(quota) // int(period)))

@@ -15,12 +15,11 @@ def token_logprobs(logits_V: torch.Tensor, token_id: int, num_top: int) -> Token
 
     Tokens with a higher logit come before it, and equal ones with a lower id.
     """
-    logits_V = logits_V.double()
-    total = logits_V.logsumexp(dim=0)
+    total = float(logits_V.double().logsumexp(dim=0))
     own = logits_V[token_id]
     ahead = (logits_V > own).sum() + (logits_V[:token_id] == own).sum()
-    top = tuple((best, float(logits_V[best] - total)) for best in _best_ids(logits_V, num_top))
-    return TokenLogprobs(token_id, float(own - total), int(ahead) + 1, top)
+    top = tuple((best, float(logits_V[best]) - total) for best in _best_ids(logits_V, num_top))
+    return TokenLogprobs(token_id, float(own) - total, int(ahead) + 1, top)
 
 
 def _best_ids(logits_V: torch.Tensor, count: int) -> list[int]:

@@ -11,9 +11,6 @@ import torch
 from tokenspeed_reference import logprobs, philox
 from tokenspeed_sdk import PURPOSE_SAMPLE, Penalties, SampleResult, SamplingBatch, TokenLogprobs
 
-CANDIDATES = 256
-"""Most likely tokens looked at first for top_p; a row that needs more is sorted in full."""
-
 
 class PhiloxSampler:
     """Sampler on any torch device; holds no state between steps."""
@@ -62,10 +59,11 @@ class PhiloxSampler:
         probs = _probabilities(logits_RV[rows].float(), temperature_R[rows], batch, rows)
         uniform = philox.uniform(batch.seeds_R[rows], batch.output_index_R[rows], PURPOSE_SAMPLE)
         cumulative = probs.double().cumsum(dim=-1)
-        target = uniform[:, None] * cumulative[:, -1:]
+        total = cumulative[:, -1:]
+        # Below the total even where the product rounds up: what is picked has a probability.
+        target = torch.minimum(uniform[:, None] * total, total.nextafter(torch.zeros_like(total)))
         picked = torch.searchsorted(cumulative, target, right=True).squeeze(1)
-        last_kept = (self._vocab_size - 1) - probs.flip(-1).ne(0).int().argmax(dim=-1)
-        return greedy_R.index_copy(0, rows, torch.minimum(picked, last_kept))
+        return greedy_R.index_copy(0, rows, picked)
 
 
 def _penalised(logits_RV: torch.Tensor, penalties: Penalties) -> torch.Tensor:
@@ -108,19 +106,16 @@ def _keep_top_k(logits_RV: torch.Tensor, top_k_R: torch.Tensor) -> None:
 
 
 def _keep_top_p(probs_RV: torch.Tensor, top_p_R: torch.Tensor) -> None:
-    """Zero all below the value at which the sorted sum reaches p; ties with it stay."""
-    limited = top_p_R < 1
-    count = min(CANDIDATES, probs_RV.shape[-1])
-    best = probs_RV.topk(count, dim=-1).values
-    mass = best.double().cumsum(dim=-1)
-    short = limited & (mass[:, -1] < top_p_R)
-    cut = _cut(best, mass, top_p_R)
-    for row in short.nonzero().flatten().tolist():
-        ordered = probs_RV[row : row + 1].sort(dim=-1, descending=True).values
-        cut[row] = _cut(ordered, ordered.double().cumsum(dim=-1), top_p_R[row : row + 1])[0]
-    probs_RV.masked_fill_((probs_RV < cut) & limited[:, None], 0)
+    """Zero all below the value at which the sorted sum reaches p; ties with it stay.
 
-
-def _cut(ordered_RC: torch.Tensor, mass_RC: torch.Tensor, top_p_R: torch.Tensor) -> torch.Tensor:
-    num_before = (mass_RC < top_p_R[:, None]).sum(dim=-1, keepdim=True)
-    return ordered_RC.gather(1, num_before.clamp(max=ordered_RC.shape[1] - 1))
+    Tokens below (1 - p) / V together weigh less than 1 - p: none of them is the last one kept,
+    so that only the few above need sorting.
+    """
+    for probs_V, top_p in zip(probs_RV, top_p_R.tolist(), strict=True):
+        if top_p < 1:
+            # Half of it, since the probabilities sum to 1 only up to rounding.
+            floor = 0.5 * (1 - top_p) / probs_V.shape[0]
+            ordered = probs_V[probs_V >= floor].sort(descending=True).values
+            num_before = int((ordered.double().cumsum(dim=0) < top_p).sum())
+            cut = ordered[min(num_before, ordered.shape[0] - 1)]
+            probs_V.masked_fill_(probs_V < cut, 0)

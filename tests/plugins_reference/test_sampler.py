@@ -65,11 +65,7 @@ def test_draws_follow_the_definition(params: SamplingParams) -> None:
     assert chi_square <= freedom + 5 * math.sqrt(2 * max(freedom, 1))
 
 
-@pytest.mark.parametrize("candidates", [4, 256])
-def test_kept_tokens_are_those_of_the_definition(
-    candidates: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sampler_module, "CANDIDATES", candidates)
+def test_kept_tokens_are_those_of_the_definition() -> None:
     params = list(SETTINGS.values())
     logits, batch = make_logits(len(params), seed=4), batch_of(params)
     logits[:, 10:14] = logits[:, 20:24]
@@ -165,3 +161,15 @@ def test_a_failed_row_has_no_logprobs() -> None:
     logits = torch.full((1, VOCAB), math.nan)
     result = make_sampler().sample(logits, batch_of([SamplingParams(temperature=0, logprobs=2)]))
     assert result.logprobs == (None,)
+
+
+@pytest.mark.parametrize("top_p", [0.1, 0.5, 0.9, 0.999, 0.999999])
+@pytest.mark.parametrize("sharpness", [0.0, 0.1, 3.0])
+def test_top_p_keeps_the_same_tokens_as_a_full_sort(top_p: float, sharpness: float) -> None:
+    probs = (make_logits(1, seed=3, vocab_size=5000) * sharpness).softmax(dim=-1)
+    ordered = probs[0].sort(descending=True).values
+    num_before = int((ordered.double().cumsum(0) < top_p).sum())
+    expected = probs[0].clone()
+    expected[expected < ordered[min(num_before, 4999)]] = 0
+    sampler_module._keep_top_p(probs, torch.tensor([top_p], dtype=torch.float64))
+    assert torch.equal(probs[0], expected)

@@ -43,8 +43,8 @@ class PlanCopy:
 
     def admitted_ids(self) -> list[int]:
         """Return whom this plan admits."""
-        rows: NDArray[np.int64] = self.arrays["request_ids"][self.arrays["admitted"][:, 0]]
-        return rows.tolist()
+        rows = self.arrays["request_ids"][self.arrays["admitted"][:, 0]]
+        return [int(request_id) for request_id in rows]
 
 
 @dataclass(slots=True)
@@ -114,6 +114,7 @@ class SchedulerOracle:
             max_running=config["max_running"],
             max_context_tokens=config["max_context_tokens"],
         )
+        self._capacity_tokens = self._solve_capacity()
         self.live: dict[int, ModelRequest] = {}
         self._all: dict[int, ModelRequest] = {}
         self._owner_of_slot: dict[int, ModelRequest] = {}
@@ -128,6 +129,9 @@ class SchedulerOracle:
 
     def capacity_tokens(self) -> int:
         """Return the tokens of the longest request that fits an empty pool."""
+        return self._capacity_tokens
+
+    def _solve_capacity(self) -> int:
         usable = self._config["num_physical_blocks"] - 1
         count = 0
         while sum(-(-(count + 1) // size) for size in self.memory.packing) <= usable:
@@ -258,14 +262,15 @@ class SchedulerOracle:
 
     def _check_shape(self, plan: PlanCopy, rows: list[ModelRequest]) -> None:
         start = plan.arrays["query_start"]
-        require(len(rows) == plan.num_rows > 0, f"step {plan.step_id} has no rows")
-        require(len({r.id for r in rows}) == len(rows), f"step {plan.step_id}: a request twice")
-        require(start[0] == 0 and (np.diff(start) > 0).all(), f"query_start is {start}")
-        require(len(start) == len(rows) + 1, f"query_start is {start}")
-        require(start[-1] == plan.num_tokens == len(plan.arrays["token_ids"]), "num_tokens")
+        where = f"step {plan.step_id}"
+        require(len(rows) == plan.num_rows > 0, f"{where} has no rows")
+        require(len({r.id for r in rows}) == len(rows), f"{where} has a request twice")
+        require(len(start) == len(rows) + 1, f"{where}: query_start has another length")
+        require(start[0] == 0 and (np.diff(start) > 0).all(), f"{where}: query_start falls")
+        require(start[-1] == plan.num_tokens == len(plan.arrays["token_ids"]), f"{where}: tokens")
         require(
             plan.num_tokens <= self._config["max_step_tokens"],
-            f"step {plan.step_id} has {plan.num_tokens} tokens",
+            f"{where} has {plan.num_tokens} tokens",
         )
 
     def _admit(self, plan: PlanCopy, rows: list[ModelRequest]) -> set[int]:
@@ -357,10 +362,9 @@ class SchedulerOracle:
         wanted = [
             request.tokens[i] if i < request.num_committed else -1 for i in range(context, total)
         ]
-        require(
-            plan.arrays["token_ids"][begin:end].tolist() == wanted,
-            f"{where}: query tokens {plan.arrays['token_ids'][begin:end]}, expected {wanted}",
-        )
+        seen = plan.arrays["token_ids"][begin:end].tolist()
+        if seen != wanted:
+            raise OracleError(f"{where}: query tokens {seen}, expected {wanted}")
         if row < plan.num_decode_rows:
             require(samples and end - begin == 1 and not is_admitted, f"{where}: not a decode")
         self._check_context(where, request, context)
@@ -463,7 +467,8 @@ class SchedulerOracle:
             zip(*(np.array(getattr(result, n)).tolist() for n in RESULT_ARRAYS), strict=True)
         )
         seen = [(i, token, REASONS[reason], cached, row) for i, token, reason, cached, row in seen]
-        require(seen == expected, f"step {plan.step_id} committed {seen}, expected {expected}")
+        if seen != expected:
+            raise OracleError(f"step {plan.step_id} committed {seen}, expected {expected}")
         for request_id, _, reason, _, _ in expected:
             if reason:
                 self._end(self.live[request_id], reason)

@@ -126,7 +126,9 @@ def _serve(engine: Engine, args: argparse.Namespace, reporter: Reporter, started
 
 
 def _die_with_launcher() -> NoReturn:
-    sys.stdin.buffer.read()
+    # Not through sys.stdin: its lock, held by a daemon thread, aborts the interpreter at exit.
+    while os.read(0, 4096):
+        pass
     os._exit(1)
 
 

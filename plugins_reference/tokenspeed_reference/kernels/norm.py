@@ -6,8 +6,11 @@ import torch
 
 
 def rms_norm(x_TD: torch.Tensor, weight_D: torch.Tensor, *, eps: float) -> torch.Tensor:
-    """Compute norm.rms; torch keeps the statistics in float32."""
-    return torch.nn.functional.rms_norm(x_TD, (x_TD.shape[-1],), weight_D, eps)
+    """Compute norm.rms with float32 statistics."""
+    x = x_TD.float()
+    # In place on the (T, 1) statistic: fewer and smaller operations than torch's own composite.
+    scale = x.square().sum(-1, keepdim=True).mul_(1 / x.shape[-1]).add_(eps).rsqrt_()
+    return (x * scale).to(x_TD.dtype).mul_(weight_D)
 
 
 def add_rms_norm(

@@ -22,7 +22,9 @@ struct Asked {
 class RandomRun {
  public:
   RandomRun(uint64_t seed, int32_t depth)
-      : random_(seed), config_(MakeConfig(depth)), scheduler_(config_),
+      : random_(seed),
+        config_(MakeConfig(depth)),
+        scheduler_(config_),
         device_(static_cast<int32_t>(config_.groups.size()), config_.block_tokens) {}
 
   void Run(int num_operations) {

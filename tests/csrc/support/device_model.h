@@ -118,12 +118,12 @@ class DeviceModel {
     return cells;
   }
   uint64_t& Cell(int32_t slot, size_t group, int32_t position) {
-    return Block(group, tables_[slot][group].at(position / block_tokens_))[position %
-                                                                           block_tokens_];
+    return Block(group,
+                 tables_[slot][group].at(position / block_tokens_))[position % block_tokens_];
   }
 
   int32_t block_tokens_;
-  std::vector<std::map<int32_t, Cells>> memory_;             // [group][block]
+  std::vector<std::map<int32_t, Cells>> memory_;                 // [group][block]
   std::map<int32_t, std::vector<std::vector<int32_t>>> tables_;  // [slot][group][index]
   std::map<int32_t, int32_t> last_sampled_;
 };

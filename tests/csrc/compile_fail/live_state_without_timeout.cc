@@ -1,0 +1,13 @@
+// Expect: live state without Abort or Timeout
+#include "toy.h"
+
+namespace tokenspeed::fsm {
+
+using Table =
+    Cells<Cell<Waiting, Start, To<Running>>, Cell<Waiting, Abort, To<Done>>,
+          Cell<Waiting, Timeout, To<Done>>, Cell<Running, Start, Refuse>,
+          Cell<Running, Abort, To<Done>, Release<Handle>>, Cell<Running, Timeout, Refuse>,
+          Cell<Done, Start, Refuse>, Cell<Done, Abort, Ignore>, Cell<Done, Timeout, Ignore>>;
+static_assert(Toy<Table>::Prove());
+
+}  // namespace tokenspeed::fsm

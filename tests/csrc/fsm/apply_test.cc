@@ -1,0 +1,93 @@
+#include "fsm/apply.h"
+
+#include <gtest/gtest.h>
+
+#include "fsm/describe.h"
+
+namespace tokenspeed::fsm {
+namespace {
+
+class ApplyTest : public testing::Test {
+ protected:
+  Admit MakeAdmit() {
+    Admit admit{*slots_.Acquire(), {}};
+    admit.blocks.Append(*pool_.Acquire());
+    admit.blocks.Append(*pool_.Acquire());
+    return admit;
+  }
+
+  BlockPool pool_{{1}, 9};
+  SlotPool slots_{4};
+};
+
+TEST_F(ApplyTest, AdmitBringsTheHandles) {
+  State state;
+  EXPECT_EQ(Apply(state, MakeAdmit()), Result::kMoved);
+  EXPECT_EQ(std::get<Prefilling>(state).blocks.size(), 2u);
+  EXPECT_EQ(std::get<Prefilling>(state).slot.value(), 0);
+}
+
+TEST_F(ApplyTest, KeepPassesHandlesOn) {
+  State state;
+  Apply(state, MakeAdmit());
+  EXPECT_EQ(Apply(state, LastChunk{}), Result::kMoved);
+  EXPECT_EQ(std::get<Decoding>(state).blocks.size(), 2u);
+  EXPECT_EQ(pool_.num_refs(), 2);
+}
+
+TEST_F(ApplyTest, ReleaseGivesHandlesBack) {
+  State state;
+  Apply(state, MakeAdmit());
+  EXPECT_EQ(Apply(state, Retract{}), Result::kMoved);
+  EXPECT_TRUE(std::holds_alternative<Retracted>(state));
+  EXPECT_EQ(pool_.num_refs(), 0);
+  EXPECT_EQ(slots_.num_free(), 4);
+}
+
+TEST_F(ApplyTest, LendKeepsHandlesWhileRowsAreUncommitted) {
+  State state;
+  Apply(state, MakeAdmit());
+  EXPECT_EQ(Apply(state, Abort{.has_uncommitted_rows = true}), Result::kMoved);
+  EXPECT_EQ(std::get<Draining>(state).blocks.size(), 2u);
+  EXPECT_EQ(slots_.num_free(), 3);
+  EXPECT_EQ(Apply(state, Drained{}), Result::kMoved);
+  EXPECT_TRUE(std::holds_alternative<Finished>(state));
+  EXPECT_EQ(pool_.num_refs(), 0);
+}
+
+TEST_F(ApplyTest, LendGivesHandlesBackWhenNothingIsUncommitted) {
+  State state;
+  Apply(state, MakeAdmit());
+  Apply(state, LastChunk{});
+  EXPECT_EQ(Apply(state, Finish{}), Result::kMoved);
+  EXPECT_TRUE(std::holds_alternative<Finished>(state));
+  EXPECT_EQ(pool_.num_refs(), 0);
+}
+
+TEST_F(ApplyTest, ARefusedEventLeavesTheRequestUntouched) {
+  State state;
+  Apply(state, MakeAdmit());
+  EXPECT_EQ(Apply(state, Drained{}), Result::kRefused);
+  EXPECT_EQ(Apply(state, MakeAdmit()), Result::kRefused);
+  EXPECT_EQ(std::get<Prefilling>(state).blocks.size(), 2u);
+  EXPECT_EQ(pool_.num_refs(), 2) << "the refused event gave its own handles back";
+}
+
+TEST_F(ApplyTest, AnEndedRequestIgnoresFurtherEnds) {
+  State state = Finished{};
+  EXPECT_EQ(Apply(state, Abort{}), Result::kIgnored);
+  EXPECT_EQ(Apply(state, Timeout{}), Result::kIgnored);
+  EXPECT_EQ(Apply(state, Retract{}), Result::kRefused);
+}
+
+TEST(DescribeTest, NamesEveryCellOnce) {
+  const auto cells = DescribeTransitions();
+  EXPECT_EQ(cells.size(), std::variant_size_v<State> * std::variant_size_v<Event>);
+  EXPECT_EQ(cells[4].state, "Submitted");
+  EXPECT_EQ(cells[4].event, "Abort");
+  EXPECT_EQ(cells[4].cell, "To<Finished>");
+  EXPECT_EQ(cells[10].cell, "To<Draining, Finished> slot:Lend blocks:Lend");
+}
+
+}  // namespace
+}  // namespace tokenspeed::fsm
