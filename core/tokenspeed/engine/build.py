@@ -312,6 +312,7 @@ def _report(
             if slot.startswith("attention") or slot == "sampler" or slot in kernels
         ),
         plan_digest=plan.digest,
+        binding_plan=plan.to_json(),
     )
 
 

@@ -68,8 +68,10 @@ class Reporter:
 
     def send(self, report: EngineReport) -> None:
         """Write one line; a launcher that is gone is noticed elsewhere."""
+        line = msgspec.json.encode(report) + b"\n"
         try:
-            os.write(self._descriptor, msgspec.json.encode(report) + b"\n")
+            while line:
+                line = line[os.write(self._descriptor, line) :]
         except BrokenPipeError:
             LOGGER.debug("nobody reads the reports")
 
