@@ -312,10 +312,7 @@ def _report(
             if slot.startswith("attention") or slot == "sampler" or slot in kernels
         ),
         plan_digest=plan.digest,
-<<<<<<< HEAD
         plan={**plan.to_json(), "plugins": [asdict(status) for status in registry.plugins]},
-=======
->>>>>>> engine
     )
 
 

@@ -136,11 +136,7 @@ class Choices:
     def _decide(
         self,
         slot: str,
-<<<<<<< HEAD
-        offers: Sequence[RegisteredOffer[Any]],
-=======
         offers: Sequence[RegisteredOffer[Offer]],
->>>>>>> engine
         traits: Mapping[str, object],
         *,
         pin: str = "auto",
@@ -168,19 +164,10 @@ class Choices:
             ) from error
 
 
-<<<<<<< HEAD
-def _kind(offer: RegisteredOffer[Any]) -> str:
-    assert isinstance(offer.offer, Offer)
-    return str(offer.offer.facts.get("kind", offer.offer.name))
-
-
-def _format(offer: RegisteredOffer[Any]) -> WeightFormat:
-=======
 def _kind(offer: RegisteredOffer[Offer]) -> str:
     return str(offer.offer.facts.get("kind", offer.offer.name))
 
 
 def _format(offer: RegisteredOffer[Offer]) -> WeightFormat:
->>>>>>> engine
     loaded: WeightFormat = offer.offer.load()
     return loaded

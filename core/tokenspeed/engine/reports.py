@@ -31,11 +31,7 @@ class StartReport(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
 
     Args:
         kernels: (operator or slot, chosen implementation).
-<<<<<<< HEAD
         plan: the binding plan with every decision record, and the state of every plugin.
-=======
-        plan: every choice with its decision record, and every plugin, as JSON data.
->>>>>>> engine
         start_s: seconds from the process's first line to ready.
     """
 
