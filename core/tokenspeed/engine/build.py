@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import platform
-from dataclasses import dataclass
+import re
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,6 +88,17 @@ def model_path(config: EngineConfig) -> Path:
             "tokenspeed.checkpoint.default_model`, or name a model"
         )
     return path
+
+
+def model_name(path: Path) -> str:
+    """Return the name under which a model is served: its folder's or file's, without file types.
+
+    `SmolLM2-135M-Instruct.Q4_1.gguf` is SmolLM2-135M-Instruct: how weights are stored is no part
+    of what clients ask for.
+    """
+    if not path.is_file():
+        return path.resolve().name
+    return re.sub(r"[.-](I?Q\d\w*|BF16|F16|F32)$", "", path.stem, flags=re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +278,7 @@ def _model_info(config: EngineConfig, path: Path, parts: _Parts) -> ModelInfo:
 
     longest_tokens = min(parts.sizes.max_context_tokens, max_sequence_tokens(parts.layout))
     return ModelInfo(
-        name=config.served_model_name or (path.stem if path.is_file() else path.resolve().name),
+        name=config.served_model_name or model_name(path),
         path=str(path),
         architecture=str(parts.model_config["architectures"][0]),
         vocab_size=parts.sizes.vocab_size,
@@ -312,6 +324,7 @@ def _report(
             if slot.startswith("attention") or slot == "sampler" or slot in kernels
         ),
         plan_digest=plan.digest,
+        plan={**plan.to_json(), "plugins": [asdict(status) for status in registry.plugins]},
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tokenspeed.contracts.registration import Offer
 from tokenspeed.errors import CapabilityError, CheckpointError, PluginError
 from tokenspeed.kernels import Decision, select
 from tokenspeed.models.registry import architecture_of, architectures, resolve_architecture
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.binding import RegisteredOffer
     from tokenspeed.contracts.device import DeviceRuntime
     from tokenspeed.contracts.model import CacheGroup, CausalLM
+    from tokenspeed.contracts.registration import Offer
     from tokenspeed.contracts.sampler import Sampler
     from tokenspeed.contracts.weights import WeightFormat, WeightSource
     from tokenspeed.engine.sizes import EngineSizes
@@ -136,7 +136,7 @@ class Choices:
     def _decide(
         self,
         slot: str,
-        offers: Sequence[RegisteredOffer],
+        offers: Sequence[RegisteredOffer[Offer]],
         traits: Mapping[str, object],
         *,
         pin: str = "auto",
@@ -164,11 +164,10 @@ class Choices:
             ) from error
 
 
-def _kind(offer: RegisteredOffer) -> str:
-    assert isinstance(offer.offer, Offer)
+def _kind(offer: RegisteredOffer[Offer]) -> str:
     return str(offer.offer.facts.get("kind", offer.offer.name))
 
 
-def _format(offer: RegisteredOffer) -> WeightFormat:
+def _format(offer: RegisteredOffer[Offer]) -> WeightFormat:
     loaded: WeightFormat = offer.offer.load()
     return loaded

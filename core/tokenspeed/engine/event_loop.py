@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 IDLE_WAIT_MS = 10_000
 """Longest sleep without a deadline; a message wakes the engine at once."""
 
+STALLED_WAIT_MS = 1
+"""Sleep when there are requests and none can run: no burning of a core on what only time solves."""
+
 MAX_FAILED_STEPS = 2
 """Failed steps in a row after which the engine gives itself up."""
 
@@ -74,8 +77,9 @@ class EventLoop:
 
     def run(self) -> None:
         """Turn until an exception (a signal handler's SystemExit) ends it."""
+        ran = False
         while True:
-            self.turn(self._wait_ms())
+            ran = self.turn(self._wait_ms(ran))
 
     def turn(self, wait_ms: int) -> bool:
         """Receive, then run and publish at most one step; False: there was nothing to run.
@@ -120,10 +124,12 @@ class EventLoop:
             overhead_us_p50=self._meter.overhead_us_p50,
         )
 
-    def _wait_ms(self) -> int:
-        """Return how long the next receive may block: not at all while there is work."""
-        if self._flying or self._engine.scheduler.has_work():
+    def _wait_ms(self, ran: bool) -> int:
+        """Return how long the next receive may block: not at all while steps run."""
+        if ran or self._flying:
             return 0
+        if self._engine.scheduler.has_work():
+            return STALLED_WAIT_MS
         deadline_us = self._engine.scheduler.next_deadline_us()
         if not deadline_us:
             return IDLE_WAIT_MS

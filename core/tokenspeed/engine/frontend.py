@@ -183,10 +183,8 @@ class Frontend:
             if message.epoch != self.epoch:
                 self._welcome(message)
         elif isinstance(message, Refused):
-            stream = self._streams.get(message.request_id)
-            if stream is not None and message.epoch == self.epoch:
-                del self._streams[message.request_id]
-                stream.fail(error_of(message))
+            if message.epoch == self.epoch:
+                self._refuse(message)
         elif isinstance(message, EngineStats):
             self.stats = message
         else:
@@ -201,6 +199,21 @@ class Frontend:
             if stream.is_done:
                 del self._streams[delta.request_id]
 
+    def _refuse(self, message: Refused) -> None:
+        stream = self._streams.get(message.request_id)
+        if stream is None:
+            return
+        if stream.is_resumed and message.retry_after_s is not None:
+            # It had its place before the crash: a queue that is full for now must not end it.
+            self._loop.call_later(message.retry_after_s, self._retry, message)
+            return
+        del self._streams[message.request_id]
+        stream.fail(error_of(message))
+
+    def _retry(self, message: Refused) -> None:
+        if message.epoch == self.epoch:  # else the next engine's Welcome has sent it again
+            self._resubmit((message.request_id,))
+
     def _welcome(self, welcome: Welcome) -> None:
         if welcome.wire_version != WIRE_VERSION:
             self._give_up(
@@ -213,27 +226,31 @@ class Frontend:
         self.epoch = welcome.epoch
         self.model = welcome.model
         self._welcomed.set()
-        self._resubmit(dict(zip(welcome.suspects, welcome.suspect_positions, strict=True)))
+        suspects = dict(zip(welcome.suspects, welcome.suspect_positions, strict=True))
+        self._resubmit([name for name in self._streams if name not in suspects])
+        self._resubmit([name for name in suspects if self._may_try_again(name, suspects[name])])
 
-    def _resubmit(self, suspects: dict[str, int]) -> None:
-        """Send every live request to the new engine: the innocent first."""
-        for request_id in tuple(self._streams):
-            if request_id not in suspects:
-                self._send(self._streams[request_id].message(self.epoch))
-        for request_id, position in suspects.items():
+    def _resubmit(self, request_ids: Sequence[str]) -> None:
+        """Send live requests again, from the tokens delivered."""
+        for request_id in request_ids:
             stream = self._streams.get(request_id)
-            if stream is None:
-                continue
-            if stream.suspect(position):
-                del self._streams[request_id]
-                stream.fail(
-                    EngineError(
-                        f"request {request_id} was running in two crashes of the engine and is "
-                        "not tried again; change the request, or see the engine's log"
-                    )
-                )
-            else:
+            if stream is not None:
+                stream.is_resumed = True
                 self._send(stream.message(self.epoch))
+
+    def _may_try_again(self, request_id: str, position: int) -> bool:
+        """Note a suspicion; the second one ends the request."""
+        stream = self._streams.get(request_id)
+        if stream is None or not stream.suspect(position):
+            return stream is not None
+        del self._streams[request_id]
+        stream.fail(
+            EngineError(
+                f"request {request_id} was running in two crashes of the engine and is not tried "
+                "again; change the request, or see the engine's log"
+            )
+        )
+        return False
 
     def _give_up(self, message: Unhealthy) -> None:
         self.unhealthy_reason = message.reason

@@ -68,8 +68,10 @@ class Reporter:
 
     def send(self, report: EngineReport) -> None:
         """Write one line; a launcher that is gone is noticed elsewhere."""
+        line = msgspec.json.encode(report) + b"\n"
         try:
-            os.write(self._descriptor, msgspec.json.encode(report) + b"\n")
+            while line:
+                line = line[os.write(self._descriptor, line) :]
         except BrokenPipeError:
             LOGGER.debug("nobody reads the reports")
 
@@ -146,5 +148,15 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _run_and_exit() -> NoReturn:
+    """Exit without tearing the interpreter down: it takes long, and frozen objects look leaked."""
+    try:
+        code = main()
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else 1
+    sys.stderr.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    _run_and_exit()

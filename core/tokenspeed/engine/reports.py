@@ -6,10 +6,13 @@ The engine process writes these as JSON lines to its supervisor; `LLM` gets the 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
 GIB = 1 << 30
+MAX_KERNEL_CELLS = 10
+"""Two a line: the whole start-up block stays within 12 lines."""
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):
@@ -28,6 +31,7 @@ class StartReport(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
 
     Args:
         kernels: (operator or slot, chosen implementation).
+        plan: the binding plan with every decision record, and the state of every plugin.
         start_s: seconds from the process's first line to ready.
     """
 
@@ -49,28 +53,40 @@ class StartReport(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     depth: int
     kernels: tuple[tuple[str, str], ...]
     plan_digest: str
+    plan: dict[str, Any]
     start_s: float = 0.0
 
     def lines(self) -> tuple[str, ...]:
         """Return the start-up block, without the line that says where it listens."""
         weights = f"{self.weights_bytes / GIB:.1f} GiB"
-        kv_size = f"{self.kv_bytes / GIB:.1f} GiB"
         blocks = f"{self.kv_blocks:,} blocks x {self.block_tokens} tokens"
         return (
             f"tokenspeed {self.version}   python {self.python}   pid {self.pid}",
             _row("device", self.device, f"plugins  {', '.join(self.plugins)}"),
             _row("model", self.architecture, f"dtype    {self.dtype}", f"weights  {weights}"),
             _row("mesh", "tp=1 dp=1 ep=1", "graphs   off", f"format   {self.weight_format}"),
-            _row("kv", blocks, f"size     {kv_size}"),
+            _row("kv", blocks, f"size     {self.kv_bytes / GIB:.1f} GiB"),
             _row(
                 "limits",
                 f"context {self.max_context_tokens:,} tokens",
                 f"running  {self.max_running}",
                 f"step     {self.max_step_tokens:,} tokens",
             ),
-            *(_row("kernels" if index == 0 else "", f"{slot} -> {chosen}")
-              for index, (slot, chosen) in enumerate(self.kernels)),
-        )  # fmt: skip
+            *self._kernel_lines(),
+        )
+
+    def _kernel_lines(self) -> tuple[str, ...]:
+        """Return the chosen kernels, two a line; what is beyond the block's size is counted."""
+        cells = [f"{slot} -> {chosen}" for slot, chosen in self.kernels]
+        if len(cells) > MAX_KERNEL_CELLS:
+            rest = len(cells) - MAX_KERNEL_CELLS + 1
+            cells[MAX_KERNEL_CELLS - 1 :] = [f"and {rest} more"]
+        pairs = [cells[index : index + 2] for index in range(0, len(cells), 2)]
+        return tuple(
+            f"{'' if index else 'kernels':<11}"
+            + "   ".join(f"{cell:<44}" for cell in pair).rstrip()
+            for index, pair in enumerate(pairs)
+        )
 
 
 class StartFailure(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
@@ -85,4 +101,4 @@ EngineReport = Progress | StartReport | StartFailure
 
 
 def _row(name: str, *cells: str) -> str:
-    return f"{name:<11}" + "".join(f"{cell:<28}" for cell in cells).rstrip()
+    return f"{name:<11}" + "  ".join(f"{cell:<26}" for cell in cells).rstrip()

@@ -31,6 +31,7 @@ class Stream:
     def __init__(self, submit: Submit, *, on_close: Callable[[str], None]) -> None:
         self.request_id = submit.request_id
         self.is_done = False
+        self.is_resumed = False
         self._submit = submit
         self._on_close = on_close
         self._arrived = time.monotonic()

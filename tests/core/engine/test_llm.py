@@ -152,7 +152,9 @@ def test_requests_that_can_never_fit_are_refused_with_numbers(llm: LLM) -> None:
 
 def test_a_nan_row_fails_alone(tmp_path: Path) -> None:
     with make_llm(tmp_path, nan_on_token=200) as llm:
-        bad, good = llm.generate([[200, 200], [8, 9]], SamplingParams(temperature=0.0, max_tokens=4))
+        bad, good = llm.generate(
+            [[200, 200], [8, 9]], SamplingParams(temperature=0.0, max_tokens=4)
+        )
         assert llm.stats().blocks_used == 0
     assert bad.finish_reason == "error"
     assert bad.error is not None

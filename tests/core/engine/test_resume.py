@@ -27,7 +27,7 @@ async def undisturbed(frontend: Frontend) -> list[list[int]]:
 def test_streams_go_on_token_identically_after_kill_9_at_several_points(tmp_path: Path) -> None:
     model = write_scripted_model(tmp_path / "model", step_ms=4, logit_gap=4.0)
 
-    with RunningEngine(model) as engine:
+    with RunningEngine(model, depth=1) as engine:
         expected = engine.run(undisturbed)
 
         async def disturbed(frontend: Frontend) -> list[list[int]]:

@@ -1,0 +1,101 @@
+"""Building an engine: what is missing or wrong is named, what was chosen is in the plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.engines import TEST_SETTINGS
+from tests.support.scripted import write_scripted_model
+
+from tokenspeed.config.schema import EngineConfig
+from tokenspeed.engine.build import build_engine, model_name
+from tokenspeed.engine.reports import Progress
+from tokenspeed.errors import (
+    CapabilityError,
+    CapacityError,
+    CheckpointError,
+    ConfigError,
+    PluginError,
+)
+
+
+def config_for(model: Path, **settings: Any) -> EngineConfig:
+    """Settings of a small engine."""
+    return EngineConfig(model=str(model), **{**TEST_SETTINGS, **settings})
+
+
+def test_the_plan_names_every_choice_and_progress_every_stage(tmp_path: Path) -> None:
+    seen: list[Progress] = []
+    engine = build_engine(config_for(write_scripted_model(tmp_path / "m")), progress=seen.append)
+    assert set(engine.binding_plan.slots) == {
+        "device",
+        "weight_format",
+        "model",
+        "attention.full",
+        "sampler",
+    }
+    assert [progress.stage for progress in seen] == ["plugins", "model", "weights", "cache"]
+    assert engine.info.name == "m"
+    assert engine.info.max_prompt_tokens == 4095
+    assert engine.registry.hook_calls_after_freeze == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind", "text"),
+    [
+        ({"device": "quantum"}, CapabilityError, "device 'quantum' is not offered"),
+        ({"attention": "reference/pagd"}, CapabilityError, "reference/paged"),
+        ({"sampler": "sdk/dice"}, CapabilityError, "sdk/dice"),
+        ({"plugins": ("reference",)}, CheckpointError, "no known format"),
+        ({"plugins": ("sdkk",)}, PluginError, "sdk"),
+        ({"dtype": "bfloat16"}, ConfigError, "needs float32"),
+        ({"kv_gib": 1e-7}, CapacityError, "too small"),
+    ],
+)
+def test_a_wrong_setting_is_refused_by_name(
+    tmp_path: Path, settings: dict[str, Any], kind: type[Exception], text: str
+) -> None:
+    with pytest.raises(kind, match=text):
+        build_engine(config_for(write_scripted_model(tmp_path / "m"), **settings))
+
+
+def test_an_unknown_architecture_is_refused_with_those_there_are(tmp_path: Path) -> None:
+    model = write_scripted_model(tmp_path / "m", architectures=["LlamaForCausalLLM"])
+    with pytest.raises(ConfigError, match="did you mean LlamaForCausalLM"):
+        build_engine(config_for(model))
+
+
+def test_a_missing_model_says_what_to_give(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="does not exist; give a Hugging Face folder"):
+        build_engine(config_for(tmp_path / "nowhere"))
+
+
+def test_the_default_model_that_was_not_fetched_says_how_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKENSPEED_CACHE_DIR", str(tmp_path))
+    with pytest.raises(CheckpointError, match=r"python -m tokenspeed\.checkpoint\.default_model"):
+        build_engine(EngineConfig())
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("SmolLM2-135M-Instruct.Q4_1.gguf", "SmolLM2-135M-Instruct"),
+        ("llama-3-8b-Q4_K_M.gguf", "llama-3-8b"),
+        ("model.f16.gguf", "model"),
+        ("qwen2.5-7b.gguf", "qwen2.5-7b"),
+    ],
+)
+def test_a_file_is_served_under_its_name_without_storage_type(
+    tmp_path: Path, file: str, name: str
+) -> None:
+    (tmp_path / file).touch()
+    assert model_name(tmp_path / file) == name
+
+
+def test_a_folder_is_served_under_its_own_name(tmp_path: Path) -> None:
+    (tmp_path / "Qwen3-8B.v1").mkdir()
+    assert model_name(tmp_path / "Qwen3-8B.v1") == "Qwen3-8B.v1"

@@ -1,0 +1,47 @@
+"""The start-up block: at most 12 lines with the one that says where it listens."""
+
+from __future__ import annotations
+
+from tokenspeed.engine.reports import StartReport
+
+
+def make_report(num_kernels: int) -> StartReport:
+    """A report with so many kernels."""
+    return StartReport(
+        version="0.1.0",
+        python="3.12.1",
+        pid=4121,
+        device="cpu (A Processor With A Very Long Name)",
+        plugins=("core 0.1.0", "reference 0.1.0"),
+        architecture="Qwen3ForCausalLM",
+        dtype="float32",
+        weights_bytes=1 << 30,
+        weight_format="safetensors",
+        block_tokens=128,
+        kv_blocks=1024,
+        kv_bytes=14 << 30,
+        max_context_tokens=32768,
+        max_running=64,
+        max_step_tokens=512,
+        depth=0,
+        kernels=tuple((f"op.{index}", f"op_{index}_plain_any") for index in range(num_kernels)),
+        plan_digest="0" * 16,
+    )
+
+
+def test_the_block_fits_twelve_lines_whatever_was_bound() -> None:
+    for num_kernels in (0, 1, 9, 10, 11, 40):
+        lines = make_report(num_kernels).lines()
+        assert len(lines) <= 11
+        assert all(len(line) <= 110 for line in lines)
+
+
+def test_kernels_beyond_the_block_are_counted() -> None:
+    text = "\n".join(make_report(12).lines())
+    assert "op.8 -> op_8_plain_any" in text
+    assert "and 3 more" in text
+    assert "op.9" not in text
+
+
+def test_a_long_device_name_does_not_touch_its_neighbour() -> None:
+    assert "Long Name)  plugins" in make_report(1).lines()[1]

@@ -1,0 +1,75 @@
+"""Sizes left to "auto": from the model, the device and the memory that is free."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.support.cache_groups import make_groups
+
+from tokenspeed.config.schema import EngineConfig
+from tokenspeed.engine.sizes import EngineSizes, arena_bytes, max_sequence_tokens, resolve_sizes
+from tokenspeed.errors import ConfigError
+from tokenspeed.kv import solve_layout
+
+MODEL = {"max_position_embeddings": 2048, "vocab_size": 100, "num_attention_heads": 4}
+
+
+def sizes_of(
+    *, device_kind: str = "cpu", model: dict[str, Any] = MODEL, **config: Any
+) -> EngineSizes:
+    """Resolved sizes."""
+    return resolve_sizes(EngineConfig(**config), model, device_kind=device_kind)
+
+
+def test_a_cpu_gets_float32_and_small_steps_and_others_the_checkpoints_dtype() -> None:
+    model = MODEL | {"torch_dtype": "bfloat16"}
+    cpu, other = sizes_of(model=model), sizes_of(model=model, device_kind="other")
+    assert (cpu.dtype, cpu.max_step_tokens) == ("float32", 512)
+    assert (other.dtype, other.max_step_tokens) == ("bfloat16", 8192)
+
+
+def test_a_step_has_room_for_one_token_of_every_running_request() -> None:
+    assert sizes_of(max_step_tokens=8, max_running=32).max_step_tokens == 32
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        ({"max_context_tokens": 4096}, "2048"),
+        ({"depth": 2}, "0 and 1"),
+        ({"max_running": 0}, "max_running is 0"),
+    ],
+)
+def test_settings_out_of_range_are_refused_with_value_and_limit(
+    config: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(ConfigError, match=text):
+        sizes_of(**config)
+
+
+def test_a_config_without_a_needed_number_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match="vocab_size is None"):
+        sizes_of(model={**MODEL, "vocab_size": None})
+
+
+def test_the_cache_takes_four_contexts_or_two_fifths_of_free_memory() -> None:
+    groups = make_groups((2, 1, 16))
+    sizes = sizes_of()
+    token_bytes = 4 * 2 * sum(len(g.layers) * g.num_kv_heads * g.head_dim for g in groups)
+    ample = arena_bytes(EngineConfig(), groups, sizes, free_bytes=1 << 40)
+    assert ample == token_bytes * (4 * 2048 + 2 * 128)
+    assert arena_bytes(EngineConfig(), groups, sizes, free_bytes=1000) == 400
+    assert arena_bytes(EngineConfig(kv_gib=0.5), groups, sizes, free_bytes=0) == 1 << 29
+
+
+def test_the_longest_sequence_fills_the_arena_in_every_group() -> None:
+    groups = make_groups((2, 1, 16), (1, 2, 48))
+    layout = solve_layout(groups, block_tokens=16, dtype_bytes=4, arena_bytes=1 << 19)
+    blocks = max_sequence_tokens(layout) // 16
+    usable = layout.num_physical_blocks - 1
+
+    def physical(count: int) -> int:
+        return sum(-(-count // group.packing) for group in layout.groups)
+
+    assert physical(blocks) <= usable < physical(blocks + 1)
