@@ -17,17 +17,29 @@ ANY_FLOAT: dict[str, tuple[object, ...]] = {
     "dtype": FLOATS,
     "head_dim": ("*",),
     "block_tokens": ("*",),
-    "deterministic": (True,),
 }
+DETERMINISTIC: dict[str, tuple[object, ...]] = {**ANY_FLOAT, "deterministic": (True,)}
 PACKINGS = ("q4_0", "q4_1", "q8_0", "q4_k", "q6_k")
-_PLAIN = (
+_BATCHED_PRODUCTS = ("linear_plain_any", "packed_linear_expand_any")
+"""Kernels whose rounding depends on the number of rows."""
+_KERNELS = (
     ("norm.rms", "rms_norm_plain_any", "kernels.norm:rms_norm"),
     ("norm.add_rms", "add_rms_norm_plain_any", "kernels.norm:add_rms_norm"),
     ("activation.silu_mul", "silu_mul_plain_any", "kernels.activation:silu_mul"),
     ("rotary.apply", "rotary_plain_any", "kernels.rotary:apply_rotary"),
     ("linear.dense", "linear_plain_any", "kernels.linear:linear"),
+    ("linear.dense", "linear_rowwise_any", "kernels.linear:linear_rowwise"),
+    ("linear.packed", "packed_linear_int4_cpu", "kernels.packed:packed_linear_int4"),
+    ("linear.packed", "packed_linear_expand_any", "kernels.packed:packed_linear_expand"),
     ("embedding.lookup", "embedding_plain_any", "kernels.linear:embedding"),
+    ("embedding.packed", "packed_embedding_plain_any", "kernels.packed:packed_embedding"),
 )
+_ANY_PACKING = {**ANY_FLOAT, "packing": PACKINGS}
+_REQUIRES: dict[str, dict[str, tuple[object, ...]]] = {
+    "packed_linear_int4_cpu": {**_ANY_PACKING, "device": ("cpu",)},
+    "packed_linear_expand_any": _ANY_PACKING,
+    "packed_embedding_plain_any": _ANY_PACKING,
+}
 
 
 def device_offers() -> tuple[Offer, ...]:
@@ -37,43 +49,27 @@ def device_offers() -> tuple[Offer, ...]:
 
 def kernel_offers() -> tuple[KernelOffer, ...]:
     """Offer a kernel for every operator."""
-    plain = tuple(
-        KernelOffer(operator, name, _loader(target), requires=ANY_FLOAT)
-        for operator, name, target in _PLAIN
-    )
-    any_packing = {**ANY_FLOAT, "packing": PACKINGS}
-    return (
-        *plain,
+    return tuple(
         KernelOffer(
-            "linear.packed",
-            "packed_linear_int4_cpu",
-            _loader("kernels.packed:packed_linear_int4"),
-            band=Band.PORTABLE,
-            requires={**any_packing, "device": ("cpu",)},
-        ),
-        KernelOffer(
-            "linear.packed",
-            "packed_linear_expand_any",
-            _loader("kernels.packed:packed_linear_expand"),
-            requires=any_packing,
-        ),
-        KernelOffer(
-            "embedding.packed",
-            "packed_embedding_plain_any",
-            _loader("kernels.packed:packed_embedding"),
-            requires=any_packing,
-        ),
+            operator,
+            name,
+            _loader(target),
+            band=Band.PORTABLE if name == "packed_linear_int4_cpu" else Band.REFERENCE,
+            requires=_REQUIRES.get(name, ANY_FLOAT),
+            deterministic=name not in _BATCHED_PRODUCTS,
+        )
+        for operator, name, target in _KERNELS
     )
 
 
 def attention_offers() -> tuple[Offer, ...]:
     """Offer the paged backend, which takes any head dimension and block size."""
-    return (Offer("attention", "paged", _attention, requires=ANY_FLOAT),)
+    return (Offer("attention", "paged", _attention, requires=DETERMINISTIC),)
 
 
 def sampler_offers() -> tuple[Offer, ...]:
     """Offer the seeded sampler."""
-    return (Offer("sampler", "philox", _sampler, requires=ANY_FLOAT),)
+    return (Offer("sampler", "philox", _sampler, requires=DETERMINISTIC),)
 
 
 def _attention(**traits: Any) -> Any:

@@ -61,6 +61,15 @@ def test_a_wrong_kernel_is_caught() -> None:
     assert worst_error(wrong, OPERATORS["norm.rms"], torch.float32, seed=7) > 1
 
 
+def test_rowwise_product_is_bitwise_the_same_in_every_batch() -> None:
+    multiply = next(offer for offer in PLAIN if offer.name == "linear_rowwise_any").load()
+    random = torch.Generator().manual_seed(1)
+    x, weight = torch.randn(37, 96, generator=random), torch.randn(80, 96, generator=random)
+    together = multiply(x, weight)
+    for rows in (slice(0, 1), slice(3, 9), slice(9, 37)):
+        assert torch.equal(multiply(x[rows], weight), together[rows])
+
+
 def test_embedding_reads_no_row_outside_the_table() -> None:
     lookup = next(offer for offer in PLAIN if offer.operator == "embedding.lookup").load()
     table = torch.arange(6.0).reshape(3, 2)

@@ -28,6 +28,7 @@ class Scenario:
     settings: dict[str, Any]
     packing: tuple[int, ...]
     is_ample: bool
+    max_live: int
 
     def new_scheduler(self) -> Any:
         """Build a fresh scheduler of this scenario."""
@@ -66,7 +67,7 @@ def choose_scenario(chance: random.Random) -> Scenario:
         "hash_seed": chance.choice([0, 7]),
         "share_tokens": chance.choice([1, 1, 4, 16]),
     }
-    return Scenario(settings, packing, is_ample)
+    return Scenario(settings, packing, is_ample, max_live=chance.choice([3, 8, 24]))
 
 
 @dataclass(slots=True)
@@ -118,13 +119,14 @@ class Driver:
     def _operate(self) -> None:
         self._now_us += self._chance.randrange(3)
         draw = self._chance.random()
-        if draw < 0.15 and len(self.oracle.live) < 24:
-            self._submit()
-        elif draw < 0.16:
+        if draw < 0.2:
+            if len(self.oracle.live) < self.scenario.max_live:
+                self._submit()
+        elif draw < 0.21:
             self._end("abort")
-        elif draw < 0.165:
+        elif draw < 0.215:
             self._end("stop")
-        elif draw < 0.6:
+        elif draw < 0.62:
             self._plan()
         else:
             self._commit()
@@ -312,6 +314,10 @@ class Driver:
 
     def _random_prompt(self, context: int) -> list[int]:
         chance = self._chance
+        flying = [request for request in self.oracle.live.values() if request.num_uncommitted]
+        if flying and chance.random() < 0.4:
+            # What is being computed right now is the most dangerous prefix to share.
+            return (flying[-1].tokens + self._random_tokens(3))[: context - 1]
         text = chance.choice(self._texts)
         longest = chance.choice([24, len(text) // 2, len(text), len(text)])
         shared = text[: chance.randrange(0, longest + 1)]

@@ -37,7 +37,9 @@ class WeightSource(Protocol):
     """An opened checkpoint."""
 
     total_bytes: int
-    """Bytes to be read, for progress."""
+    """Bytes to be read, as stored, for progress."""
+    bytes_read: int
+    """Bytes of the tensors that `tensors` has yielded and the caller has taken."""
 
     def config(self) -> Mapping[str, Any]:
         """Return config.json, or its equivalent made from the checkpoint's own metadata."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tokenspeed.tokenizer import Detokenizer, StopMatcher
+from tokenspeed.tokenizer.answer_text import AnswerText
 
 if TYPE_CHECKING:
     from tokenspeed.contracts.sampler import TokenLogprobs
@@ -46,10 +46,13 @@ class Completion:
         self.request_id = submit.request_id
         self.finish_reason: str | None = None
         self._prompt_token_ids = prompt_token_ids
-        self._detokenizer = Detokenizer(tokenizer)
-        self._matcher = StopMatcher(params.stop, include_stop_text=params.include_stop_text)
-        self._min_tokens = params.min_tokens
-        self._hidden_ids = () if params.include_stop_text else submit.stop_token_ids
+        self._answer = AnswerText(
+            tokenizer,
+            stop=params.stop,
+            include_stop_text=params.include_stop_text,
+            min_tokens=params.min_tokens,
+            stop_token_ids=submit.stop_token_ids,
+        )
         self._text: list[str] = []
         self._token_ids: list[int] = []
         self._logprobs: list[TokenLogprobs] = []
@@ -62,18 +65,10 @@ class Completion:
         self._cached_tokens = max(self._cached_tokens, delta.cached_tokens)
         self._prompt_logprobs = delta.prompt_logprobs or self._prompt_logprobs
         self._error = delta.error
-        new = ""
-        for index, token in enumerate(delta.tokens):
-            self._token_ids.append(token)
-            if delta.logprobs is not None:
-                self._logprobs.append(delta.logprobs[index])
-            is_last = delta.finish_reason == "stop" and index == len(delta.tokens) - 1
-            new += self._match("" if is_last and token in self._hidden_ids else self._spell(token))
-            if self.finish_reason is not None:
-                break
-        if delta.finish_reason is not None and self.finish_reason is None:
-            new += self._match(self._detokenizer.flush()) + self._matcher.flush()
-            self.finish_reason = self.finish_reason or delta.finish_reason
+        new, used = self._answer.push(delta.tokens, finish_reason=delta.finish_reason)
+        self._token_ids += delta.tokens[:used]
+        self._logprobs += (delta.logprobs or ())[:used]
+        self.finish_reason = "stop" if self._answer.is_stopped else delta.finish_reason
         self._text.append(new)
         return new
 
@@ -91,14 +86,3 @@ class Completion:
             prompt_logprobs=self._prompt_logprobs,
             error=self._error,
         )
-
-    def _spell(self, token: int) -> str:
-        return self._detokenizer.push((token,))
-
-    def _match(self, text: str) -> str:
-        if len(self._token_ids) < self._min_tokens:
-            return text
-        emitted, stop = self._matcher.push(text)
-        if stop is not None:
-            self.finish_reason = "stop"
-        return emitted

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import tokenspeed
@@ -91,5 +91,5 @@ def start_report(
             if slot.startswith("attention") or slot == "sampler" or slot in kernels
         ),
         plan_digest=plan.digest,
-        binding_plan=plan.to_json(),
+        plan={**plan.to_json(), "plugins": [asdict(status) for status in registry.plugins]},
     )

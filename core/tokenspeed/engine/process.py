@@ -148,5 +148,15 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _run_and_exit() -> NoReturn:
+    """Exit without tearing the interpreter down: it takes long, and frozen objects look leaked."""
+    try:
+        code = main()
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else 1
+    sys.stderr.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    _run_and_exit()

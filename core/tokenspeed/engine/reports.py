@@ -31,7 +31,7 @@ class StartReport(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
 
     Args:
         kernels: (operator or slot, chosen implementation).
-        binding_plan: every choice with its decision record, as JSON data.
+        plan: the binding plan with every decision record, and the state of every plugin.
         start_s: seconds from the process's first line to ready.
     """
 
@@ -53,7 +53,7 @@ class StartReport(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     depth: int
     kernels: tuple[tuple[str, str], ...]
     plan_digest: str
-    binding_plan: dict[str, Any] = {}
+    plan: dict[str, Any]
     start_s: float = 0.0
 
     def lines(self) -> tuple[str, ...]:

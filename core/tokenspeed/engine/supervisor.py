@@ -153,7 +153,7 @@ class EngineSupervisor:
             self._follow(process, reports.fileno())
             process.wait()
         LOGGER.log(
-            20 if self._stopping.is_set() else 40,
+            20 if self._stopping.is_set() or self.report is None else 40,
             "engine %d (pid %d) ended with %d", self.epoch, process.pid, process.returncode,
         )  # fmt: skip
 
@@ -194,7 +194,8 @@ class EngineSupervisor:
             self._settled.set()
         else:
             self._failure = report
-            LOGGER.error("engine %d could not start: %s", self.epoch, report.message)
+            if self.report is not None:  # a first start's failure is raised by `start`
+                LOGGER.error("engine %d could not start: %s", self.epoch, report.message)
 
     def _kill_if_hung(self, process: subprocess.Popen[bytes]) -> None:
         age_s = step_age_s(self._record)

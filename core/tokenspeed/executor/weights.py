@@ -28,7 +28,7 @@ def load_weights(
     Args:
         keep_packed: low-bit tensors stay as stored, if the source has such.
         progress: called with (bytes done, bytes in all) after each tensor; ends at (all, all).
-            Low-bit tensors that are expanded count their expanded bytes, capped at the total.
+            Bytes are counted as stored, before low-bit tensors are expanded.
     Raises:
         CheckpointError: damaged files; unknown, missing or wrongly shaped tensors.
     """
@@ -36,20 +36,13 @@ def load_weights(
     if progress is None:
         model.load_weights(tensors)
         return
-    model.load_weights(_reported(tensors, source.total_bytes, progress))
+    model.load_weights(_reported(source, tensors, progress))
     progress(source.total_bytes, source.total_bytes)
 
 
 def _reported(
-    tensors: Iterator[tuple[str, LinearWeight]], total_bytes: int, progress: Progress
+    source: WeightSource, tensors: Iterator[tuple[str, LinearWeight]], progress: Progress
 ) -> Iterator[tuple[str, LinearWeight]]:
-    done_bytes = 0
-    for name, weight in tensors:
-        yield name, weight
-        done_bytes += _num_bytes(weight)
-        progress(min(done_bytes, total_bytes), total_bytes)
-
-
-def _num_bytes(weight: LinearWeight) -> int:
-    parts = weight.packed.values() if weight.plain is None else (weight.plain,)
-    return sum(part.numel() * part.element_size() for part in parts)
+    for pair in tensors:
+        progress(source.bytes_read, source.total_bytes)
+        yield pair

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from tokenspeed.contracts.binding import Decision, OfferSource, RegisteredOffer
@@ -88,6 +89,7 @@ class Binder:
             pin=self._pins.get(operator.name, AUTO),
             fallback=self._fallback,
             objective=self._objective,
+            log_level=logging.DEBUG,  # one line a slot is for users, one a kernel for authors
         )
         winner = decision.winner
         if winner.pin not in self._loaded:

@@ -6,6 +6,7 @@ Order: pin, filter, band, score for the objective, specificity, then (plugin id,
 from __future__ import annotations
 
 import difflib
+import logging
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ def select(
     pin: str = AUTO,
     fallback: str = "warn",
     objective: str = "latency",
+    log_level: int = logging.INFO,
 ) -> Decision:
     """Choose the best candidate that can do what `traits` ask.
 
@@ -41,6 +43,7 @@ def select(
         pin: PLUGIN/NAME of the offer to use, or "auto".
         fallback: error, warn or allow, when a faster offer for this device had to be refused.
         objective: latency, throughput, or determinism (then only deterministic offers pass).
+        log_level: of the line that says who won and why.
     Raises:
         CapabilityError: no candidate passes, the pinned one does not, or fallback is "error" and
             it is one; lists every candidate with its failed clauses.
@@ -59,7 +62,7 @@ def select(
     mark_winner(record, winner)
     if pin == AUTO:
         _check_fallback(record, winner, judged, fallback)
-    LOGGER.info("%s", one_line(record))
+    LOGGER.log(log_level, "%s", one_line(record))
     return Decision(winner.candidate, record)
 
 

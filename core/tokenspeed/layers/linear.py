@@ -92,7 +92,10 @@ class Linear:
         runs = groupby(range(num_parts), key=lambda part: self._weights[part].packing)
         products = [self._bind_run(list(run)) for _, run in runs]
         self._multiply = products[0] if len(products) == 1 else _side_by_side(products)
-        self._weights, self._biases = {}, None  # fused copies replace them: free the parts
+        # Fused copies replace the parts; the acceptors share these dicts, so empty them in place.
+        self._weights.clear()
+        if biases is not None:
+            biases.clear()
 
     def _bind_run(self, run: list[int]) -> Multiply:
         weight = _stack([self._weights[part] for part in run])

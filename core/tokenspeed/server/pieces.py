@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tokenspeed.errors import EngineError
-from tokenspeed.tokenizer.detokenizer import Detokenizer
-from tokenspeed.tokenizer.stop import StopMatcher
+from tokenspeed.tokenizer.answer_text import AnswerText
 
 if TYPE_CHECKING:
     from tokenspeed.contracts.sampler import TokenLogprobs
@@ -52,7 +51,7 @@ class Piece:
 
 
 class TextAssembler:
-    """Builds the text of one choice; told of each Delta in order.
+    """Builds the Pieces of one choice; told of each Delta in order.
 
     Args:
         params: `stop`, `min_tokens`, `include_stop_text` are applied here.
@@ -62,11 +61,13 @@ class TextAssembler:
     def __init__(
         self, tokenizer: Tokenizer, params: SamplingParams, stop_token_ids: frozenset[int]
     ) -> None:
-        self._detokenizer = Detokenizer(tokenizer)
-        self._matcher = StopMatcher(params.stop, include_stop_text=params.include_stop_text)
-        self._min_tokens = params.min_tokens
-        self._hidden_ids = frozenset() if params.include_stop_text else stop_token_ids
-        self._num_tokens = 0
+        self._text = AnswerText(
+            tokenizer,
+            stop=params.stop,
+            include_stop_text=params.include_stop_text,
+            min_tokens=params.min_tokens,
+            stop_token_ids=stop_token_ids,
+        )
 
     def push(self, delta: Delta) -> Piece:
         """Return what a Delta adds; its `finish_reason` is "stop" when a stop string matched.
@@ -76,31 +77,12 @@ class TextAssembler:
         """
         if delta.finish_reason in ("error", "abort", "timeout"):
             raise EngineError(delta.error or f"the engine ended the request: {delta.finish_reason}")
-        text, stopped, used = self._read(delta.tokens, reason=delta.finish_reason)
+        text, used = self._text.push(delta.tokens, finish_reason=delta.finish_reason)
         return Piece(
             text=text,
             num_tokens=used,
             logprobs=(delta.logprobs or ())[:used],
             prompt_logprobs=delta.prompt_logprobs or (),
             cached_tokens=delta.cached_tokens,
-            finish_reason="stop" if stopped else delta.finish_reason,
+            finish_reason="stop" if self._text.is_stopped else delta.finish_reason,
         )
-
-    def _read(self, tokens: tuple[int, ...], *, reason: str | None) -> tuple[str, bool, int]:
-        """Return the text, whether a stop string ended it, and the tokens used up to there."""
-        text = ""
-        for used, token in enumerate(tokens, start=1):
-            self._num_tokens += 1
-            is_hidden = reason == "stop" and used == len(tokens) and token in self._hidden_ids
-            new = "" if is_hidden else self._detokenizer.push((token,))
-            if self._num_tokens < self._min_tokens:
-                text += new
-                continue
-            emitted, stopped = self._matcher.push(new)
-            text += emitted
-            if stopped is not None:
-                return text, True, used
-        if reason is None:
-            return text, False, len(tokens)
-        emitted, stopped = self._matcher.push(self._detokenizer.flush())
-        return text + emitted + self._matcher.flush(), stopped is not None, len(tokens)

@@ -69,7 +69,7 @@ class ApiWorkers:
             LOGGER.error("API process %d ended with %d; restarted", ended.pid, ended.returncode)
             self._check_restarts()
             self._processes.remove(ended)
-            mark_process_dead(ended.pid, str(self._metrics_folder))
+            mark_process_dead(ended.pid, str(self._metrics_folder))  # type: ignore[no-untyped-call]
             process = self._spawn()
             self._processes.append(process)
             self._hand_over(process, report)

@@ -100,9 +100,11 @@ def _pack(
     q_OI: torch.Tensor, scale_OG: torch.Tensor, zero_OG: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Bring a plane into torch's layout; rows that pad it are zero."""
-    missing = -q_OI.shape[0] % ROW_MULTIPLE
-    q_OI = pad(q_OI.to(torch.int32), (0, 0, 0, missing))
+    q_OI = q_OI.to(torch.int32)
     scale_zero_OG2 = torch.stack((scale_OG, zero_OG), dim=-1).to(torch.bfloat16)
-    scale_zero_OG2 = pad(scale_zero_OG2, (0, 0, 0, 0, 0, missing))
+    missing = -q_OI.shape[0] % ROW_MULTIPLE
+    if missing:
+        q_OI = pad(q_OI, (0, 0, 0, missing))
+        scale_zero_OG2 = pad(scale_zero_OG2, (0, 0, 0, 0, 0, missing))
     packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(q_OI, 1)
     return packed, scale_zero_OG2.transpose(0, 1).contiguous()

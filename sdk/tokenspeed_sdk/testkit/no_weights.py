@@ -48,6 +48,7 @@ class NoWeightsSource:
     """A WeightSource with a config and no tensors."""
 
     total_bytes = 0
+    bytes_read = 0
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._config = config

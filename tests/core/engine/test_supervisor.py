@@ -48,7 +48,7 @@ def test_stop_ends_the_process_and_the_report_describes_the_start(tmp_path: Path
         assert report is not None
         assert report.pid == pid
         assert report.architecture == "ScriptedForCausalLM"
-        records = report.binding_plan["slots"]
+        records = report.plan["slots"]
         assert records["weight_format"]["offer"] == "none"
         assert records["attention.full"]["record"]["candidates"]
     assert not is_running(pid)

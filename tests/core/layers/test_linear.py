@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from itertools import permutations
 
 import pytest
@@ -44,6 +45,16 @@ def test_biases_are_fused_too() -> None:
     x = torch.randn(5, 6)
     expected = [x @ tensors[f"{name}.weight"].T + tensors[f"{name}.bias"] for name in NAMES]
     torch.testing.assert_close(linear(x), torch.cat(expected, dim=-1))
+
+
+def test_parts_are_freed_as_soon_as_they_are_fused() -> None:
+    linear, _ = make_linear(bias=False)
+    slots = dict(linear.weight_slots(*NAMES))  # held, as a model holds them while it loads
+    parts = [plain(torch.zeros(slot.shape)) for slot in slots.values()]
+    alive = [weakref.ref(part.plain) for part in parts if part.plain is not None]
+    for slot in slots.values():
+        slot.accept(parts.pop(0))
+    assert [part() for part in alive] == [None, None, None]
 
 
 def test_a_single_plain_weight_is_used_without_a_copy() -> None:

@@ -1,4 +1,4 @@
-"""The real SmolLM2 file decodes greedily as transformers does: recorded by default, live if slow."""
+"""The real SmolLM2 file decodes greedily as transformers does: recorded, or live under `slow`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-
 from tests.support.engine_parts import Job, Parts, build_parts
 from tests.support.make_smollm2_expected import NUM_TOKENS, decode_greedily, load_reference
+
 from tokenspeed.checkpoint.default_model import default_model_path
 
 RECORD = json.loads((Path(__file__).parent / "smollm2_tokens.json").read_text())

@@ -1,0 +1,83 @@
+"""Loading reports every tensor's bytes, never more than the total, and ends at the total."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from tests.support.model_contexts import plain
+
+from tokenspeed.contracts.weights import LinearWeight
+from tokenspeed.executor import load_weights
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+
+class ListedSource:
+    """A weight source over tensors in memory; remembers how it was asked."""
+
+    def __init__(self, weights: list[LinearWeight], total_bytes: int) -> None:
+        self.total_bytes = total_bytes
+        self.asked: tuple[torch.dtype, bool] | None = None
+        self._weights = weights
+
+    def config(self) -> Mapping[str, Any]:
+        """Return nothing: no model is built from it."""
+        return {}
+
+    def tensors(
+        self, dtype: torch.dtype, *, keep_packed: bool
+    ) -> Iterator[tuple[str, LinearWeight]]:
+        """Yield the tensors by number."""
+        self.asked = (dtype, keep_packed)
+        for index, weight in enumerate(self._weights):
+            yield str(index), weight
+
+    def close(self) -> None:
+        """Hold nothing."""
+
+
+class KeepingModel:
+    """Takes tensors and keeps their names."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def load_weights(self, weights: Iterator[tuple[str, LinearWeight]]) -> None:
+        """Keep the names."""
+        self.names = [name for name, _ in weights]
+
+
+def load(source: ListedSource) -> tuple[list[tuple[int, int]], list[str]]:
+    calls: list[tuple[int, int]] = []
+    model: Any = KeepingModel()
+    load_weights(
+        model,
+        source,
+        dtype=torch.float32,
+        keep_packed=True,
+        progress=lambda done, total: calls.append((done, total)),
+    )
+    return calls, model.names
+
+
+def test_progress_counts_plain_and_packed_bytes() -> None:
+    packed = LinearWeight((4, 32), None, "q8_0", {"data": torch.zeros(4, 34, dtype=torch.uint8)})
+    source = ListedSource([plain(torch.zeros(10)), packed], total_bytes=176)
+    calls, names = load(source)
+    assert names == ["0", "1"]
+    assert calls == [(40, 176), (176, 176), (176, 176)]
+    assert source.asked == (torch.float32, True)
+
+
+def test_expanded_tensors_never_exceed_the_total() -> None:
+    calls, _ = load(ListedSource([plain(torch.zeros(100))] * 2, total_bytes=500))
+    assert calls == [(400, 500), (500, 500), (500, 500)]
+
+
+def test_without_a_callback_tensors_are_loaded_all_the_same() -> None:
+    model: Any = KeepingModel()
+    source = ListedSource([plain(torch.zeros(1))], total_bytes=4)
+    load_weights(model, source, dtype=torch.float32, keep_packed=False)
+    assert model.names == ["0"]
