@@ -1,4 +1,4 @@
-"""Loading reports every tensor's bytes, never more than the total, and ends at the total."""
+"""Loading reports stored bytes tensor by tensor and ends at the total."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class ListedSource:
-    """A weight source over tensors in memory, each stored in 50 bytes."""
+    """A weight source over tensors in memory; remembers how it was asked."""
 
-    def __init__(self, weights: list[LinearWeight]) -> None:
-        self.total_bytes = 50 * len(weights)
+    def __init__(self, weights: list[LinearWeight], total_bytes: int) -> None:
+        self.total_bytes = total_bytes
         self.bytes_read = 0
         self.asked: tuple[torch.dtype, bool] | None = None
         self._weights = weights
@@ -33,8 +33,8 @@ class ListedSource:
         """Yield the tensors by number."""
         self.asked = (dtype, keep_packed)
         for index, weight in enumerate(self._weights):
+            self.bytes_read = self.total_bytes * (index + 1) // len(self._weights)
             yield str(index), weight
-            self.bytes_read += 50
 
     def close(self) -> None:
         """Hold nothing."""
@@ -64,17 +64,17 @@ def load(source: ListedSource) -> tuple[list[tuple[int, int]], list[str]]:
     return calls, model.names
 
 
-def test_progress_counts_stored_bytes_whatever_they_expand_to() -> None:
+def test_progress_counts_what_the_source_read_and_ends_at_the_total() -> None:
     packed = LinearWeight((4, 32), None, "q8_0", {"data": torch.zeros(4, 34, dtype=torch.uint8)})
-    source = ListedSource([plain(torch.zeros(10)), packed])
+    source = ListedSource([plain(torch.zeros(10)), packed], total_bytes=176)
     calls, names = load(source)
     assert names == ["0", "1"]
-    assert calls == [(0, 100), (50, 100), (100, 100)]
+    assert calls == [(88, 176), (176, 176), (176, 176)]
     assert source.asked == (torch.float32, True)
 
 
 def test_without_a_callback_tensors_are_loaded_all_the_same() -> None:
     model: Any = KeepingModel()
-    source = ListedSource([plain(torch.zeros(1))])
+    source = ListedSource([plain(torch.zeros(1))], total_bytes=4)
     load_weights(model, source, dtype=torch.float32, keep_packed=False)
     assert model.names == ["0"]
