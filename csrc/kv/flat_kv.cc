@@ -31,6 +31,13 @@ PrefixMatch FlatKv::Match(NodeId root, Tokens tokens) {
   return match;
 }
 
+bool FlatKv::Continues(NodeId parent, Tokens tokens) const {
+  const size_t block_tokens = config_.block_tokens;
+  if (tokens.size() < block_tokens) return false;
+  const Tokens block = tokens.first(block_tokens);
+  return index_.Find(parent, index_.Key(parent, block), block).value != 0;
+}
+
 bool FlatKv::Grow(BlockTable& table, size_t num_sets) {
   if (table.size() >= num_sets) return true;
   if (!CanHold(static_cast<int64_t>(num_sets - table.size()))) return false;
@@ -72,10 +79,6 @@ FlatKv::Publication FlatKv::Publish(NodeId root, BlockTable& table, size_t index
 
 void FlatKv::PublishTail(NodeId root, const BlockTable& table, size_t index, Tokens tokens) {
   index_.InsertTail(table.set(index), ParentOf(root, table, index), tokens);
-}
-
-void FlatKv::EvictAll() {
-  while (pool_.coldest().value != 0) EvictColdest();
 }
 
 void FlatKv::EvictColdest() {

@@ -42,6 +42,9 @@ class FlatKv {
   // Returns the longest reusable prefix of `tokens`, held so that it cannot be evicted.
   PrefixMatch Match(NodeId root, Tokens tokens);
 
+  // Says whether a match that ended at `parent` could go on with the first block of `tokens`.
+  bool Continues(NodeId parent, Tokens tokens) const;
+
   // Appends fresh sets until the table has `num_sets`, or none. Evicts cached sets as needed.
   // Returns: false when they do not fit; the table is then unchanged.
   bool Grow(BlockTable& table, size_t num_sets);
@@ -61,9 +64,6 @@ class FlatKv {
 
   // Makes the partly filled block `index` matchable up to `tokens`.
   void PublishTail(NodeId root, const BlockTable& table, size_t index, Tokens tokens);
-
-  // Evicts everything that nobody holds.
-  void EvictAll();
 
   const BlockPool& pool() const { return pool_; }
   int64_t num_evictions() const { return num_evictions_; }

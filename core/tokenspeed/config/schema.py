@@ -24,7 +24,9 @@ class EngineConfig:
     model: str = setting(
         "", "Hugging Face folder or .gguf file; empty: SmolLM2-135M-Instruct", metavar="MODEL"
     )
-    served_model_name: str = setting("", "name in the API; empty: the folder's or file's name")
+    served_model_name: str = setting(
+        "", "name in the API; empty: the folder's or file's name without its storage type"
+    )
     plugins: tuple[str, ...] = setting(
         ("auto",),
         "plugin ids to load, comma separated: exactly these plus reference; auto: every "

@@ -11,6 +11,7 @@ from tests.support.scripted import write_scripted_model
 
 from tokenspeed.config.schema import EngineConfig
 from tokenspeed.engine.build import build_engine
+from tokenspeed.engine.facts import model_name
 from tokenspeed.engine.reports import Progress
 from tokenspeed.errors import (
     CapabilityError,
@@ -78,3 +79,24 @@ def test_the_default_model_that_was_not_fetched_says_how_to(
     monkeypatch.setenv("TOKENSPEED_CACHE_DIR", str(tmp_path))
     with pytest.raises(CheckpointError, match=r"python -m tokenspeed\.checkpoint\.default_model"):
         build_engine(EngineConfig())
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("SmolLM2-135M-Instruct.Q4_1.gguf", "SmolLM2-135M-Instruct"),
+        ("llama-3-8b-Q4_K_M.gguf", "llama-3-8b"),
+        ("model.f16.gguf", "model"),
+        ("qwen2.5-7b.gguf", "qwen2.5-7b"),
+    ],
+)
+def test_a_file_is_served_under_its_name_without_storage_type(
+    tmp_path: Path, file: str, name: str
+) -> None:
+    (tmp_path / file).touch()
+    assert model_name(tmp_path / file) == name
+
+
+def test_a_folder_is_served_under_its_own_name(tmp_path: Path) -> None:
+    (tmp_path / "Qwen3-8B.v1").mkdir()
+    assert model_name(tmp_path / "Qwen3-8B.v1") == "Qwen3-8B.v1"
