@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -38,13 +39,24 @@ class EngineParts:
     weights_bytes: int
 
 
+def model_name(path: Path) -> str:
+    """Return the name under which a model is served: its folder's or file's, without file types.
+
+    `SmolLM2-135M-Instruct.Q4_1.gguf` is SmolLM2-135M-Instruct: how weights are stored is no part
+    of what clients ask for.
+    """
+    if not path.is_file():
+        return path.resolve().name
+    return re.sub(r"[.-](I?Q\d\w*|BF16|F16|F32)$", "", path.stem, flags=re.IGNORECASE)
+
+
 def model_info(config: EngineConfig, path: Path, parts: EngineParts) -> ModelInfo:
     """Return what API processes must know; the ids that end an answer come from the tokenizer."""
     from tokenspeed.tokenizer import load_tokenizer
 
     longest_tokens = min(parts.sizes.max_context_tokens, max_sequence_tokens(parts.layout))
     return ModelInfo(
-        name=config.served_model_name or (path.stem if path.is_file() else path.resolve().name),
+        name=config.served_model_name or model_name(path),
         path=str(path),
         architecture=str(parts.model_config["architectures"][0]),
         vocab_size=parts.sizes.vocab_size,
