@@ -64,6 +64,7 @@ void BlockPool::Drop(SetId set) noexcept {
   Set& record = sets_[set.value];
   --num_refs_;
   if (--record.refs > 0) return;
+  ++num_releases_;
   for (int32_t group = 0; group < num_groups_; ++group) {
     physical_.Unpin(GroupId(group), block(set, GroupId(group)));
   }

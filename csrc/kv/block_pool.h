@@ -79,6 +79,8 @@ class BlockPool {
   int32_t num_groups() const { return num_groups_; }
   int32_t max_sets() const { return static_cast<int32_t>(sets_.size()) - 1; }
   int64_t num_refs() const { return num_refs_; }
+  // Counts sets that nobody held any more, ever: while it stands still, no room has come.
+  int64_t num_releases() const { return num_releases_; }
   const PhysicalPool& physical() const { return physical_; }
 
   void CheckInvariants() const;
@@ -105,6 +107,7 @@ class BlockPool {
   std::vector<int32_t> free_sets_;
   int32_t coldest_ = 0, hottest_ = 0;
   int64_t num_refs_ = 0;
+  int64_t num_releases_ = 0;
 };
 
 inline void BlockRef::Reset() noexcept {

@@ -31,6 +31,13 @@ PrefixMatch FlatKv::Match(NodeId root, Tokens tokens) {
   return match;
 }
 
+bool FlatKv::Continues(NodeId parent, Tokens tokens) const {
+  const size_t block_tokens = config_.block_tokens;
+  if (tokens.size() < block_tokens) return false;
+  const Tokens block = tokens.first(block_tokens);
+  return index_.Find(parent, index_.Key(parent, block), block).value != 0;
+}
+
 bool FlatKv::Grow(BlockTable& table, size_t num_sets) {
   if (table.size() >= num_sets) return true;
   if (!CanHold(static_cast<int64_t>(num_sets - table.size()))) return false;

@@ -42,6 +42,9 @@ class FlatKv {
   // Returns the longest reusable prefix of `tokens`, held so that it cannot be evicted.
   PrefixMatch Match(NodeId root, Tokens tokens);
 
+  // Says whether a match that ended at `parent` could go on with the first block of `tokens`.
+  bool Continues(NodeId parent, Tokens tokens) const;
+
   // Appends fresh sets until the table has `num_sets`, or none. Evicts cached sets as needed.
   // Returns: false when they do not fit; the table is then unchanged.
   bool Grow(BlockTable& table, size_t num_sets);

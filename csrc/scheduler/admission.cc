@@ -21,11 +21,12 @@ void Scheduler::AdmitFromQueue(int32_t& budget) {
 bool Scheduler::TryAdmit(RequestIndex index, int32_t& budget) {
   Request& request = requests_[index];
   const bool is_alone = running_.empty() && uncommitted_.empty();
-  if (request.runs_alone && !is_alone) return false;
+  if (!is_alone && (request.runs_alone || IsStillBlocked(request))) return false;
   PrefixMatch match = MatchFor(request);
   if (is_alone) {
     MakeFitAlone(request, match);
   } else if (!FitsBesideOthers(request, match)) {
+    Block(request, std::move(match));
     return false;
   }
   const size_t num_shared = match.blocks.size();
@@ -42,10 +43,34 @@ bool Scheduler::TryAdmit(RequestIndex index, int32_t& budget) {
   return true;
 }
 
+bool Scheduler::MayMatch(const Request& request) const {
+  return config_.prefix_cache && request.match_prefix && !request.runs_alone;
+}
+
 // At least the last token is always computed: its logits are needed.
+std::span<const int32_t> Scheduler::Matchable(const Request& request) const {
+  return std::span(request.tokens).first(request.tokens.size() - 1);
+}
+
 PrefixMatch Scheduler::MatchFor(const Request& request) {
-  if (!config_.prefix_cache || !request.match_prefix || request.runs_alone) return {};
-  return kv_.Match(request.root, std::span(request.tokens).first(request.tokens.size() - 1));
+  if (!MayMatch(request)) return {};
+  return kv_.Match(request.root, Matchable(request));
+}
+
+// Room comes from releases, or from others publishing the next block of the head's prompt.
+bool Scheduler::IsStillBlocked(const Request& request) const {
+  if (blocked_.arrival != request.arrival) return false;
+  if (blocked_.num_releases != kv_.pool().num_releases()) return false;
+  const size_t num_shared_tokens = blocked_.num_shared * config_.block_tokens;
+  return !MayMatch(request) ||
+         !kv_.Continues(blocked_.parent, Matchable(request).subspan(num_shared_tokens));
+}
+
+void Scheduler::Block(const Request& request, PrefixMatch match) {
+  const size_t num_shared = match.blocks.size();
+  const NodeId end = num_shared == 0 ? request.root : NodeId::Of(match.blocks.set(num_shared - 1));
+  match = PrefixMatch{};  // letting go counts as a release, so it comes first
+  blocked_ = {request.arrival, kv_.pool().num_releases(), end, num_shared};
 }
 
 // Not only the first chunk: a request that could not go on would be retracted soon.

@@ -12,6 +12,7 @@ CommitResult Scheduler::Commit(int64_t step_id, std::span<const int32_t> tokens,
   uncommitted_.pop_front();
   step.copy_sources.clear();  // before their parents may go
   CommitResult result;
+  result.Reserve(step.plan->num_rows());
   for (int32_t row = 0; row < step.plan->num_rows(); ++row) {
     CommitRow(*step.plan, row, tokens[row], !failed.empty() && failed[row], result);
   }

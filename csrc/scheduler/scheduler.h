@@ -108,7 +108,11 @@ class Scheduler {
   // admission.cc
   void AdmitFromQueue(int32_t& budget);
   bool TryAdmit(RequestIndex index, int32_t& budget);
+  bool MayMatch(const Request& request) const;
+  std::span<const int32_t> Matchable(const Request& request) const;
   PrefixMatch MatchFor(const Request& request);
+  bool IsStillBlocked(const Request& request) const;
+  void Block(const Request& request, PrefixMatch match);
   bool FitsBesideOthers(const Request& request, const PrefixMatch& match) const;
   void MakeFitAlone(Request& request, PrefixMatch& match);
   void EmitCopies(PrefixMatch& match, SetId target);
@@ -164,6 +168,14 @@ class Scheduler {
     int32_t index;
   };
   std::vector<Replacement> replacements_;  // table entries the executor has to be told about
+  // The head of the queue that did not fit, so that a long prompt is not matched in every step.
+  struct Blocked {
+    int64_t arrival = -1;
+    int64_t num_releases = 0;
+    NodeId parent;  // where its match ended; only a hint, the set may be evicted since
+    size_t num_shared = 0;
+  };
+  Blocked blocked_;
   CommitResult ended_;
   std::array<int32_t, std::variant_size_v<State>> num_in_state_{};
   int32_t num_retractions_pending_ = 0;

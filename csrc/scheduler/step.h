@@ -57,6 +57,14 @@ struct CommitResult {
   std::vector<int32_t> cached_tokens;
   std::vector<int32_t> rows;
 
+  void Reserve(size_t num_entries) {
+    request_ids.reserve(num_entries);
+    tokens.reserve(num_entries);
+    finish_reasons.reserve(num_entries);
+    cached_tokens.reserve(num_entries);
+    rows.reserve(num_entries);
+  }
+
   void Add(RequestId id, int32_t token, FinishReason reason, int32_t cached, int32_t row) {
     request_ids.push_back(id.value);
     tokens.push_back(token);
