@@ -1,0 +1,72 @@
+"""The front end's cost of a turn depends on what is new in it, not on the history."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from typing import TYPE_CHECKING
+
+from tests.support.scripted import write_scripted_model
+
+from tokenspeed.engine.frontend import make_submit
+from tokenspeed.engine.messages import ModelInfo
+from tokenspeed.server.body import _parse
+from tokenspeed.server.openai import ChatRequest
+from tokenspeed.server.prompts import PromptReader
+from tokenspeed.server.sampling import chat_params
+from tokenspeed.tokenizer.chat import ChatTemplate
+from tokenspeed.tokenizer.incremental import EncodeCache
+from tokenspeed.tokenizer.tokenizer import load_tokenizer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MAX_TURN_MS = 10.0
+HISTORY_CHARS, NEW_CHARS = 100_000, 500
+INFO = ModelInfo(
+    name="m",
+    path="",
+    architecture="",
+    vocab_size=259,
+    max_context_tokens=1 << 20,
+    max_prompt_tokens=(1 << 20) - 1,
+    eos_token_ids=(258,),
+)
+
+
+def test_a_second_turn_on_100k_tokens_costs_under_10_ms_of_cpu(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(write_scripted_model(tmp_path / "model"))
+    cache = EncodeCache(tokenizer)
+    reader = PromptReader(tokenizer, template=ChatTemplate.of(tokenizer), cache=cache, model=INFO)
+    chooser = random.Random(7)
+
+    def words(num_chars: int) -> str:
+        return "".join(chooser.choices("abcdefgh ", k=num_chars))
+
+    async def turn(messages: list[dict[str, str]]) -> tuple[float, int]:
+        """Return CPU milliseconds and prompt tokens of one request up to its Submit."""
+        raw = json.dumps({"model": "m", "messages": messages}).encode()
+        started_s = time.process_time()
+        request = _parse(raw, ChatRequest)
+        params = chat_params(request, INFO.vocab_size)
+        prompt = await reader.chat(request)
+        make_submit(INFO, prompt.token_ids, params, "id")
+        return (time.process_time() - started_s) * 1000, len(prompt.token_ids)
+
+    async def conversation() -> list[float]:
+        messages = [{"role": "user", "content": words(HISTORY_CHARS // 20)} for _ in range(20)]
+        await turn(messages)
+        costs = []
+        for _ in range(5):
+            messages.append({"role": "assistant", "content": words(NEW_CHARS)})
+            known = cache.encoded_chars
+            cost_ms, num_tokens = await turn(messages)
+            assert num_tokens > HISTORY_CHARS
+            assert cache.encoded_chars - known < NEW_CHARS + 100, "the history was encoded again"
+            costs.append(cost_ms)
+        return costs
+
+    costs = asyncio.run(conversation())
+    assert min(costs) < MAX_TURN_MS, f"CPU ms of five turns: {costs}"
