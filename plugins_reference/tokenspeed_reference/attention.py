@@ -26,13 +26,13 @@ class Tile:
     """One block of one decode row: where its keys lie and its weights are kept.
 
     Args:
-        weights_KGC: view into the group's weights; written whole, stale tokens masked later.
-        seen_KGS: the part of it that belongs to tokens of the row.
+        scores_KGC: view into the group's scores; written whole, stale tokens masked later.
+        weights_KGS: view into the group's weights: those of the row's tokens in this block.
     """
 
     block: int
-    weights_KGC: torch.Tensor
-    seen_KGS: torch.Tensor
+    scores_KGC: torch.Tensor
+    weights_KGS: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +40,16 @@ class DecodeGroup:
     """Decode rows with the same number of blocks.
 
     Args:
-        weights_RBKGC: float32 scores, then softmax weights; scratch that all layers reuse.
-        stale_R11C: tokens of the last block beyond the row's length; None: there are none.
+        scores_RKGBC: float32, laid out tile by tile; scratch that all layers reuse.
+        seen_R11BC: tokens within the row's length.
+        masked_RKGBC, weights_RKGS: float32, contiguous; scratch of the softmax, S = B * C.
         rows: (row of the step, its tiles in order).
     """
 
-    weights_RBKGC: torch.Tensor
-    stale_R11C: torch.Tensor | None
+    scores_RKGBC: torch.Tensor
+    seen_R11BC: torch.Tensor
+    masked_RKGBC: torch.Tensor
+    weights_RKGS: torch.Tensor
     rows: tuple[tuple[int, tuple[Tile, ...]], ...]
 
 
@@ -92,6 +95,7 @@ class PagedAttention:
         self._block_tokens = block_tokens
         self._dtype = dtype
         self._device = device
+        self._never = torch.tensor(-torch.inf, device=device)
 
     def plan(self, batch: AttentionBatch) -> Plan:
         """Turn block tables into tiles, masks and write positions."""
@@ -144,15 +148,21 @@ class PagedAttention:
             for row, tiles in group.rows:
                 query = queries[row]
                 for tile in tiles:
-                    torch.bmm(query, keys[tile.block].float(), out=tile.weights_KGC)
-            _softmax(group)
+                    torch.bmm(query, keys[tile.block].float(), out=tile.scores_KGC)
+            self._softmax(group)
             for row, tiles in group.rows:
-                result, seen = out[row], tiles[-1].seen_KGS
-                last = values[tiles[-1].block, :, : seen.shape[2]]
-                torch.bmm(seen, last.float(), out=result)
+                result, weights = out[row], tiles[-1].weights_KGS
+                last = values[tiles[-1].block][:, : weights.shape[2]]
+                torch.bmm(weights, last.float(), out=result)
                 for tile in tiles[:-1]:
-                    result.baddbmm_(tile.seen_KGS, values[tile.block].float())
+                    result.baddbmm_(tile.weights_KGS, values[tile.block].float())
         return out.to(q_RKGH.dtype)
+
+    def _softmax(self, group: DecodeGroup) -> None:
+        """Turn a group's scores into weights; stale cells, which may be NaN, weigh nothing."""
+        masked = group.masked_RKGBC
+        torch.where(group.seen_R11BC, group.scores_RKGBC, self._never, out=masked)
+        torch.softmax(masked.view(group.weights_RKGS.shape), -1, out=group.weights_RKGS)
 
     def _prefill(
         self,
@@ -210,28 +220,25 @@ class PagedAttention:
     ) -> DecodeGroup:
         _, kv_heads, queries_per_kv, _ = self._shape
         num_blocks = len(tables[rows[0]])
-        shape = (len(rows), num_blocks, kv_heads, queries_per_kv, self._block_tokens)
-        weights = torch.empty(shape, device=self._device)
-        last = [lengths[row] - (num_blocks - 1) * self._block_tokens for row in rows]
-        tiles = tuple(
-            (row, self._tiles(weights[index], tables[row], last[index]))
-            for index, row in enumerate(rows)
+        block_tokens, heads = self._block_tokens, (kv_heads, queries_per_kv)
+        scores = torch.empty((len(rows), num_blocks, *heads, block_tokens), device=self._device)
+        masked = torch.empty((len(rows), *heads, num_blocks, block_tokens), device=self._device)
+        weights = torch.empty_like(masked)
+        return DecodeGroup(
+            scores_RKGBC=scores.permute(0, 2, 3, 1, 4),
+            seen_R11BC=self._seen([lengths[row] for row in rows], num_blocks),
+            masked_RKGBC=masked,
+            weights_RKGS=weights.flatten(3),
+            rows=tuple(
+                (row, _tiles(scores[index], weights[index], tables[row], lengths[row]))
+                for index, row in enumerate(rows)
+            ),
         )
-        return DecodeGroup(weights, self._stale(last), tiles)
 
-    def _tiles(
-        self, weights_BKGC: torch.Tensor, table: tuple[int, ...], last_tokens: int
-    ) -> tuple[Tile, ...]:
-        views = weights_BKGC.unbind()
-        full = [Tile(block, view, view) for block, view in zip(table[:-1], views[:-1], strict=True)]
-        return (*full, Tile(table[-1], views[-1], views[-1][..., :last_tokens]))
-
-    def _stale(self, last_tokens: list[int]) -> torch.Tensor | None:
-        if min(last_tokens) == self._block_tokens:
-            return None
-        offsets = torch.arange(self._block_tokens, device=self._device)
-        lengths = torch.tensor(last_tokens, device=self._device)
-        return (offsets >= lengths[:, None])[:, None, None]
+    def _seen(self, lengths: list[int], num_blocks: int) -> torch.Tensor:
+        positions = torch.arange(num_blocks * self._block_tokens, device=self._device)
+        seen_RS = positions < torch.tensor(lengths, device=self._device)[:, None]
+        return seen_RS.view(len(lengths), 1, 1, num_blocks, self._block_tokens)
 
     def _chunk(
         self, batch: AttentionBatch, row: int, table: tuple[int, ...], num_keys: int
@@ -255,13 +262,13 @@ class PagedAttention:
         return mask
 
 
-def _softmax(group: DecodeGroup) -> None:
-    """Turn a group's scores into weights, in place, over blocks and tokens."""
-    scores = group.weights_RBKGC
-    if group.stale_R11C is not None:
-        scores[:, -1].masked_fill_(group.stale_R11C, -torch.inf)
-    scores.sub_(scores.amax((1, 4), keepdim=True)).exp_()
-    scores.div_(scores.sum((1, 4), keepdim=True))
+def _tiles(
+    scores_BKGC: torch.Tensor, weights_KGBC: torch.Tensor, table: tuple[int, ...], num_keys: int
+) -> tuple[Tile, ...]:
+    scores, weights = scores_BKGC.unbind(), weights_KGBC.unbind(2)
+    last_tokens = num_keys - (len(table) - 1) * scores_BKGC.shape[-1]
+    weights = (*weights[:-1], weights[-1][..., :last_tokens])
+    return tuple(map(Tile, table, scores, weights))
 
 
 def _gather(blocks: torch.Tensor, chunk: Chunk) -> torch.Tensor:
