@@ -26,12 +26,15 @@ class Tile:
     """One block of one decode row: where its keys lie and its weights are kept.
 
     Args:
-        scores_KGC: view into the group's scores; written whole, stale tokens masked later.
-        weights_KGS: view into the group's weights: those of the row's tokens in this block.
+        num_keys: tokens of the row in this block; cells beyond them are never read.
+        products_KGS: scratch, contiguous as the product wants it; free again after the copy.
+        scores_KGS, weights_KGS: views into the group's.
     """
 
     block: int
-    scores_KGC: torch.Tensor
+    num_keys: int
+    products_KGS: torch.Tensor
+    scores_KGS: torch.Tensor
     weights_KGS: torch.Tensor
 
 
@@ -40,15 +43,12 @@ class DecodeGroup:
     """Decode rows with the same number of blocks.
 
     Args:
-        scores_RKGBC: float32, laid out tile by tile; scratch that all layers reuse.
-        seen_R11BC: tokens within the row's length.
-        masked_RKGBC, weights_RKGS: float32, contiguous; scratch of the softmax, S = B * C.
+        scores_RKGS: float32, S = B * C; -inf beyond the row's length, which no layer writes.
+        weights_RKGS: their softmax; both are scratch that all layers reuse.
         rows: (row of the step, its tiles in order).
     """
 
-    scores_RKGBC: torch.Tensor
-    seen_R11BC: torch.Tensor
-    masked_RKGBC: torch.Tensor
+    scores_RKGS: torch.Tensor
     weights_RKGS: torch.Tensor
     rows: tuple[tuple[int, tuple[Tile, ...]], ...]
 
@@ -95,7 +95,6 @@ class PagedAttention:
         self._block_tokens = block_tokens
         self._dtype = dtype
         self._device = device
-        self._never = torch.tensor(-torch.inf, device=device)
 
     def plan(self, batch: AttentionBatch) -> Plan:
         """Turn block tables into tiles, masks and write positions."""
@@ -148,21 +147,17 @@ class PagedAttention:
             for row, tiles in group.rows:
                 query = queries[row]
                 for tile in tiles:
-                    torch.bmm(query, keys[tile.block].float(), out=tile.scores_KGC)
-            self._softmax(group)
+                    seen = keys[tile.block].narrow(2, 0, tile.num_keys)
+                    torch.bmm(query, seen.float(), out=tile.products_KGS)
+                    tile.scores_KGS.copy_(tile.products_KGS)
+            torch.softmax(group.scores_RKGS, -1, out=group.weights_RKGS)
             for row, tiles in group.rows:
-                result, weights = out[row], tiles[-1].weights_KGS
-                last = values[tiles[-1].block][:, : weights.shape[2]]
-                torch.bmm(weights, last.float(), out=result)
+                result, tile = out[row], tiles[-1]
+                seen = values[tile.block].narrow(1, 0, tile.num_keys)
+                torch.bmm(tile.weights_KGS, seen.float(), out=result)
                 for tile in tiles[:-1]:
                     result.baddbmm_(tile.weights_KGS, values[tile.block].float())
         return out.to(q_RKGH.dtype)
-
-    def _softmax(self, group: DecodeGroup) -> None:
-        """Turn a group's scores into weights; stale cells, which may be NaN, weigh nothing."""
-        masked = group.masked_RKGBC
-        torch.where(group.seen_R11BC, group.scores_RKGBC, self._never, out=masked)
-        torch.softmax(masked.view(group.weights_RKGS.shape), -1, out=group.weights_RKGS)
 
     def _prefill(
         self,
@@ -220,25 +215,45 @@ class PagedAttention:
     ) -> DecodeGroup:
         _, kv_heads, queries_per_kv, _ = self._shape
         num_blocks = len(tables[rows[0]])
-        block_tokens, heads = self._block_tokens, (kv_heads, queries_per_kv)
-        scores = torch.empty((len(rows), num_blocks, *heads, block_tokens), device=self._device)
-        masked = torch.empty((len(rows), *heads, num_blocks, block_tokens), device=self._device)
-        weights = torch.empty_like(masked)
+        shape = (len(rows), kv_heads, queries_per_kv, num_blocks * self._block_tokens)
+        scores = torch.full(shape, -torch.inf, device=self._device)
+        weights = torch.empty(shape, device=self._device)
+        products = torch.empty(scores[0].numel(), device=self._device)
         return DecodeGroup(
-            scores_RKGBC=scores.permute(0, 2, 3, 1, 4),
-            seen_R11BC=self._seen([lengths[row] for row in rows], num_blocks),
-            masked_RKGBC=masked,
-            weights_RKGS=weights.flatten(3),
-            rows=tuple(
-                (row, _tiles(scores[index], weights[index], tables[row], lengths[row]))
+            scores,
+            weights,
+            tuple(
+                (
+                    row,
+                    self._tiles(products, scores[index], weights[index], tables[row], lengths[row]),
+                )
                 for index, row in enumerate(rows)
             ),
         )
 
-    def _seen(self, lengths: list[int], num_blocks: int) -> torch.Tensor:
-        positions = torch.arange(num_blocks * self._block_tokens, device=self._device)
-        seen_RS = positions < torch.tensor(lengths, device=self._device)[:, None]
-        return seen_RS.view(len(lengths), 1, 1, num_blocks, self._block_tokens)
+    def _tiles(
+        self,
+        products: torch.Tensor,
+        scores_KGS: torch.Tensor,
+        weights_KGS: torch.Tensor,
+        table: tuple[int, ...],
+        length: int,
+    ) -> tuple[Tile, ...]:
+        last_tokens = length - (len(table) - 1) * self._block_tokens
+        sizes = [self._block_tokens] * (len(table) - 1) + [last_tokens]
+        heads = scores_KGS.shape[:2]
+        full = products[: heads.numel() * self._block_tokens].view(*heads, -1)
+        last = products[: heads.numel() * last_tokens].view(*heads, -1)
+        return tuple(
+            Tile(block, size, full if size == self._block_tokens else last, scores, weights)
+            for block, size, scores, weights in zip(
+                table,
+                sizes,
+                scores_KGS[..., :length].split(sizes, -1),
+                weights_KGS[..., :length].split(sizes, -1),
+                strict=True,
+            )
+        )
 
     def _chunk(
         self, batch: AttentionBatch, row: int, table: tuple[int, ...], num_keys: int

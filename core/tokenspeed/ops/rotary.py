@@ -24,9 +24,7 @@ def _cases(seed: int) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
 
 
 @operator("rotary.apply", cases=_cases)
-def apply_rotary(
-    x_TNH: torch.Tensor, cos_T1H: torch.Tensor, sin_T1H: torch.Tensor
-) -> torch.Tensor:
+def apply_rotary(x_TNH: torch.Tensor, cos_T1H: torch.Tensor, sin_T1H: torch.Tensor) -> torch.Tensor:
     """Rotate the pairs (x[i], x[i + H/2]) of each head by the angle of its token.
 
     Cosines and sines are looked up once a step, spread over whole heads, and serve every layer.

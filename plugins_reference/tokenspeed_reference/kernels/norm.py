@@ -14,7 +14,7 @@ def rms_norm(x_TD: torch.Tensor, weight_D: torch.Tensor, *, eps: float) -> torch
     length_T1 = vector_norm(x_TD, dim=-1, keepdim=True, dtype=torch.float32)
     floor = _constant(eps, x_TD.device)
     scale_T1 = torch.addcmul(floor, length_T1, length_T1, value=1 / x_TD.shape[-1]).rsqrt_()
-    return (x_TD * scale_T1).to(x_TD.dtype).mul_(weight_D)
+    return (x_TD * scale_T1).type_as(x_TD).mul_(weight_D)
 
 
 def add_rms_norm(
