@@ -1,10 +1,9 @@
-"""Paged attention in plain torch. Decode rows multiply block by block, where the cache lies; chunks
-of several tokens gather their blocks and make one attention call.
+"""Paged attention in plain torch. Decode rows read the cache where it lies (`attention_decode`);
+chunks of several tokens gather their blocks and make one attention call.
 
-Every row is computed on its own keys, cut to its exact length: no padding, so that neither
-another row nor a stale or NaN cell of a block can change its result.
-Legend: T query tokens, R rows, N query heads, K kv heads, G = N / K, H head dim, B blocks of a row,
-C tokens of a block, S keys.
+Every row is computed on its own keys, cut to its exact length, so that neither another row nor a
+stale or NaN cell of a block can change its result.
+Legend: T query tokens, N query heads, K kv heads, G = N / K, H head dim, S keys.
 """
 
 from __future__ import annotations
@@ -15,42 +14,11 @@ import numpy as np
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from tokenspeed_reference.attention_decode import DecodeGroup, decode, plan_groups
 from tokenspeed_sdk import AttentionBatch, KVView
 
 MASK_ELEMENTS = 1 << 21
 """Elements of one causal mask at most (8 MiB in float32): longer chunks go in query tiles."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """One block of one decode row: where its keys lie and its weights are kept.
-
-    Args:
-        num_keys: tokens of the row in this block; cells beyond them are never read.
-        products_KGS: scratch, contiguous as the product wants it; free again after the copy.
-        scores_KGS, weights_KGS: views into the group's.
-    """
-
-    block: int
-    num_keys: int
-    products_KGS: torch.Tensor
-    scores_KGS: torch.Tensor
-    weights_KGS: torch.Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class DecodeGroup:
-    """Decode rows with the same number of blocks.
-
-    Args:
-        scores_RKGS: float32, S = B * C; -inf beyond the row's length, which no layer writes.
-        weights_RKGS: their softmax; both are scratch that all layers reuse.
-        rows: (row of the step, its tiles in order).
-    """
-
-    scores_RKGS: torch.Tensor
-    weights_RKGS: torch.Tensor
-    rows: tuple[tuple[int, tuple[Tile, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +76,13 @@ class PagedAttention:
             blocks_T=self._write_blocks(batch),
             offsets_T=batch.positions_T % self._block_tokens,
             num_decode_rows=decodes,
-            groups=self._decode_groups(tables[:decodes], lengths[:decodes]),
+            groups=plan_groups(
+                tables[:decodes],
+                lengths[:decodes],
+                heads=(self._shape[1], self._shape[2]),
+                block_tokens=self._block_tokens,
+                device=self._device,
+            ),
             chunks=tuple(
                 self._chunk(batch, row, tables[row], lengths[row])
                 for row in range(decodes, len(lengths))
@@ -127,37 +101,14 @@ class PagedAttention:
         q_TKGH = q_TNH.view(self._shape)
         decodes = metadata.num_decode_rows
         if not metadata.chunks:
-            return self._decode(q_TKGH, kv, metadata.groups, scale).view(q_TNH.shape)
+            return decode(q_TKGH, kv, metadata.groups, scale=scale).view(q_TNH.shape)
         out_TNH = torch.empty_like(q_TNH)
         out_TKGH = out_TNH.view(self._shape)
         if decodes:
-            out_TKGH[:decodes] = self._decode(q_TKGH[:decodes], kv, metadata.groups, scale)
+            out_TKGH[:decodes] = decode(q_TKGH[:decodes], kv, metadata.groups, scale=scale)
         for chunk in metadata.chunks:
             self._prefill(out_TKGH[chunk.query], q_TKGH[chunk.query], kv, chunk, scale)
         return out_TNH
-
-    def _decode(
-        self, q_RKGH: torch.Tensor, kv: KVView, groups: tuple[DecodeGroup, ...], scale: float
-    ) -> torch.Tensor:
-        """Attend one token a row, in float32; the heads that share keys are one product."""
-        queries = q_RKGH.float() * scale
-        out = torch.empty_like(queries)
-        keys, values = kv.k.transpose(2, 3), kv.v
-        for group in groups:
-            for row, tiles in group.rows:
-                query = queries[row]
-                for tile in tiles:
-                    seen = keys[tile.block].narrow(2, 0, tile.num_keys)
-                    torch.bmm(query, seen.float(), out=tile.products_KGS)
-                    tile.scores_KGS.copy_(tile.products_KGS)
-            torch.softmax(group.scores_RKGS, -1, out=group.weights_RKGS)
-            for row, tiles in group.rows:
-                result, tile = out[row], tiles[-1]
-                seen = values[tile.block].narrow(1, 0, tile.num_keys)
-                torch.bmm(tile.weights_KGS, seen.float(), out=result)
-                for tile in tiles[:-1]:
-                    result.baddbmm_(tile.weights_KGS, values[tile.block].float())
-        return out.to(q_RKGH.dtype)
 
     def _prefill(
         self,
@@ -202,59 +153,6 @@ class PagedAttention:
         blocks = batch.block_tables[rows, positions // self._block_tokens]
         return torch.from_numpy(blocks.astype(np.int64)).to(self._device)
 
-    def _decode_groups(
-        self, tables: list[tuple[int, ...]], lengths: list[int]
-    ) -> tuple[DecodeGroup, ...]:
-        by_size: dict[int, list[int]] = {}
-        for row, table in enumerate(tables):
-            by_size.setdefault(len(table), []).append(row)
-        return tuple(self._group(rows, tables, lengths) for rows in by_size.values())
-
-    def _group(
-        self, rows: list[int], tables: list[tuple[int, ...]], lengths: list[int]
-    ) -> DecodeGroup:
-        _, kv_heads, queries_per_kv, _ = self._shape
-        num_blocks = len(tables[rows[0]])
-        shape = (len(rows), kv_heads, queries_per_kv, num_blocks * self._block_tokens)
-        scores = torch.full(shape, -torch.inf, device=self._device)
-        weights = torch.empty(shape, device=self._device)
-        products = torch.empty(scores[0].numel(), device=self._device)
-        return DecodeGroup(
-            scores,
-            weights,
-            tuple(
-                (
-                    row,
-                    self._tiles(products, scores[index], weights[index], tables[row], lengths[row]),
-                )
-                for index, row in enumerate(rows)
-            ),
-        )
-
-    def _tiles(
-        self,
-        products: torch.Tensor,
-        scores_KGS: torch.Tensor,
-        weights_KGS: torch.Tensor,
-        table: tuple[int, ...],
-        length: int,
-    ) -> tuple[Tile, ...]:
-        last_tokens = length - (len(table) - 1) * self._block_tokens
-        sizes = [self._block_tokens] * (len(table) - 1) + [last_tokens]
-        heads = scores_KGS.shape[:2]
-        full = products[: heads.numel() * self._block_tokens].view(*heads, -1)
-        last = products[: heads.numel() * last_tokens].view(*heads, -1)
-        return tuple(
-            Tile(block, size, full if size == self._block_tokens else last, scores, weights)
-            for block, size, scores, weights in zip(
-                table,
-                sizes,
-                scores_KGS[..., :length].split(sizes, -1),
-                weights_KGS[..., :length].split(sizes, -1),
-                strict=True,
-            )
-        )
-
     def _chunk(
         self, batch: AttentionBatch, row: int, table: tuple[int, ...], num_keys: int
     ) -> Chunk:
@@ -275,15 +173,6 @@ class PagedAttention:
         future = torch.full((tile, tile), -torch.inf, dtype=self._dtype, device=self._device)
         mask[:, num_keys - tile :] = future.triu(1)
         return mask
-
-
-def _tiles(
-    scores_BKGC: torch.Tensor, weights_KGBC: torch.Tensor, table: tuple[int, ...], num_keys: int
-) -> tuple[Tile, ...]:
-    scores, weights = scores_BKGC.unbind(), weights_KGBC.unbind(2)
-    last_tokens = num_keys - (len(table) - 1) * scores_BKGC.shape[-1]
-    weights = (*weights[:-1], weights[-1][..., :last_tokens])
-    return tuple(map(Tile, table, scores, weights))
 
 
 def _gather(blocks: torch.Tensor, chunk: Chunk) -> torch.Tensor:

@@ -68,6 +68,20 @@ def test_rowwise_product_is_bitwise_the_same_in_every_batch() -> None:
         assert torch.equal(multiply(x[rows], weight), together[rows])
 
 
+@pytest.mark.parametrize("features", [3, 64, 576])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_norm_of_a_row_is_bitwise_the_same_in_every_batch(
+    features: int, dtype: torch.dtype
+) -> None:
+    normalize = next(offer for offer in PLAIN if offer.operator == "norm.rms").load()
+    random = torch.Generator().manual_seed(2)
+    x = torch.randn(33, features, generator=random).to(dtype)
+    weight = torch.randn(features, generator=random).to(dtype)
+    together = normalize(x, weight, eps=1e-5)
+    for rows in (slice(0, 1), slice(7, 8), slice(8, 33)):
+        assert torch.equal(normalize(x[rows], weight, eps=1e-5), together[rows])
+
+
 def test_embedding_reads_no_row_outside_the_table() -> None:
     lookup = next(offer for offer in PLAIN if offer.operator == "embedding.lookup").load()
     table = torch.arange(6.0).reshape(3, 2)
