@@ -81,10 +81,6 @@ void FlatKv::PublishTail(NodeId root, const BlockTable& table, size_t index, Tok
   index_.InsertTail(table.set(index), ParentOf(root, table, index), tokens);
 }
 
-void FlatKv::EvictAll() {
-  while (pool_.coldest().value != 0) EvictColdest();
-}
-
 void FlatKv::EvictColdest() {
   const SetId coldest = pool_.coldest();
   TS_CHECK(coldest.value != 0, "room that was promised can be evicted");

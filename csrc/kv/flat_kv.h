@@ -65,9 +65,6 @@ class FlatKv {
   // Makes the partly filled block `index` matchable up to `tokens`.
   void PublishTail(NodeId root, const BlockTable& table, size_t index, Tokens tokens);
 
-  // Evicts everything that nobody holds.
-  void EvictAll();
-
   const BlockPool& pool() const { return pool_; }
   int64_t num_evictions() const { return num_evictions_; }
   void CheckInvariants() const;

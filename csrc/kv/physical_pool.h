@@ -1,6 +1,11 @@
 // Level one of FlatKV: physical blocks, and the logical blocks packed inside them. A physical block
 // belongs to one group while anything lives in it and returns to all groups when it is empty.
 // Knows nothing about prefixes, requests, sharing or bytes.
+//
+// A group takes a new physical block only when all that it has are full, so it never has more than
+// ceil(n / packing), n being the most logical blocks that were ever taken at once. As n of every
+// group fit together then, a sequence that fits the empty pool fits whenever all else can be
+// dropped, however scattered its blocks lie.
 // Thread: scheduler thread only.
 #pragma once
 

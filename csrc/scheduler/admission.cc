@@ -13,7 +13,6 @@ void Scheduler::AdmitFromQueue(int32_t& budget) {
   // Each running request gets at least one token of every step.
   const size_t limit = std::min(config_.max_running, config_.max_step_tokens);
   while (!queue_.empty() && budget > 0 && running_.size() < limit && slots_.num_free() > 0) {
-    if (!running_.empty() && requests_[running_.front()].runs_alone) return;
     if (!TryAdmit(RequestIndex(queue_.begin()->second), budget)) return;
   }
 }
@@ -21,7 +20,7 @@ void Scheduler::AdmitFromQueue(int32_t& budget) {
 bool Scheduler::TryAdmit(RequestIndex index, int32_t& budget) {
   Request& request = requests_[index];
   const bool is_alone = running_.empty() && uncommitted_.empty();
-  if (!is_alone && (request.runs_alone || IsStillBlocked(request))) return false;
+  if (!is_alone && IsStillBlocked(request)) return false;
   PrefixMatch match = MatchFor(request);
   if (is_alone) {
     MakeFitAlone(request, match);
@@ -44,7 +43,7 @@ bool Scheduler::TryAdmit(RequestIndex index, int32_t& budget) {
 }
 
 bool Scheduler::MayMatch(const Request& request) const {
-  return config_.prefix_cache && request.match_prefix && !request.runs_alone;
+  return config_.prefix_cache && request.match_prefix;
 }
 
 // At least the last token is always computed: its logits are needed.
@@ -79,21 +78,15 @@ bool Scheduler::FitsBesideOthers(const Request& request, const PrefixMatch& matc
   return kv_.CanHold(static_cast<int64_t>(num_blocks - match.blocks.size()));
 }
 
-// Nothing else holds blocks: the request fits (submit saw to it), unless what it matched lies so
-// scattered over physical blocks that another group lacks some. Then it starts from an empty pool.
-void Scheduler::MakeFitAlone(Request& request, PrefixMatch& match) {
+// Nothing else holds blocks, so the request fits (submit saw to it, and packing never gets in the
+// way: see PhysicalPool), unless the tail that it would copy takes the last block.
+void Scheduler::MakeFitAlone(const Request& request, PrefixMatch& match) const {
   const size_t num_blocks = BlocksFor(int64_t{request.prompt_tokens} + request.max_outputs);
-  const auto fits = [&] {
-    return kv_.CanHold(static_cast<int64_t>(num_blocks - match.blocks.size()));
-  };
-  if (!request.runs_alone && fits()) return;
+  const auto num_missing = static_cast<int64_t>(num_blocks - match.blocks.size());
+  if (kv_.CanHold(num_missing)) return;
   match.tail.Reset();
   match.tail_tokens = 0;
-  if (!request.runs_alone && fits()) return;
-  match.blocks.Truncate(0);
-  kv_.EvictAll();
-  request.runs_alone = true;
-  TS_CHECK(fits(), "an accepted request fits the empty pool");
+  TS_CHECK(kv_.CanHold(num_missing), "an accepted request fits when it is alone");
 }
 
 // Copy on write: the first part of another sequence's block goes into a fresh one.

@@ -67,7 +67,7 @@ bool Scheduler::ReserveBlocks(RequestIndex index, int32_t num_tokens) {
   const size_t num_blocks = BlocksFor(num_tokens);
   while (requests_[index].admission != 0) {
     if (kv_.Grow(*requests_[index].blocks(), num_blocks)) return true;
-    if (!RetractFor(index)) return false;
+    if (!RetractLast()) return false;
   }
   return false;
 }
@@ -75,14 +75,14 @@ bool Scheduler::ReserveBlocks(RequestIndex index, int32_t num_tokens) {
 // Takes blocks from the running request that ranks last; the first is never a victim while others
 // run. A victim with uncommitted rows gives its blocks at their commit.
 // Returns: true when a request was retracted now.
-bool Scheduler::RetractFor(RequestIndex needy) {
+bool Scheduler::RetractLast() {
   if (num_retractions_pending_ > 0) return false;
+  if (running_.size() == 1) {
+    TS_CHECK(!uncommitted_.empty(), "an accepted request has room when it is alone");
+    return false;  // an ended request still drains
+  }
   const auto rank = [this](RequestIndex index) { return requests_[index].Rank(); };
   const RequestIndex victim = *std::ranges::max_element(running_, {}, rank);
-  if (running_.size() == 1) {
-    if (!uncommitted_.empty()) return false;
-    requests_[needy].runs_alone = true;  // its own blocks lie scattered: start over, packed
-  }
   if (requests_[victim].uncommitted_rows > 0) {
     requests_[victim].retract_pending = true;
     ++num_retractions_pending_;

@@ -50,7 +50,6 @@ struct Request {
   bool is_private = false;       // a block's key was taken: the rest of the chain is not published
   bool is_poisoned = false;      // a row failed: nothing it wrote since is published
   bool retract_pending = false;  // retracted at the commit of its uncommitted rows
-  bool runs_alone = false;       // needs the whole pool, unfragmented: nobody is admitted beside it
 
   int32_t size() const { return static_cast<int32_t>(tokens.size()); }
   int32_t num_outputs() const { return size() - prompt_tokens; }

@@ -101,7 +101,7 @@ class Scheduler {
   void EmitRow(RequestIndex index, int32_t num_query);
   void EmitTable(Request& request);
   void EmitReplacements();
-  bool RetractFor(RequestIndex needy);
+  bool RetractLast();
   int32_t ShrinkToFit(Request& request, int32_t num_query) const;
   std::shared_ptr<StepPlan> TakeBuffer();
 
@@ -114,7 +114,7 @@ class Scheduler {
   bool IsStillBlocked(const Request& request) const;
   void Block(const Request& request, PrefixMatch match);
   bool FitsBesideOthers(const Request& request, const PrefixMatch& match) const;
-  void MakeFitAlone(Request& request, PrefixMatch& match);
+  void MakeFitAlone(const Request& request, PrefixMatch& match) const;
   void EmitCopies(PrefixMatch& match, SetId target);
   void Enter(RequestIndex index, BlockTable blocks, int32_t matched);
 

@@ -6,23 +6,17 @@ into the BindingPlan; after this no hook is called and no name is looked up.
 
 from __future__ import annotations
 
-import os
-import platform
-import re
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import tokenspeed
 from tokenspeed.engine.choices import Choices
 from tokenspeed.engine.engine import Engine
-from tokenspeed.engine.messages import ModelInfo
-from tokenspeed.engine.reports import Progress, ProgressCallback, StartReport
+from tokenspeed.engine.facts import EngineParts, model_info, start_report
+from tokenspeed.engine.reports import Progress, ProgressCallback
 from tokenspeed.engine.sizes import (
     DTYPE_BYTES,
     EngineSizes,
     arena_bytes,
-    max_sequence_tokens,
     resolve_sizes,
 )
 from tokenspeed.errors import CheckpointError
@@ -90,30 +84,6 @@ def model_path(config: EngineConfig) -> Path:
     return path
 
 
-def model_name(path: Path) -> str:
-    """Return the name under which a model is served: its folder's or file's, without file types.
-
-    `SmolLM2-135M-Instruct.Q4_1.gguf` is SmolLM2-135M-Instruct: how weights are stored is no part
-    of what clients ask for.
-    """
-    if not path.is_file():
-        return path.resolve().name
-    return re.sub(r"[.-](I?Q\d\w*|BF16|F16|F32)$", "", path.stem, flags=re.IGNORECASE)
-
-
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    """What `_build_parts` made, on its way into the Engine."""
-
-    sizes: EngineSizes
-    layout: ArenaLayout
-    executor: StepExecutor
-    scheduler: Scheduler
-    binder: Binder
-    model_config: Mapping[str, Any]
-    weights_bytes: int
-
-
 def _build_parts(
     config: EngineConfig,
     registry: Registry,
@@ -121,7 +91,7 @@ def _build_parts(
     runtime: DeviceRuntime,
     source: WeightSource,
     tell: ProgressCallback,
-) -> _Parts:
+) -> EngineParts:
     model_config = source.config()
     model_class = choices.model_class(model_config)
     groups = model_class.cache_groups(model_config)
@@ -141,7 +111,7 @@ def _build_parts(
         dtype_bytes=DTYPE_BYTES[sizes.dtype],
         arena_bytes=arena_bytes(config, groups, sizes, free_bytes=runtime.free_memory_bytes()),
     )
-    return _Parts(
+    return EngineParts(
         sizes=sizes,
         layout=layout,
         executor=_build_executor(config, model, groups, layout, sizes, attention, choices, runtime),
@@ -256,75 +226,20 @@ def _finish(
     choices: Choices,
     runtime: DeviceRuntime,
     path: Path,
-    parts: _Parts,
+    parts: EngineParts,
 ) -> Engine:
     parts.binder.freeze()
     registry.freeze()
     plan = BindingPlan.of(choices.decisions, parts.binder.decisions)
     return Engine(
-        info=_model_info(config, path, parts),
+        info=model_info(config, path, parts),
         scheduler=parts.scheduler,
         executor=parts.executor,
         registry=registry,
         binding_plan=plan,
-        report=_report(config, registry, runtime, plan, parts),
+        report=start_report(config, registry, runtime, plan, parts),
         max_running=config.max_running,
         depth=config.depth,
-    )
-
-
-def _model_info(config: EngineConfig, path: Path, parts: _Parts) -> ModelInfo:
-    from tokenspeed.tokenizer import load_tokenizer
-
-    longest_tokens = min(parts.sizes.max_context_tokens, max_sequence_tokens(parts.layout))
-    return ModelInfo(
-        name=config.served_model_name or model_name(path),
-        path=str(path),
-        architecture=str(parts.model_config["architectures"][0]),
-        vocab_size=parts.sizes.vocab_size,
-        max_context_tokens=parts.sizes.max_context_tokens,
-        max_prompt_tokens=longest_tokens - 1,
-        eos_token_ids=tuple(load_tokenizer(path).eos_token_ids),
-    )
-
-
-def _report(
-    config: EngineConfig,
-    registry: Registry,
-    runtime: DeviceRuntime,
-    plan: BindingPlan,
-    parts: _Parts,
-) -> StartReport:
-    chosen = {slot: decision.winner.offer.name for slot, decision in plan.slots.items()}
-    kernels = {str(item.record["slot"]): item.winner.offer.name for item in plan.kernels}
-    return StartReport(
-        version=tokenspeed.__version__,
-        python=platform.python_version(),
-        pid=os.getpid(),
-        device=f"{runtime.facts.kind} ({runtime.facts.name})",
-        plugins=tuple(
-            f"{status.id} {status.version}"
-            for status in registry.plugins
-            if status.state == "registered"
-        ),
-        architecture=str(parts.model_config["architectures"][0]),
-        dtype=parts.sizes.dtype,
-        weights_bytes=parts.weights_bytes,
-        weight_format=chosen["weight_format"],
-        block_tokens=parts.sizes.block_tokens,
-        kv_blocks=(parts.layout.num_physical_blocks - 1) * parts.layout.groups[0].packing,
-        kv_bytes=parts.layout.total_bytes,
-        max_context_tokens=parts.sizes.max_context_tokens,
-        max_running=config.max_running,
-        max_step_tokens=parts.sizes.max_step_tokens,
-        depth=config.depth,
-        kernels=tuple(
-            (slot, name)
-            for slot, name in {**chosen, **kernels}.items()
-            if slot.startswith("attention") or slot == "sampler" or slot in kernels
-        ),
-        plan_digest=plan.digest,
-        plan={**plan.to_json(), "plugins": [asdict(status) for status in registry.plugins]},
     )
 
 

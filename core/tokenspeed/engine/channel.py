@@ -27,6 +27,12 @@ MAX_MESSAGES = 256
 LINGER_MS = 200
 """How long a closing socket may spend on sending what it holds."""
 
+# Plain integers: arithmetic on enum flags costs 10 us a step.
+_NOBLOCK = int(zmq.NOBLOCK)
+_NOBLOCK_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
+_EVENTS = int(zmq.EVENTS)
+_POLLIN = int(zmq.POLLIN)
+
 
 class EngineChannel(Protocol):
     """The engine's end of a channel."""
@@ -68,16 +74,13 @@ class ServerChannel:
         if wait_ms != 0 and not self._socket.poll(wait_ms):
             return ()
         messages: list[tuple[Client, ToEngine]] = []
-        while len(messages) < MAX_MESSAGES:
-            try:
-                client, payload = self._socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                break
-            except ValueError:
-                LOGGER.warning("dropped a message that has not two frames")
+        while len(messages) < MAX_MESSAGES and self._has_message():
+            client, *frames = self._socket.recv_multipart(_NOBLOCK)
+            if len(frames) != 1:
+                LOGGER.warning("dropped a message of %d frames of %r", len(frames), client)
                 continue
             try:
-                messages.append((client, self._decoder.decode(payload)))
+                messages.append((client, self._decoder.decode(frames[0])))
             except msgspec.DecodeError as error:
                 LOGGER.warning("dropped an unreadable message of %r: %s", client, error)
         return messages
@@ -85,7 +88,8 @@ class ServerChannel:
     def send(self, client: Client, message: FromEngine) -> bool:
         """Send one message; False: the client is gone."""
         try:
-            self._socket.send_multipart((client, self._encoder.encode(message)), zmq.NOBLOCK)
+            self._socket.send(client, _NOBLOCK_MORE)
+            self._socket.send(self._encoder.encode(message), _NOBLOCK)
         except zmq.ZMQError as error:
             if error.errno in (zmq.EHOSTUNREACH, zmq.EAGAIN):
                 return False
@@ -96,6 +100,10 @@ class ServerChannel:
         """Flush briefly and release the socket."""
         self._socket.close()
         self._context.term()
+
+    def _has_message(self) -> bool:
+        # Asking first is cheaper than an exception, and most steps find nothing.
+        return bool(int(self._socket.getsockopt(_EVENTS)) & _POLLIN)
 
 
 LOCAL_CLIENT: Client = b"local"

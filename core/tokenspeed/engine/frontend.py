@@ -13,7 +13,6 @@ import time
 from typing import TYPE_CHECKING
 
 import msgspec
-import numpy as np
 import zmq
 
 from tokenspeed.engine.messages import (
@@ -25,18 +24,19 @@ from tokenspeed.engine.messages import (
     ModelInfo,
     Refused,
     Stop,
-    Submit,
     ToEngine,
     TokensOut,
     Unhealthy,
     Welcome,
 )
 from tokenspeed.engine.streams import Stream, error_of
+from tokenspeed.engine.submits import make_submit
 from tokenspeed.errors import EngineError, RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from tokenspeed.sampling.params import SamplingParams
@@ -258,46 +258,6 @@ class Frontend:
         for stream in self._streams.values():
             stream.fail(EngineError(message.reason))
         self._streams.clear()
-
-
-def make_submit(
-    model: ModelInfo,
-    prompt_ids: Sequence[int] | NDArray[np.int32],
-    params: SamplingParams,
-    request_id: str,
-    *,
-    epoch: int = 0,
-    priority: int = 0,
-    salt: bytes = b"",
-    timeout_s: float | None = None,
-) -> Submit:
-    """Check a request against the model and make its Submit; a missing seed is drawn here.
-
-    Raises:
-        RequestError: a parameter or token id is out of range; names it.
-    """
-    params.validate(model.vocab_size)
-    ids = np.asarray(prompt_ids, dtype="<i4")
-    if ids.size and not (ids.min() >= 0 and ids.max() < model.vocab_size):
-        wrong = int(ids.min() if ids.min() < 0 else ids.max())
-        raise RequestError(
-            f"prompt holds token id {wrong}, allowed is [0, {model.vocab_size - 1}]; "
-            "encode the prompt with this model's tokenizer",
-            param="prompt",
-        )
-    if params.seed is None:
-        params = msgspec.structs.replace(params, seed=secrets.randbits(63))
-    eos = () if params.ignore_eos else model.eos_token_ids
-    return Submit(
-        request_id=request_id,
-        epoch=epoch,
-        prompt_ids=ids.tobytes(),
-        params=params,
-        stop_token_ids=tuple(dict.fromkeys((*eos, *params.stop_token_ids))),
-        priority=priority,
-        salt=salt,
-        timeout_s=timeout_s,
-    )
 
 
 def _dealer(context: zmq.Context[zmq.Socket[bytes]], address: str) -> zmq.Socket[bytes]:

@@ -15,9 +15,9 @@ from tokenspeed.engine.build import build_engine
 from tokenspeed.engine.channel import LocalChannel
 from tokenspeed.engine.completion import Completion, RequestOutput
 from tokenspeed.engine.event_loop import EventLoop
-from tokenspeed.engine.frontend import make_submit
 from tokenspeed.engine.messages import Abort, Refused, Stop, TokensOut
 from tokenspeed.engine.streams import error_of
+from tokenspeed.engine.submits import make_submit
 from tokenspeed.errors import ConfigError, EngineError, RequestError
 from tokenspeed.sampling.params import SamplingParams
 from tokenspeed.tokenizer import ChatTemplate, load_tokenizer

@@ -27,7 +27,7 @@ def load_weights(
 
     Args:
         keep_packed: low-bit tensors stay as stored, if the source has such.
-        progress: called with (bytes done, bytes in all) after each tensor; ends at (all, all).
+        progress: called with (bytes done, bytes in all) before each tensor and at the end.
             Bytes are counted as stored, before low-bit tensors are expanded.
     Raises:
         CheckpointError: damaged files; unknown, missing or wrongly shaped tensors.

@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,6 +25,8 @@ from tokenspeed_sdk import LOGGER, CheckpointError, SafetensorsHeader, cache_dir
 CACHE_VERSION = 1
 MAX_CACHE_BYTES = 16 * 2**30
 _PIECE_BYTES = 8 * 2**20
+_UNFINISHED = ".new-"
+_ABANDONED_S = 3600
 _STORED = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
 
 
@@ -63,15 +66,22 @@ class DenseCache:
         """Say whether an expansion of that size may be kept, evicting older ones if need be."""
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
+            self._remove_abandoned()
             free_bytes = shutil.disk_usage(self._folder).free
+            if num_bytes > min(self._max_bytes, free_bytes) // 2:
+                LOGGER.info("expanded weights of %d bytes are too large to be cached", num_bytes)
+                return False
+            self._evict(self._max_bytes - num_bytes)
         except OSError as error:
             LOGGER.warning("expanded weights are not cached: %s", error)
             return False
-        if num_bytes > self._max_bytes // 2 or num_bytes > free_bytes // 2:
-            LOGGER.info("expanded weights of %d bytes are too large to be cached", num_bytes)
-            return False
-        self._evict(self._max_bytes - num_bytes)
         return True
+
+    def _remove_abandoned(self) -> None:
+        """Remove what killed processes left half written."""
+        for entry in self._folder.glob(f"{_UNFINISHED}*"):
+            if time.time() - entry.stat().st_mtime > _ABANDONED_S:
+                entry.unlink(missing_ok=True)
 
     def _evict(self, allowed_bytes: int) -> None:
         files = [(entry.stat(), entry) for entry in self._folder.glob("*.safetensors")]
@@ -105,7 +115,7 @@ class CacheWriter:
         self._path = path
         self._header = _header(tensors, dtype)
         self._file: IO[bytes] | None = tempfile.NamedTemporaryFile(  # noqa: SIM115
-            dir=path.parent, prefix=".new-", delete=False
+            dir=path.parent, prefix=_UNFINISHED, delete=False
         )
         self._write(self._header)
 

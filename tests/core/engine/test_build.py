@@ -10,7 +10,8 @@ from tests.support.engines import TEST_SETTINGS
 from tests.support.scripted import write_scripted_model
 
 from tokenspeed.config.schema import EngineConfig
-from tokenspeed.engine.build import build_engine, model_name
+from tokenspeed.engine.build import build_engine
+from tokenspeed.engine.facts import model_name
 from tokenspeed.engine.reports import Progress
 from tokenspeed.errors import (
     CapabilityError,

@@ -13,8 +13,9 @@ from tests.support.engines import RunningEngine, deltas_of, stats_when, tokens_o
 from tests.support.scripted import write_scripted_model
 
 from tokenspeed import LLM, SamplingParams
-from tokenspeed.engine.frontend import Frontend, make_submit
+from tokenspeed.engine.frontend import Frontend
 from tokenspeed.engine.messages import EngineStats, FromEngine, Hello, TokensOut, Welcome
+from tokenspeed.engine.submits import make_submit
 from tokenspeed.errors import CapacityError, RequestError
 
 MAX_WAITING = 24

@@ -26,6 +26,7 @@ def make_report(num_kernels: int) -> StartReport:
         depth=0,
         kernels=tuple((f"op.{index}", f"op_{index}_plain_any") for index in range(num_kernels)),
         plan_digest="0" * 16,
+        plan={},
     )
 
 

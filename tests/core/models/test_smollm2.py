@@ -10,19 +10,29 @@ from tests.support.engine_parts import Job, Parts, build_parts
 from tests.support.make_smollm2_expected import NUM_TOKENS, decode_greedily, load_reference
 
 from tokenspeed.checkpoint.default_model import default_model_path
+from tokenspeed.sampling import SamplingParams
 
 RECORD = json.loads((Path(__file__).parent / "smollm2_tokens.json").read_text())
 PROMPTS = [entry["prompt_ids"] for entry in RECORD]
 
 
-@pytest.fixture(scope="module")
-def parts() -> Parts:
+def load_parts(*, keep_packed: bool = False) -> Parts:
     path = default_model_path()
     if not path.is_file():
         pytest.fail(f"no {path}; run `make model` first")
     return build_parts(
-        path, block_tokens=128, num_blocks=40, max_step_tokens=256, max_context_tokens=2048
+        path,
+        block_tokens=128,
+        num_blocks=40,
+        max_step_tokens=256,
+        max_context_tokens=2048,
+        keep_packed=keep_packed,
     )
+
+
+@pytest.fixture(scope="module")
+def parts() -> Parts:
+    return load_parts()
 
 
 def test_tokens_equal_the_recorded_ones_of_transformers(parts: Parts) -> None:
@@ -36,6 +46,13 @@ def test_a_second_turn_continues_from_the_cache_with_the_same_tokens(parts: Part
     run = parts.run([Job(first)])
     assert run.tokens[0][:24] == entry["tokens"][40:]
     assert run.cached_tokens[0] >= len(first) - 2
+
+
+def test_packed_weights_begin_with_the_same_tokens() -> None:
+    """Packed products round activations: tokens are the same until a near tie comes."""
+    short = SamplingParams(temperature=0.0, max_tokens=6)
+    run = load_parts(keep_packed=True).run([Job(prompt, short) for prompt in PROMPTS])
+    assert run.tokens == [entry["tokens"][:6] for entry in RECORD]
 
 
 @pytest.mark.slow

@@ -301,18 +301,20 @@ TEST_F(SchedulerTest, SteadyDecodesEmitNoBlockUpdates) {
   EXPECT_EQ(num_updates, 2) << "one per new block";
 }
 
-TEST_F(SchedulerTest, AScatteredMatchStartsOverPackedWhenItIsAlone) {
-  // Group a packs 4, group b 1: a request of 4 blocks needs 1 + 4 of the 5 physical blocks.
+TEST_F(SchedulerTest, ARequestThatFillsThePoolRunsAloneWhateverIsCached) {
+  // Group a packs 4, group b 3: 12 block sets need 3 + 4 of the 7 physical blocks.
   SchedulerConfig config = Config();
-  config.groups = {{.name = "a", .packing = 4}, {.name = "b", .packing = 1}};
-  config.num_physical_blocks = 6;
+  config.groups = {{.name = "a", .packing = 4}, {.name = "b", .packing = 3}};
+  config.num_physical_blocks = 8;
   Scheduler scheduler(config);
-  for (int32_t id = 1; id <= 30; ++id) {
-    Submit(scheduler, id, Prompt(17 + id % 3 * 16, id % 4 * 100 + 1), {.max_new = 3});
-    if (id % 2 == 0) RunAll(scheduler);
+  for (int32_t id = 1; id <= 40; ++id) {
+    Submit(scheduler, id, Prompt(17 + id % 5 * 16, id % 4 * 100 + 1), {.max_new = 3});
+    if (id % 4 > 0) continue;
+    RunAll(scheduler);
+    Submit(scheduler, 100 + id, Prompt(150 + id, id / 4 % 4 * 100 + 1), {.max_new = 42 - id});
+    RunAll(scheduler);
   }
-  Submit(scheduler, 99, Prompt(33), {.max_new = 31});
-  RunAll(scheduler);
+  EXPECT_GT(scheduler.Stats().at("cached_tokens"), 0);
 }
 
 }  // namespace

@@ -114,5 +114,17 @@ def test_the_file_used_longest_ago_is_evicted(tmp_path: Path, cache_folder: Path
     assert [file.stem for file in cached_files(cache_folder)] == ["new"]
 
 
+def test_files_of_killed_writers_are_removed_and_those_of_live_ones_kept(
+    cache_folder: Path,
+) -> None:
+    folder = cache_folder / "weights"
+    folder.mkdir(parents=True)
+    for name in (".new-old", ".new-now"):
+        (folder / name).write_bytes(b"0")
+    os.utime(folder / ".new-old", (1000, 1000))
+    assert DenseCache(max_bytes=1000).has_room(10)
+    assert [file.name for file in cached_files(cache_folder)] == [".new-now"]
+
+
 def test_what_is_larger_than_half_the_bound_is_not_kept(cache_folder: Path) -> None:
     assert not DenseCache(max_bytes=1000).has_room(501)
