@@ -179,7 +179,7 @@ def front_end_rows(model: Path) -> list[Row]:
     return [
         Row(
             group="serving",
-            name=f"second turn, {rows[0]['tokens']:,} tokens of history: template + encode + submit",
+            name=f"front end of a second turn, {rows[0]['tokens']:,} tokens of history",
             value=round(rows[0]["cpu_ms"], 2),
             unit="ms of CPU",
             better="lower",
