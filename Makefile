@@ -52,7 +52,7 @@ lint: install
 	$(BIN)/ruff check $(SOURCES) tests benchmarks docs
 	$(BIN)/ruff format --check $(SOURCES) tests benchmarks docs
 	$(BIN)/mypy
-	clang-format-19 --dry-run --Werror $$(git ls-files 'csrc/*.h' 'csrc/*.cc' 'tests/csrc/*.cc')
+	clang-format-19 --dry-run --Werror $$(git ls-files 'csrc/*.h' 'csrc/*.cc' 'tests/csrc/*.cc' 'tests/csrc/*.h')
 
 slow: install model
 	$(BIN)/python -m pytest -m slow --timeout 1800 $(ARGS)

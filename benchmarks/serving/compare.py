@@ -4,7 +4,8 @@ Every engine runs in a process of its own, with the machine to itself. Peers liv
 (`benchmarks/serving/setup_peers.sh`); one that is missing is left out and named. Figures go to
 `benchmarks/results/`, README's table is made from them.
 
-Usage: compare.py [--only NAME,...] (names: transformers vllm llama.cpp dense packed server memory)
+Usage: compare.py [--only NAME,...] (names: transformers vllm llama.cpp dense packed server
+memory front_end)
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from benchmarks.serving.second_turn import measure_server  # noqa: E402
 HERE = Path(__file__).parent
 PEERS_PYTHON = ROOT / ".venv-peers" / "bin" / "python"
 COMMAND = "make bench"
-ENGINES = ("transformers", "vllm", "llama.cpp", "dense", "packed", "server", "memory")
+ENGINES = ("transformers", "vllm", "llama.cpp", "dense", "packed", "server", "memory", "front_end")
 
 
 def run_child(command: list[str], what: str) -> list[dict]:
@@ -170,6 +171,24 @@ def memory_rows(model: Path) -> list[Row]:
     ]
 
 
+def front_end_rows(model: Path) -> list[Row]:
+    """CPU time of template + encode + submit for a second turn on a long history."""
+    rows = run_child([sys.executable, str(HERE / "front_end.py"), str(model)], "front end")
+    if not rows:
+        return []
+    return [
+        Row(
+            group="serving",
+            name=f"front end of a second turn, {rows[0]['tokens']:,} tokens of history",
+            value=round(rows[0]["cpu_ms"], 2),
+            unit="ms of CPU",
+            better="lower",
+            target="<= 10 ms",
+            command=COMMAND,
+        )
+    ]
+
+
 def versions() -> dict[str, str]:
     """Versions of what was measured, from the peers' environment and ours."""
     code = (
@@ -199,6 +218,8 @@ def main() -> int:
     rows = generation_rows(found)
     if "memory" in chosen:
         rows += memory_rows(gguf)
+    if "front_end" in chosen:
+        rows += front_end_rows(gguf)
     if "server" in chosen:
         rows += measure_server(gguf)
     if "batch 1" in found.get("dense", {}):

@@ -68,6 +68,7 @@ def summary(load: Load, timings: list[Timing | str], wall_s: float) -> dict[str,
         for timing in good
         if timing.num_tokens > 1
     ]
+    gap_s = statistics.median(gaps) if gaps else None
     output_tokens = sum(timing.num_tokens for timing in good)
     return {
         "url": load.url,
@@ -81,8 +82,9 @@ def summary(load: Load, timings: list[Timing | str], wall_s: float) -> dict[str,
         "wall_s": round(wall_s, 3),
         "ttft_ms_p50": _ms(statistics.median(timing.first_s for timing in good)) if good else None,
         "ttft_ms_max": _ms(max(timing.first_s for timing in good)) if good else None,
-        "tpot_ms_p50": _ms(statistics.median(gaps)) if gaps else None,
-        "tok_s_per_user_p50": round(1 / statistics.median(gaps), 1) if gaps else None,
+        "tpot_ms_p50": None if gap_s is None else _ms(gap_s),
+        # All tokens of a stream may arrive in one piece; then there is no rate to name.
+        "tok_s_per_user_p50": round(1 / gap_s, 1) if gap_s else None,
         "tok_s": round(output_tokens / wall_s, 1),
     }
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tokenspeed.server.metrics import Metrics
     from tokenspeed.server.openai import ChatRequest, CompletionRequest
 
-START_GRACE_S = 0.25
+START_GRACE_S = 1.0
 """How long a stream waits for news of every choice before its 200: a refusal keeps its status."""
 
 

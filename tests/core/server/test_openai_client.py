@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import TYPE_CHECKING
 
 import openai
@@ -241,3 +242,11 @@ def test_an_answer_can_be_sent_back_as_the_client_holds_it(scripted: openai.Open
         model="scripted", messages=[USER, message.model_dump(), USER]
     )
     assert again.choices[0].message.content == SCRIPT
+
+
+def test_the_plan_says_what_was_chosen_and_from_which_plugin(hash_server: ServerProcess) -> None:
+    plan = hash_server.call("/v1/engine/plan").json()
+    assert plan["architecture"] == "ScriptedForCausalLM"
+    assert len(plan["plan_digest"]) >= 16
+    assert ["sampler", "philox"] in plan["kernels"]
+    assert "attention" in json.dumps(plan["plan"])
