@@ -39,7 +39,7 @@ expect 0 "LlamaForCausalLM" models list
 expect 4 "install the wheel tokenspeed-reference" serve
 expect 4 "install the wheel tokenspeed-nvidia" serve --plugins nvidia
 expect 4 "install the wheel tokenspeed-reference" generate hello
-expect 4 "install the wheel tokenspeed-reference" bench
+expect 1 "install the wheel tokenspeed-reference" bench
 
 echo "== all five wheels, no torch"
 install ./sdk ./plugins_reference ./plugins_nvidia ./plugins_amd
@@ -50,8 +50,11 @@ expect 4 "needs torch >=2.11, found none" serve
 expect 4 "needs torch >=2.11, found none" generate hello
 "$python" tests/compat/torch_free.py imports
 
-echo "== tests that need no torch"
+echo "== tests that need no torch (transformers reads a GGUF with torch only)"
+gguf=tests/core/tokenizer/test_gguf_tokenizer.py
 OMP_NUM_THREADS=1 "$python" -m pytest -q -p no:cacheprovider \
+  --deselect $gguf::test_byte_level_ids_equal_transformers \
+  --deselect $gguf::test_spm_ids_equal_transformers \
   tests/core/scheduler tests/core/config tests/core/checkpoint tests/core/tokenizer \
   tests/core/plugins/test_{discovery,manifest,probe,settings,versions}.py \
   tests/core/kernels/test_selection.py tests/core/kv/test_layout.py tests/core/test_version.py \
