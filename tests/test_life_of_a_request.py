@@ -30,7 +30,7 @@ from tokenspeed.server.api_process import make_app
 from tokenspeed.server.openai import ChatRequest
 from tokenspeed.server.pieces import Piece, TextAssembler
 from tokenspeed.server.prompts import Prompt, PromptReader
-from tokenspeed.tokenizer.tokenizer import load_tokenizer
+from tokenspeed.tokenizer.load import load_tokenizer
 from tokenspeed_reference.attention import PagedAttention
 from tokenspeed_reference.sampler import PhiloxSampler
 

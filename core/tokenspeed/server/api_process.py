@@ -79,7 +79,7 @@ async def _serve(settings: ApiSettings) -> None:
     import uvicorn
 
     from tokenspeed.engine.frontend import Frontend
-    from tokenspeed.tokenizer.tokenizer import load_tokenizer
+    from tokenspeed.tokenizer.load import load_tokenizer
 
     tokenizer = load_tokenizer(settings.config.model)
     report = await asyncio.to_thread(_read_report, sys.stdin.buffer)

@@ -9,8 +9,9 @@ if TYPE_CHECKING:
     from tokenspeed.tokenizer.chat import ChatTemplate
     from tokenspeed.tokenizer.detokenizer import Detokenizer
     from tokenspeed.tokenizer.incremental import EncodeCache
+    from tokenspeed.tokenizer.load import load_tokenizer
     from tokenspeed.tokenizer.stop import StopMatcher
-    from tokenspeed.tokenizer.tokenizer import Tokenizer, load_tokenizer
+    from tokenspeed.tokenizer.tokenizer import Tokenizer
 
 __all__ = [
     "ChatTemplate",
@@ -27,7 +28,7 @@ _HOMES = {
     "EncodeCache": "incremental",
     "StopMatcher": "stop",
     "Tokenizer": "tokenizer",
-    "load_tokenizer": "tokenizer",
+    "load_tokenizer": "load",
 }
 
 

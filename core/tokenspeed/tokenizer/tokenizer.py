@@ -10,7 +10,6 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 # Its thread pool would gain nothing on single texts, and warns whenever the process forks.
@@ -129,26 +128,6 @@ class Tokenizer:
         decoder = self.backend.decoder
         state = json.loads(decoder.__getstate__()) if decoder is not None else {"type": "none"}
         return list(state.get("decoders", [state]))
-
-
-def load_tokenizer(path: Path | str) -> Tokenizer:
-    """Load the tokenizer of a Hugging Face folder or a .gguf file.
-
-    Raises:
-        ConfigError: neither of the two; or a GGUF tokenizer that is not supported, by name.
-        CheckpointError: a file of it is damaged.
-    """
-    from tokenspeed.tokenizer import gguf_tokenizer, hf_folder
-
-    path = Path(path)
-    if path.is_dir():
-        return hf_folder.load(path, name=path.name)
-    if path.is_file() and path.suffix == ".gguf":
-        return hf_folder.load(gguf_tokenizer.converted_folder(path), name=path.stem)
-    raise ConfigError(
-        f"cannot load a tokenizer from {path}: it is neither a folder nor a .gguf file; a Hugging "
-        "Face folder with tokenizer.json or a .gguf file is needed; check the path"
-    )
 
 
 def _surrogate(text: str) -> str:

@@ -18,7 +18,7 @@ from tokenspeed.server.prompts import PromptReader
 from tokenspeed.server.sampling import chat_params
 from tokenspeed.tokenizer.chat import ChatTemplate
 from tokenspeed.tokenizer.incremental import EncodeCache
-from tokenspeed.tokenizer.tokenizer import load_tokenizer
+from tokenspeed.tokenizer.load import load_tokenizer
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,8 @@ from tokenspeed.errors import EngineError
 from tokenspeed.sampling.params import SamplingParams
 from tokenspeed.server.pieces import Piece, TextAssembler
 from tokenspeed.server.stream import Mailbox
-from tokenspeed.tokenizer.tokenizer import Tokenizer, load_tokenizer
+from tokenspeed.tokenizer.load import load_tokenizer
+from tokenspeed.tokenizer.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,8 @@ import pytest
 from tests.support.scripted import IM_END, ids_of, write_scripted_model
 
 from tokenspeed.tokenizer.answer_text import AnswerText
-from tokenspeed.tokenizer.tokenizer import Tokenizer, load_tokenizer
+from tokenspeed.tokenizer.load import load_tokenizer
+from tokenspeed.tokenizer.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="module")
