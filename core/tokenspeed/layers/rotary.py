@@ -72,17 +72,8 @@ class RopeParameters:
         return cls(float(theta), kind, fields)
 
 
-@dataclass(frozen=True, slots=True)
-class Angles:
-    """Rotations of one step's tokens.
-
-    Args:
-        cos_T1H: (T, 1, H) device; both halves alike.
-        sin_T1H: (T, 1, H) device; the first half negated.
-    """
-
-    cos_T1H: torch.Tensor
-    sin_T1H: torch.Tensor
+Angles = tuple["torch.Tensor", "torch.Tensor"]
+"""Cosines and sines of one step's tokens: (T, 1, H) each, see `ops.rotary.rotary_angles`."""
 
 
 class RotaryEmbedding:
@@ -92,21 +83,19 @@ class RotaryEmbedding:
         self._rotate: Callable[..., torch.Tensor] = context.kernels.bind(
             rotary.apply_rotary, head_dim=head_dim
         )
+        self._look_up: Callable[..., Angles] = context.kernels.bind(
+            rotary.rotary_angles, head_dim=head_dim
+        )
         table_PH = build_table(rope, head_dim, context.max_context_tokens)
-        self._table_PH = table_PH.to(context.device)
-        self._dtype = context.dtype
+        self._table_PH = table_PH.to(context.device, context.dtype)
 
     def angles(self, positions_T: torch.Tensor) -> Angles:
         """Look up a step's cosines and sines, once for all layers."""
-        import torch
-
-        cos_sin_T1H = self._table_PH[positions_T].unsqueeze(1).to(self._dtype)
-        cos, sin = cos_sin_T1H.chunk(2, dim=-1)
-        return Angles(torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1))
+        return self._look_up(positions_T, self._table_PH)
 
     def __call__(self, x_TNH: torch.Tensor, angles: Angles) -> torch.Tensor:
         """Return the heads of `x_TNH` rotated; queries and keys may stand in one tensor."""
-        return self._rotate(x_TNH, angles.cos_T1H, angles.sin_T1H)
+        return self._rotate(x_TNH, *angles)
 
 
 def build_table(rope: RopeParameters, head_dim: int, num_positions: int) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Rotary embedding. Legend: T tokens, N heads, H head dim."""
+"""Rotary embedding. Legend: T tokens, N heads, H head dim, P positions."""
 
 from __future__ import annotations
 
@@ -42,3 +42,31 @@ def apply_rotary(x_TNH: torch.Tensor, cos_T1H: torch.Tensor, sin_T1H: torch.Tens
 
     first, second = x_TNH.chunk(2, dim=-1)
     return x_TNH * cos_T1H + torch.cat([second, first], dim=-1) * sin_T1H
+
+
+def _angle_cases(seed: int) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+    import torch
+
+    random = torch.Generator().manual_seed(seed)
+    for tokens, dim in ((1, 8), (5, 64), (16, 128)):
+        table_PH = torch.randn(50, dim, generator=random)
+        yield (torch.randint(0, 50, (tokens,), generator=random), table_PH), {}
+
+
+@operator("rotary.angles", cases=_angle_cases)
+def rotary_angles(
+    positions_T: torch.Tensor, cos_sin_PH: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Look up a step's cosines and sines, spread over whole heads for `rotary.apply`.
+
+    Args:
+        positions_T: (T,) int64, device, each below P.
+        cos_sin_PH: (P, H) float, device: H/2 cosines, then H/2 sines of each position.
+    Returns:
+        (T, 1, H) cosines, both halves alike, and (T, 1, H) sines, the first half negated; dtype of
+        the table.
+    """
+    import torch
+
+    cos, sin = cos_sin_PH[positions_T].unsqueeze(1).chunk(2, dim=-1)
+    return torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)

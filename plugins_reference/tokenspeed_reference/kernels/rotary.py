@@ -1,8 +1,16 @@
-"""Kernel of rotary.apply. Legend: T tokens, N heads, H head dim."""
+"""Kernels of rotary.angles and rotary.apply. Legend: T tokens, N heads, H head dim, P positions."""
 
 from __future__ import annotations
 
 import torch
+
+
+def rotary_angles(
+    positions_T: torch.Tensor, cos_sin_PH: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Gather cosines and sines and spread them over whole heads."""
+    cos, sin = cos_sin_PH[positions_T].unsqueeze(1).chunk(2, dim=-1)
+    return torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
 
 
 def apply_rotary(x_TNH: torch.Tensor, cos_T1H: torch.Tensor, sin_T1H: torch.Tensor) -> torch.Tensor:

@@ -88,5 +88,5 @@ def test_angles_of_a_step_are_the_rows_of_the_table_spread_over_heads() -> None:
     table = build_table(rope, 8, 64)
     angles = RotaryEmbedding(definition_context(64), rope, 8).angles(torch.tensor([5, 0, 63]))
     cos, sin = table[[5, 0, 63]].chunk(2, dim=-1)
-    assert torch.equal(angles.cos_T1H, torch.cat((cos, cos), dim=-1)[:, None])
-    assert torch.equal(angles.sin_T1H, torch.cat((-sin, sin), dim=-1)[:, None])
+    assert torch.equal(angles[0], torch.cat((cos, cos), dim=-1)[:, None])
+    assert torch.equal(angles[1], torch.cat((-sin, sin), dim=-1)[:, None])
