@@ -72,21 +72,41 @@ class RopeParameters:
         return cls(float(theta), kind, fields)
 
 
+@dataclass(frozen=True, slots=True)
+class Angles:
+    """Rotations of one step's tokens.
+
+    Args:
+        cos_T1H: (T, 1, H) device; both halves alike.
+        sin_T1H: (T, 1, H) device; the first half negated.
+    """
+
+    cos_T1H: torch.Tensor
+    sin_T1H: torch.Tensor
+
+
 class RotaryEmbedding:
     """Rotates queries and keys by their positions (rotate-half convention)."""
 
     def __init__(self, context: ModelContext, rope: RopeParameters, head_dim: int) -> None:
-        self._rotate: Callable[..., tuple[torch.Tensor, torch.Tensor]] = context.kernels.bind(
+        self._rotate: Callable[..., torch.Tensor] = context.kernels.bind(
             rotary.apply_rotary, head_dim=head_dim
         )
         table_PH = build_table(rope, head_dim, context.max_context_tokens)
         self._table_PH = table_PH.to(context.device)
+        self._dtype = context.dtype
 
-    def __call__(
-        self, q_TNH: torch.Tensor, k_TKH: torch.Tensor, positions_T: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the rotated (q, k)."""
-        return self._rotate(q_TNH, k_TKH, positions_T, self._table_PH)
+    def angles(self, positions_T: torch.Tensor) -> Angles:
+        """Look up a step's cosines and sines, once for all layers."""
+        import torch
+
+        cos_sin_T1H = self._table_PH[positions_T].unsqueeze(1).to(self._dtype)
+        cos, sin = cos_sin_T1H.chunk(2, dim=-1)
+        return Angles(torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1))
+
+    def __call__(self, x_TNH: torch.Tensor, angles: Angles) -> torch.Tensor:
+        """Return the heads of `x_TNH` rotated; queries and keys may stand in one tensor."""
+        return self._rotate(x_TNH, angles.cos_T1H, angles.sin_T1H)
 
 
 def build_table(rope: RopeParameters, head_dim: int, num_positions: int) -> torch.Tensor:
