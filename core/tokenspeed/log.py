@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 
 LOGGER = logging.getLogger("tokenspeed")
+
+
+def say(text: str) -> None:
+    """Print a line for people on stderr; that nobody reads it must stop nothing."""
+    with contextlib.suppress(OSError, ValueError):
+        print(text, file=sys.stderr, flush=True)
 
 
 def set_up_logging(level: str) -> None:

@@ -41,7 +41,12 @@ class ServerProcess:
     """A running `tokenspeed serve`; a context manager that stops it."""
 
     def __init__(
-        self, model: Path, folder: Path, *flags: str, environ: dict[str, str] | None = None
+        self,
+        model: Path,
+        folder: Path,
+        *flags: str,
+        environ: dict[str, str] | None = None,
+        new_session: bool = False,
     ):
         self.model = model.name
         self.log = folder / "server.log"
@@ -50,7 +55,10 @@ class ServerProcess:
         own = {"TOKENSPEED_CACHE_DIR": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                command, stderr=log, env={**os.environ, **own, **(environ or {})}
+                command,
+                stderr=log,
+                env={**os.environ, **own, **(environ or {})},
+                start_new_session=new_session,
             )
         self.url = self._wait_ready()
 

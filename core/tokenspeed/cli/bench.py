@@ -11,11 +11,17 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
+from tokenspeed.checkpoint.model_path import existing_model
 from tokenspeed.errors import ConfigError, EngineError
+from tokenspeed.log import say
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
+
+
+STOP_TIMEOUT_S = 20.0
+"""More than a server needs to end its answers and its processes."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -51,8 +57,13 @@ def run(args: argparse.Namespace) -> int:
             flag = name.replace("_", "-")
             raise ConfigError(f"--{flag} is {getattr(args, name)}, at least 1 is needed; change it")
     from tokenspeed.cli.load import Load, measure, summary, summary_lines
+    from tokenspeed.cli.load_progress import LoadProgress
+    from tokenspeed.server.signals import StopSignals
 
-    with _server(args) as url:
+    if args.model is not None:
+        existing_model(args.model)
+    StopSignals().install()
+    with _server(args) as url, LoadProgress(args.requests) as progress:
         load = Load(
             url=url,
             model=args.served_model_name,
@@ -63,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
             output_tokens=args.output_tokens,
             seed=args.seed,
         )
-        figures = summary(load, *measure(load))
+        figures = summary(load, *measure(load, on_done=progress.show))
     print(json.dumps(figures) if args.json else "\n".join(summary_lines(figures)))
     return 0 if not figures["failed"] else 1
 
@@ -87,6 +98,15 @@ def _server(args: argparse.Namespace) -> Iterator[str]:
         yield _wait_ready(process)
     finally:
         process.terminate()
+        _end(process)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Wait for the server's end, which takes some seconds while answers run."""
+    try:
+        process.wait(STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
         process.wait()
 
 
@@ -94,12 +114,18 @@ def _wait_ready(process: subprocess.Popen[str]) -> str:
     """Pass the server's log on, from now to its end, and return its URL."""
     assert process.stderr is not None
     for line in process.stderr:
-        print(line, end="", file=sys.stderr)
+        say(line.rstrip("\n"))
         found = re.match(r"ready +(http\S+)/v1", line)
         if found:
             # A pipe that nobody reads would stop the server once it is full.
-            rest = threading.Thread(target=sys.stderr.writelines, args=(process.stderr,))
-            rest.daemon = True
-            rest.start()
+            threading.Thread(target=_pass_on, args=(process.stderr,), daemon=True).start()
             return found.group(1)
-    raise EngineError(f"the server ended with {process.wait()} before it was ready; see its log")
+    code = process.wait()
+    if code == 2:
+        raise ConfigError("the server did not start, see above; change what it names")
+    raise EngineError(f"the server ended with {code} before it was ready; see its log")
+
+
+def _pass_on(lines: Iterable[str]) -> None:
+    for line in lines:
+        say(line.rstrip("\n"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from tokenspeed.checkpoint.model_path import existing_model
 from tokenspeed.cli.settings import add_model, add_settings, read_settings
 from tokenspeed.config.load import explicit_settings
 from tokenspeed.config.schema import EngineConfig
@@ -45,7 +46,12 @@ def run(args: argparse.Namespace) -> int:
     """Print the answer while it comes."""
     config = read_settings(args, EngineConfig)
     params = _params(args)
+    params.validate(vocab_size=1 << 31)  # no flag names a token id
+    if config.model:
+        existing_model(config.model)
     prompt = sys.stdin.read() if args.prompt in (None, "-") else args.prompt
+    if not prompt:
+        raise ConfigError("the prompt is empty, some text is needed; give --prompt or pipe it in")
     from tokenspeed.engine.llm import LLM
     from tokenspeed.server.progress import StartProgress
 

@@ -6,19 +6,25 @@ server's own /tokenize, so that no two share a prefix.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
+import queue
 import random
 import statistics
+import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from tokenspeed.errors import ConfigError, EngineError
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 TIMEOUT_S = 600
+_POLL_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +51,12 @@ class Timing:
     cached_tokens: int
 
 
-def measure(load: Load) -> tuple[list[Timing | str], float]:
-    """Run the load after one warm-up request; return timings (or errors) and wall seconds."""
+def measure(load: Load, *, on_done: Callable[[int], None]) -> tuple[list[Timing | str], float]:
+    """Run the load after one warm-up request; return timings (or errors) and wall seconds.
+
+    Args:
+        on_done: told how many requests have ended, about twice a second.
+    """
     model = load.model or _first_model(load)
     chooser = random.Random(load.seed)
     prompts = [_prompt(load, chooser) for _ in range(load.num_requests + 1)]
@@ -54,9 +64,35 @@ def measure(load: Load) -> tuple[list[Timing | str], float]:
     if isinstance(warm, str):
         raise EngineError(f"{load.url} does not answer as needed: {warm}; see the server's log")
     started_s = time.perf_counter()
-    with ThreadPoolExecutor(load.concurrency) as pool:
-        timings = list(pool.map(lambda prompt: _timed(load, model, prompt), prompts))
+    timings = _run_all(load, model, prompts, on_done)
     return timings, time.perf_counter() - started_s
+
+
+def _run_all(
+    load: Load, model: str, prompts: list[list[int]], on_done: Callable[[int], None]
+) -> list[Timing | str]:
+    """Send prompts in order, `concurrency` at once.
+
+    The threads are daemons: an interrupt must not wait for answers that still run.
+    """
+    waiting: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
+    for prompt in prompts:
+        waiting.put(prompt)
+    done: queue.SimpleQueue[Timing | str] = queue.SimpleQueue()
+
+    def work() -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                done.put(_timed(load, model, waiting.get_nowait()))
+
+    for _ in range(load.concurrency):
+        threading.Thread(target=work, daemon=True).start()
+    timings: list[Timing | str] = []
+    while len(timings) < len(prompts):
+        with contextlib.suppress(queue.Empty):
+            timings.append(done.get(timeout=_POLL_S))
+        on_done(len(timings))
+    return timings
 
 
 def summary(load: Load, timings: list[Timing | str], wall_s: float) -> dict[str, Any]:
@@ -122,7 +158,9 @@ def _timed(load: Load, model: str, prompt: list[int]) -> Timing | str:
     }
     try:
         return _stream(load, body)
-    except (OSError, http.client.HTTPException, EngineError) as error:
+    except EngineError as error:
+        return str(error)
+    except Exception as error:  # a thread that ended would leave its requests uncounted
         return f"{type(error).__name__}: {error}"
 
 
@@ -186,10 +224,19 @@ def _send(
     connection.request(method, path, None if body is None else json.dumps(body), headers)
     response = connection.getresponse()
     if response.status != 200:
-        text = response.read(2000).decode(errors="replace")
+        text = _message_of(response.read(65536))
         connection.close()
-        raise EngineError(f"{path} answered {response.status}: {text}")
+        hint = "; pass --api-key" if response.status == 401 else ""
+        raise EngineError(f"{path} answered {response.status}: {text}{hint}")
     return connection, response
+
+
+def _message_of(body: bytes) -> str:
+    """Return the message of an error body; of another server maybe any text."""
+    try:
+        return str(json.loads(body)["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return body[:2000].decode(errors="replace")
 
 
 class _Connection(http.client.HTTPConnection):

@@ -12,7 +12,13 @@ import re
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
-from tokenspeed.errors import CapabilityError, ConfigError, PluginError, TokenSpeedError
+from tokenspeed.errors import (
+    CapabilityError,
+    ConfigError,
+    PluginError,
+    RequestError,
+    TokenSpeedError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,7 +48,7 @@ def exit_code(error: TokenSpeedError) -> int:
     """Return the exit code of an error of ours."""
     if isinstance(error, PluginError):
         return error.exit_code
-    if isinstance(error, ConfigError):
+    if isinstance(error, ConfigError | RequestError):
         return USAGE
     return 5 if isinstance(error, CapabilityError) else 1
 

@@ -62,8 +62,10 @@ def read_settings(args: argparse.Namespace, schema: type[Schema]) -> Schema:
 def _help(item: Any) -> str:
     text = item.metadata["help"].replace("%", "%%")
     default = ",".join(item.default) if isinstance(item.default, tuple) else item.default
-    if isinstance(default, bool) or default == "":
+    if default == "":
         return str(text)
+    if isinstance(default, bool):
+        default = "on" if default else "off"
     return f"{text} (default: {default})"
 
 

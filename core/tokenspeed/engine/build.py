@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tokenspeed.checkpoint.model_path import existing_model
 from tokenspeed.engine.choices import Choices
 from tokenspeed.engine.engine import Engine
 from tokenspeed.engine.facts import EngineParts, model_info, start_report
@@ -49,6 +50,7 @@ def build_engine(config: EngineConfig, *, progress: ProgressCallback | None = No
         TokenSpeedError: settings, plugins, model files or memory are not as needed.
     """
     limit_openmp_spinning()
+    path = model_path(config)
     tell = progress or (lambda _: None)
     tell(Progress("plugins"))
     registry = load_plugins(
@@ -57,7 +59,6 @@ def build_engine(config: EngineConfig, *, progress: ProgressCallback | None = No
     choices = Choices(config, registry)
     runtime = choices.device()
     _set_threads(config.threads)
-    path = model_path(config)
     tell(Progress("model"))
     source = choices.checkpoint(path)
     try:
@@ -71,10 +72,11 @@ def model_path(config: EngineConfig) -> Path:
     """Return the path of the configured model; empty means the default model.
 
     Raises:
+        ConfigError: the named model is not there.
         CheckpointError: the default model was not fetched yet.
     """
     if config.model:
-        return Path(config.model).expanduser()
+        return existing_model(config.model)
     from tokenspeed.checkpoint.default_model import default_model_path
 
     path = default_model_path()

@@ -140,6 +140,12 @@ class Frontend:
         """End a request as finished (a stop string was found); its cache stays matchable."""
         self._end(request_id, Stop(request_id))
 
+    def give_up(self, reason: str) -> None:
+        """End every live request with an EngineError, after what was delivered; take no more."""
+        for request_id in self._streams:
+            self._send(Abort(request_id))
+        self._give_up(Unhealthy(reason))
+
     async def close(self) -> None:
         """Abort what is live and release the socket."""
         for request_id in tuple(self._streams):

@@ -147,7 +147,11 @@ class LLM:
     def _prepare(
         self, prompt: Prompt, params: SamplingParams, *, timeout_s: float | None = None
     ) -> tuple[Submit, Completion]:
-        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) and prompt else prompt
+        if not len(ids):
+            raise RequestError(
+                "prompt is empty: 0 tokens, at least 1 is needed; give some text", param="prompt"
+            )
         request_id = f"llm-{next(self._ids)}"
         submit = make_submit(
             self.engine.info, ids, params, request_id, epoch=EPOCH, timeout_s=timeout_s

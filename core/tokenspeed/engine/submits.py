@@ -44,6 +44,7 @@ def make_submit(
             "encode the prompt with this model's tokenizer",
             param="prompt",
         )
+    check_fits(model, ids.size, params.max_tokens)
     if params.seed is None:
         params = msgspec.structs.replace(params, seed=secrets.randbits(63))
     eos = () if params.ignore_eos else model.eos_token_ids
@@ -57,3 +58,22 @@ def make_submit(
         salt=salt,
         timeout_s=timeout_s,
     )
+
+
+def check_fits(
+    model: ModelInfo, num_prompt_tokens: int, max_tokens: int | None, param: str = "max_tokens"
+) -> None:
+    """Refuse an answer length that cannot fit beside the prompt.
+
+    Raises:
+        RequestError: names `param` and the numbers.
+    """
+    room = model.max_context_tokens - num_prompt_tokens
+    if max_tokens is not None and max_tokens > room:
+        raise RequestError(
+            f"{param} is {max_tokens}, but the context is {model.max_context_tokens} tokens and "
+            f"the prompt takes {num_prompt_tokens}, so at most {max(0, room)} fit; "
+            f"lower {param}, omit it, or shorten the prompt",
+            param=param,
+            code="context_length_exceeded",
+        )

@@ -8,6 +8,7 @@ themselves. The third restart within five minutes is the last: after it the addr
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import select
 import subprocess
@@ -35,6 +36,14 @@ RESTART_WINDOW_S = 300.0
 HANG_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 5.0
 _POLL_S = 1.0
+_WAIT_S = 0.5
+_OWN_STOP_S = 2.0
+"""A whole process group may be told to stop: the launcher's own stop then follows the engine's."""
+
+_DIED_TOO_OFTEN = (
+    f"the engine was restarted {MAX_RESTARTS} times in {RESTART_WINDOW_S:.0f} s and died "
+    "again; it is not restarted. See its log for the reason, then restart the server"
+)
 
 
 class EngineState(Enum):
@@ -102,11 +111,22 @@ class EngineSupervisor:
             TokenSpeedError: the class and text of the engine's own error.
         """
         self._thread.start()
-        self._settled.wait()
+        while not self._settled.wait(_WAIT_S):  # short, so that signals are heard
+            pass
         if self.report is None:
             self._thread.join()
             raise _error_of(self._failure)
         return self.report
+
+    def begin_stop(self) -> None:
+        """Start no engine again; the running one goes on until `stop`."""
+        self._stopping.set()
+
+    def kill(self) -> None:
+        """SIGKILL the engine, from a signal handler: takes no lock. `stop` must follow."""
+        process = self._process
+        if process is not None:
+            process.kill()
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """Stop the engine: SIGTERM, then SIGKILL after `timeout_s`. Safe to call twice."""
@@ -120,10 +140,26 @@ class EngineSupervisor:
                 process.wait(timeout_s)
             except subprocess.TimeoutExpired:
                 process.kill()
-        if self._thread.is_alive():
-            self._thread.join()
+        while self._thread.is_alive():
+            self._thread.join(_WAIT_S)
 
     def _watch(self) -> None:
+        try:
+            self._keep_alive()
+        except Exception as error:
+            LOGGER.exception("the engine's supervisor failed")
+            self._failure = StartFailure(
+                kind="EngineError",
+                message=f"the engine's supervisor failed: {error!r}; its log has the traceback",
+            )
+            if self._process is not None:
+                self._process.kill()
+            if self.report is None:
+                self._settled.set()
+            else:
+                self._answer_unhealthy(f"{self._failure.message}; restart the server")
+
+    def _keep_alive(self) -> None:
         while not self._stopping.is_set():
             self._run_once()
             if self._stopping.is_set():
@@ -132,7 +168,7 @@ class EngineSupervisor:
                 self._settled.set()
                 return
             if not self._may_restart():
-                self._answer_unhealthy()
+                self._answer_unhealthy(_DIED_TOO_OFTEN)
                 return
             self.state = EngineState.RESTARTING
         self.state = EngineState.STOPPED
@@ -152,8 +188,11 @@ class EngineSupervisor:
         with open(reading, "rb", buffering=0) as reports, process:
             self._follow(process, reports.fileno())
             process.wait()
+        is_crash = self.report is not None and not self._stopping.is_set()
+        if is_crash and process.returncode == 0:
+            is_crash = not self._stopping.wait(_OWN_STOP_S)
         LOGGER.log(
-            20 if self._stopping.is_set() or self.report is None else 40,
+            logging.ERROR if is_crash else logging.INFO,
             "engine %d (pid %d) ended with %d", self.epoch, process.pid, process.returncode,
         )  # fmt: skip
 
@@ -163,7 +202,12 @@ class EngineSupervisor:
             "--address", self.address, "--epoch", str(self.epoch), "--record", str(self._record),
             "--report-fd", str(report_fd), "--log-level", self._log_level,
         ]  # fmt: skip
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=(report_fd,))
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            pass_fds=(report_fd,),
+            start_new_session=True,  # a group's signal goes to the launcher, which ends answers
+        )
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it died at once; `_follow` sees that
             process.stdin.write(self._settings + b"\n")
@@ -211,12 +255,8 @@ class EngineSupervisor:
         self._restarts_s.append(now)
         return True
 
-    def _answer_unhealthy(self) -> None:
+    def _answer_unhealthy(self, reason: str) -> None:
         self.state = EngineState.UNHEALTHY
-        reason = (
-            f"the engine was restarted {MAX_RESTARTS} times in {RESTART_WINDOW_S:.0f} s and died "
-            "again; it is not restarted. See its log for the reason, then restart the server"
-        )
         LOGGER.error("%s", reason)
         with UnhealthyResponder(self.address, reason) as responder:
             while not self._stopping.is_set():

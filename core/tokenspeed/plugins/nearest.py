@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the closest known name, or None."""
-    near = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)
+    near = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.6)
     return near[0] if near else None
 
 

@@ -31,7 +31,10 @@ if TYPE_CHECKING:
     from tokenspeed.tokenizer.tokenizer import Tokenizer
 
 GRACE_S = 2
-"""How long running answers may go on after SIGTERM."""
+"""How long running answers may go on after SIGTERM; then each ends with an error."""
+
+
+STOPPING = "the server stops before the answer is complete; send the request to it again later"
 
 
 class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,7 +89,15 @@ async def _serve(settings: ApiSettings) -> None:
     threading.Thread(target=_die_with_launcher, daemon=True).start()
     frontend = await Frontend.connect(settings.engine_address)
     app = make_app(settings.config, frontend, tokenizer, report)
-    server = uvicorn.Server(
+
+    class Server(uvicorn.Server):
+        """Gives running answers `GRACE_S`, then ends each with an error that names the stop."""
+
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            asyncio.get_running_loop().call_later(GRACE_S, frontend.give_up, STOPPING)
+            await super().shutdown(sockets)
+
+    server = Server(
         uvicorn.Config(
             app,
             loop="asyncio",
@@ -97,7 +108,7 @@ async def _serve(settings: ApiSettings) -> None:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            timeout_graceful_shutdown=GRACE_S,
+            timeout_graceful_shutdown=GRACE_S + 2,
         )
     )
     gc.collect()

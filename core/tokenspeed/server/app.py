@@ -47,6 +47,19 @@ if TYPE_CHECKING:
 
     Handler = Callable[[Request], Awaitable[Response]]
 
+ROUTES = {
+    "/v1/chat/completions": ("chat", "POST", ChatRequest),
+    "/v1/completions": ("completions", "POST", CompletionRequest),
+    "/v1/models": ("models", "GET", None),
+    "/v1/models/{name:path}": ("model", "GET", None),
+    "/tokenize": ("tokenize", "POST", TokenizeRequest),
+    "/detokenize": ("detokenize", "POST", DetokenizeRequest),
+    "/v1/engine/plan": ("plan", "GET", None),
+    "/health": ("health", "GET", None),
+    "/metrics": ("metrics", "GET", None),
+}
+"""Path -> (method of `_Api`, HTTP method, schema of the body)."""
+
 
 @dataclass(frozen=True, slots=True)
 class ApiParts:
@@ -66,28 +79,16 @@ def create_app(parts: ApiParts) -> ASGIApp:
     """Build the application around its parts."""
     api = _Api(parts)
     app = FastAPI(title="TokenSpeed", docs_url=None, redoc_url=None, redirect_slashes=False)
-    routes = (
-        ("/v1/chat/completions", api.chat, "POST", ChatRequest),
-        ("/v1/completions", api.completions, "POST", CompletionRequest),
-        ("/v1/models", api.models, "GET", None),
-        ("/v1/models/{name:path}", api.model, "GET", None),
-        ("/tokenize", api.tokenize, "POST", TokenizeRequest),
-        ("/detokenize", api.detokenize, "POST", DetokenizeRequest),
-        ("/v1/engine/plan", api.plan, "GET", None),
-        ("/health", api.health, "GET", None),
-        ("/metrics", api.metrics, "GET", None),
-    )
-    for path, handler, method, schema in routes:
+    for path, (name, method, schema) in ROUTES.items():
         app.add_api_route(
             path,
-            _guarded(handler),
+            _guarded(getattr(api, name)),
             methods=[method],
             response_model=None,
             openapi_extra=_body_of(schema) if schema else None,
         )
     app.add_exception_handler(HTTPException, _http_error)
-    paths = frozenset(route[0] for route in routes)
-    return Guard(app, api_key=parts.api_key, metrics=parts.metrics, paths=paths)
+    return Guard(app, api_key=parts.api_key, metrics=parts.metrics, paths=frozenset(ROUTES))
 
 
 class _Api:
@@ -238,7 +239,8 @@ async def _http_error(request: Request, error: Exception) -> Response:
         allowed = (error.headers or {}).get("Allow", "")
         text = f"{place}: this method is not allowed here; use {allowed}"
     else:
-        text = f"{place}: {error.detail}; see docs/http-api.md for the routes"
+        known = ", ".join(sorted(ROUTES))
+        text = f"{place}: there is no such route; the routes are {known}"
     return JsonResponse(
         error_body(text, error.status_code), error.status_code, headers=error.headers
     )

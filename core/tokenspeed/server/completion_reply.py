@@ -62,5 +62,8 @@ class CompletionReply:
         writer = self._logprobs.setdefault(index, CompletionLogprobs(self._tokenizer))
         if not opens:
             return writer.of(piece.logprobs)
-        first = self._generation.prompt_of(index).token_ids[0]
-        return writer.of((*piece.prompt_logprobs, *piece.logprobs), first_token_id=first)
+        return writer.of(
+            (*piece.prompt_logprobs, *piece.logprobs),
+            prompt_ids=self._generation.prompt_of(index).token_ids,
+            prompt_text=self._prompt_text(index),
+        )

@@ -7,19 +7,19 @@ notice the launcher's death by the end of their stdin, so that nothing outlives 
 from __future__ import annotations
 
 import shutil
-import signal
-import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
+from tokenspeed.checkpoint.model_path import existing_model
 from tokenspeed.config.load import replace_settings
 from tokenspeed.engine.supervisor import EngineSupervisor
 from tokenspeed.errors import ConfigError
-from tokenspeed.log import set_up_logging
+from tokenspeed.log import say, set_up_logging
 from tokenspeed.plugins import check_plugins
 from tokenspeed.server.api_process import ApiSettings
 from tokenspeed.server.progress import StartProgress
+from tokenspeed.server.signals import StopSignals
 from tokenspeed.server.sockets import listen, url_of
 from tokenspeed.server.workers import ApiWorkers
 
@@ -38,17 +38,21 @@ def serve(config: ServeConfig) -> int:
     """
     set_up_logging(config.log_level)
     _check(config)
+    if config.model:
+        existing_model(config.model)
+    signals = StopSignals()
+    signals.install()
     check_plugins(config.plugins, settings=config.plugin_config)
-    signal.signal(signal.SIGTERM, _interrupt)
     with listen(config.host, config.port) as listener:
         folder = Path(tempfile.mkdtemp(prefix="tokenspeed-"))
         try:
-            return _run(replace_settings(config, model=_model_path(config.model)), listener, folder)
+            config = replace_settings(config, model=_model_path(config.model))
+            return _run(config, listener, folder, signals)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _run(config: ServeConfig, listener: socket.socket, folder: Path) -> int:
+def _run(config: ServeConfig, listener: socket.socket, folder: Path, signals: StopSignals) -> int:
     address = f"ipc://{folder}/engine"
     progress = StartProgress()
     supervisor = EngineSupervisor(
@@ -70,21 +74,21 @@ def _run(config: ServeConfig, listener: socket.socket, folder: Path) -> int:
         _print_block(report, url_of(listener))
         workers.run(report)
     except KeyboardInterrupt:
-        print("tokenspeed: stopping", file=sys.stderr)
+        say("tokenspeed: stopping")
     finally:
-        _stop(workers, supervisor)
+        _stop(workers, supervisor, signals)
     return 0
 
 
-def _stop(workers: ApiWorkers, supervisor: EngineSupervisor) -> None:
-    """Stop everything; a second signal stops it at once."""
+def _stop(workers: ApiWorkers, supervisor: EngineSupervisor, signals: StopSignals) -> None:
+    """Stop everything; a second signal kills what is left."""
 
-    def at_once(signal_number: int, frame: object) -> None:
+    def at_once() -> None:
         workers.kill()
-        supervisor.stop(timeout_s=0.0)
+        supervisor.kill()
 
-    signal.signal(signal.SIGINT, at_once)
-    signal.signal(signal.SIGTERM, at_once)
+    signals.begin_stop(at_once)
+    supervisor.begin_stop()
     workers.stop()
     supervisor.stop()
 
@@ -103,13 +107,7 @@ def _check(config: ServeConfig) -> None:
 def _model_path(model: str) -> str:
     """Return the model's path; without one, the default model's, fetched when it is missing."""
     if model:
-        path = Path(model).expanduser()
-        if not path.exists():
-            raise ConfigError(
-                f"model {model!r} is not on this machine: a Hugging Face folder or a .gguf file is "
-                "needed, nothing is downloaded by name; check the path"
-            )
-        return str(path)
+        return str(existing_model(model))
     from tokenspeed.checkpoint.default_model import fetch_default_model
 
     return str(fetch_default_model())
@@ -117,8 +115,4 @@ def _model_path(model: str) -> str:
 
 def _print_block(report: StartReport, url: str) -> None:
     ready = f"{'ready':<11}{url}   after {report.start_s:.1f} s; Ctrl-C stops"
-    print("\n".join((*report.lines(), ready)), file=sys.stderr, flush=True)
-
-
-def _interrupt(signal_number: int, frame: object) -> NoReturn:
-    raise KeyboardInterrupt
+    say("\n".join((*report.lines(), ready)))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import TYPE_CHECKING, Self
+
+from tokenspeed.log import say
 
 if TYPE_CHECKING:
     import rich.progress
@@ -37,17 +40,19 @@ class StartProgress:
     def __exit__(self, *exc_info: object) -> None:
         self._is_open = False
         if self._bars is not None:
-            self._bars.stop()
+            with contextlib.suppress(OSError):
+                self._bars.stop()
 
     def show(self, progress: Progress) -> None:
         """Show one report."""
         if not self._is_open:
             return
         if self._bars is not None:
-            self._show_bar(self._bars, progress)
+            with contextlib.suppress(OSError):  # nobody reads any more
+                self._show_bar(self._bars, progress)
         elif progress.stage not in self._seen:
             self._seen.add(progress.stage)
-            print(f"tokenspeed: loading {progress.stage}", file=sys.stderr, flush=True)
+            say(f"tokenspeed: loading {progress.stage}")
 
     def _show_bar(self, bars: rich.progress.Progress, progress: Progress) -> None:
         if progress.stage not in self._tasks:

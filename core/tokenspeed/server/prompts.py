@@ -11,6 +11,7 @@ from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tokenspeed.engine import submits
 from tokenspeed.errors import RequestError
 from tokenspeed.server.fields import shorten
 
@@ -156,15 +157,7 @@ def check_token_ids(ids: list[int], vocab_size: int, param: str) -> None:
 
 def check_fits(prompt: Prompt, max_tokens: int | None, model: ModelInfo, param: str) -> None:
     """Refuse an answer length that cannot fit beside the prompt."""
-    room = model.max_context_tokens - len(prompt.token_ids)
-    if max_tokens is not None and max_tokens > room:
-        raise RequestError(
-            f"{param} is {max_tokens}, but the context is {model.max_context_tokens} tokens and "
-            f"the prompt takes {len(prompt.token_ids)}, so at most {room} fit; "
-            f"lower {param}, omit it, or shorten the prompt",
-            param=param,
-            code="context_length_exceeded",
-        )
+    submits.check_fits(model, len(prompt.token_ids), max_tokens, param)
 
 
 def _bad_prompt(value: Any, param: str) -> RequestError:

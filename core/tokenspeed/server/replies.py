@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from tokenspeed.tokenizer.detokenizer import Detokenizer
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -65,37 +67,59 @@ class CompletionLogprobs:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
+        self._detokenizer = Detokenizer(tokenizer)
         self._offset = 0
 
     def of(
-        self, entries: Sequence[TokenLogprobs], *, first_token_id: int | None = None
+        self,
+        entries: Sequence[TokenLogprobs],
+        *,
+        prompt_ids: Sequence[int] = (),
+        prompt_text: str = "",
     ) -> dict[str, Any]:
         """Return the object for the next tokens.
 
         Args:
-            first_token_id: the prompt's first token, which has no logprob, when it is echoed.
+            prompt_ids: tokens of the echoed prompt; the first has no logprob, and `entries` begins
+                with those of the others.
+            prompt_text: the echoed text.
         """
         tokens: list[str] = []
         values: list[float | None] = []
         tops: list[dict[str, float] | None] = []
-        offsets: list[int] = []
-        if first_token_id is not None:
-            tokens.append(self._tokenizer.token_text(first_token_id))
+        offsets = self._prompt_offsets(prompt_ids, prompt_text)
+        if prompt_ids:
+            tokens.append(self._tokenizer.token_text(prompt_ids[0]))
             values.append(None)
             tops.append(None)
         for entry in entries:
             tokens.append(self._tokenizer.token_text(entry.token_id))
             values.append(finite(entry.logprob))
             tops.append(self._top(entry))
-        for text in tokens:
+        for entry in entries[max(0, len(prompt_ids) - 1) :]:
             offsets.append(self._offset)
-            self._offset += len(text)
+            self._offset += len(self._detokenizer.push((entry.token_id,)))
         return {
             "tokens": tokens,
             "token_logprobs": values,
             "top_logprobs": tops,
             "text_offset": offsets,
         }
+
+    def _prompt_offsets(self, ids: Sequence[int], text: str) -> list[int]:
+        """Return where each token begins in `text`; special tokens may be spelled in it or not."""
+        detokenizer = Detokenizer(self._tokenizer)
+        offsets: list[int] = []
+        position = 0
+        for token in ids:
+            offsets.append(position)
+            new = detokenizer.push((token,))
+            if token in self._tokenizer.special_token_ids:
+                spelled = self._tokenizer.token_text(token)
+                new = spelled if text.startswith(spelled, position) else ""
+            position = min(len(text), position + len(new))
+        self._offset += len(text)
+        return offsets
 
     def _top(self, entry: TokenLogprobs) -> dict[str, float]:
         pairs = entry.top or ((entry.token_id, entry.logprob),)

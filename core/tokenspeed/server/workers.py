@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import select
 import subprocess
 import sys
 import threading
@@ -17,6 +18,7 @@ from prometheus_client.multiprocess import mark_process_dead
 from tokenspeed import errors
 from tokenspeed.log import LOGGER
 from tokenspeed.server.api_process import GRACE_S, ApiReady, ApiReport, ApiSettings
+from tokenspeed.server.signals import POLL_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,7 +67,10 @@ class ApiWorkers:
             EngineError: API processes die again and again.
         """
         while True:
-            ended = self._ended.get()
+            try:
+                ended = self._ended.get(timeout=POLL_S)
+            except queue.Empty:
+                continue
             LOGGER.error("API process %d ended with %d; restarted", ended.pid, ended.returncode)
             self._check_restarts()
             self._processes.remove(ended)
@@ -80,7 +85,7 @@ class ApiWorkers:
         """SIGTERM, then SIGKILL when the grace is over."""
         for process in self._processes:
             process.terminate()
-        deadline_s = time.monotonic() + GRACE_S + 2
+        deadline_s = time.monotonic() + GRACE_S + 3
         for process in self._processes:
             try:
                 process.wait(max(0.0, deadline_s - time.monotonic()))
@@ -135,6 +140,8 @@ def _write_line(process: subprocess.Popen[bytes], line: bytes) -> None:
 
 def _wait_ready(process: subprocess.Popen[bytes]) -> None:
     assert process.stdout is not None
+    while not select.select([process.stdout], [], [], POLL_S)[0]:
+        pass
     line = process.stdout.readline()
     if not line:
         raise errors.EngineError(

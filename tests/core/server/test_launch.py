@@ -34,7 +34,7 @@ def test_a_port_in_use_is_named_before_anything_is_loaded(tmp_path: Path) -> Non
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         started_s = time.monotonic()
-        done = run_cli("serve", str(tmp_path / "no-model"), "--port", str(port))
+        done = run_cli("serve", str(tmp_path), "--port", str(port))
     assert done.returncode == 2
     assert f"cannot listen on 127.0.0.1:{port}: the port is in use" in done.stderr
     assert len(done.stderr.splitlines()) == 1
