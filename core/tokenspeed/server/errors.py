@@ -37,7 +37,7 @@ _STATUS: tuple[tuple[type[TokenSpeedError], int], ...] = (
     (EngineGoneError, 503),
     (EngineError, 500),
 )
-_MAX_MESSAGE_CHARS = 2000
+_MAX_MESSAGE_CHARS = 1000
 _MAX_PARAM_CHARS = 200
 _CODE_STATUS = {"model_not_found": 404, "invalid_api_key": 401, "body_too_large": 413}
 

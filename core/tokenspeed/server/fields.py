@@ -78,7 +78,7 @@ NEUTRAL_MESSAGE: Mapping[str, tuple[Any, ...]] = {
 
 
 _MAX_NAME_CHARS = 64
-"""A longer unknown name is no typing mistake: none like it is searched, and it is cut in answers."""
+"""A longer unknown name is no typing mistake: none like it is looked for, and answers cut it."""
 _MAX_SHOWN_BITS = 256
 
 
