@@ -48,11 +48,6 @@ def resolve_sizes(
             f"max_context_tokens is {max_context_tokens}, allowed is 2 to {own_context_tokens} "
             "(the model's max_position_embeddings); lower it or leave it out"
         )
-    if config.depth not in (0, 1):
-        raise ConfigError(f"depth is {config.depth}, allowed are 0 and 1; change or omit it")
-    for name in ("max_running", "max_waiting"):
-        if getattr(config, name) < 1:
-            raise ConfigError(f"{name} is {getattr(config, name)}, at least 1 is needed; raise it")
     default_step_tokens = 512 if device_kind == CPU else 8192
     return EngineSizes(
         dtype=_dtype(config.dtype, model_config, device_kind),
@@ -72,8 +67,6 @@ def arena_bytes(
     free_bytes: int,
 ) -> int:
     """Return how many bytes the cache gets: as set, or four contexts within 40 % of free memory."""
-    if config.kv_gib < 0:
-        raise ConfigError(f"kv_gib is {config.kv_gib}, at least 0 is needed; 0 sizes it for you")
     if config.kv_gib:
         return int(config.kv_gib * GIB)
     token_bytes = DTYPE_BYTES[sizes.dtype] * sum(

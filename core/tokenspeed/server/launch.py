@@ -37,7 +37,6 @@ def serve(config: ServeConfig) -> int:
         TokenSpeedError: the server cannot start; nothing is left running.
     """
     set_up_logging(config.log_level)
-    _check(config)
     check_plugins(config.plugins, settings=config.plugin_config)
     signal.signal(signal.SIGTERM, _interrupt)
     with listen(config.host, config.port) as listener:
@@ -87,17 +86,6 @@ def _stop(workers: ApiWorkers, supervisor: EngineSupervisor) -> None:
     signal.signal(signal.SIGTERM, at_once)
     workers.stop()
     supervisor.stop()
-
-
-def _check(config: ServeConfig) -> None:
-    limits = (
-        ("api_workers", config.api_workers, 1, 256),
-        ("max_body_mib", config.max_body_mib, 1, 4096),
-        ("keep_alive_s", config.keep_alive_s, 0.01, 3600),
-    )
-    for name, value, low, high in limits:
-        if not low <= value <= high:
-            raise ConfigError(f"{name} is {value}, allowed is [{low}, {high}]; change it")
 
 
 def _model_path(model: str) -> str:

@@ -23,12 +23,6 @@ TORCH_DTYPES = {
     "F32": torch.float32,
     "F16": torch.float16,
     "BF16": torch.bfloat16,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
 }
 
 
@@ -72,18 +66,16 @@ class SafetensorsSource:
     def tensors(
         self, dtype: torch.dtype, *, keep_packed: bool
     ) -> Iterator[tuple[str, LinearWeight]]:
-        """Yield every tensor in file order; floating ones in `dtype`. Nothing here is packed.
+        """Yield every tensor in file order, in `dtype`. Nothing here is packed.
 
         Raises:
-            CheckpointError: a tensor type that has no plain form; names the tensor.
+            CheckpointError: a tensor that does not hold floating point numbers; names it.
         """
         self.bytes_read = 0
         for header in self._headers:
             for tensor in header.tensors.values():
                 plain = read_tensor(header.path, tensor)
-                if plain.is_floating_point():
-                    plain = plain.to(dtype)
-                yield tensor.name, LinearWeight(tensor.shape, plain)
+                yield tensor.name, LinearWeight(tensor.shape, plain.to(dtype))
                 self.bytes_read += tensor.num_bytes
 
     def close(self) -> None:
@@ -94,7 +86,7 @@ def read_tensor(path: Path, tensor: SafetensorsTensor) -> torch.Tensor:
     """Map one tensor in its stored dtype.
 
     Raises:
-        CheckpointError: a dtype without a plain torch form.
+        CheckpointError: a dtype that is not plain floating point.
     """
     if tensor.dtype not in TORCH_DTYPES:
         raise CheckpointError(
