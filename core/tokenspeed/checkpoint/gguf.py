@@ -286,7 +286,7 @@ def _tensor(
     if type_id not in TENSOR_TYPES:
         raise CheckpointError(
             f"cannot read {cursor.path}: tensor {shown(name)} has unknown type {type_id}; "
-            f"known are {', '.join(entry[0] for entry in TENSOR_TYPES.values())}; convert it to one of these"
+            f"known are {', '.join(entry[0] for entry in TENSOR_TYPES.values())}; use one of them"
         )
     type_name, block_elements, block_bytes = TENSOR_TYPES[type_id]
     elements = math.prod(shape)

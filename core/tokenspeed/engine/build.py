@@ -6,9 +6,11 @@ into the BindingPlan; after this no hook is called and no name is looked up.
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
+import re
 from typing import TYPE_CHECKING, Any
 
+from tokenspeed.checkpoint.model_path import expand_model_path
 from tokenspeed.engine.choices import Choices
 from tokenspeed.engine.engine import Engine
 from tokenspeed.engine.facts import EngineParts, model_info, start_report
@@ -17,16 +19,20 @@ from tokenspeed.engine.sizes import (
     DTYPE_BYTES,
     EngineSizes,
     arena_bytes,
+    check_tables,
     resolve_sizes,
 )
-from tokenspeed.errors import CheckpointError
+from tokenspeed.engine.vocabulary import check_vocabulary
+from tokenspeed.errors import CapacityError, CheckpointError
 from tokenspeed.kernels import KernelRegistry
 from tokenspeed.kv import Arena, solve_layout
 from tokenspeed.plugins import BindingPlan, load_plugins
 from tokenspeed.scheduler import GroupSpec, Scheduler, SchedulerConfig
+from tokenspeed.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from tokenspeed.config.schema import EngineConfig
     from tokenspeed.contracts.attention import AttentionBackend
@@ -59,7 +65,7 @@ def build_engine(config: EngineConfig, *, progress: ProgressCallback | None = No
     tell(Progress("model"))
     source = choices.checkpoint(path)
     try:
-        parts = _build_parts(config, registry, choices, runtime, source, tell)
+        parts = _build_parts(config, registry, choices, runtime, source, path, tell)
     finally:
         source.close()
     return _finish(config, registry, choices, runtime, path, parts)
@@ -69,14 +75,15 @@ def model_path(config: EngineConfig) -> Path:
     """Return the path of the configured model; empty means the default model.
 
     Raises:
+        ConfigError: the path cannot be looked at.
         CheckpointError: the default model was not fetched yet.
     """
     if config.model:
-        return Path(config.model).expanduser()
+        return expand_model_path(config.model)
     from tokenspeed.checkpoint.default_model import default_model_path
 
     path = default_model_path()
-    if not path.is_file():
+    if not os.path.isfile(path):  # pathlib's raises for a name that is too long
         raise CheckpointError(
             f"the default model is not at {path}; fetch it with `python -m "
             "tokenspeed.checkpoint.default_model`, or name a model"
@@ -90,12 +97,15 @@ def _build_parts(
     choices: Choices,
     runtime: DeviceRuntime,
     source: WeightSource,
+    path: Path,
     tell: ProgressCallback,
 ) -> EngineParts:
     model_config = source.config()
     model_class = choices.model_class(model_config)
     groups = model_class.cache_groups(model_config)
     sizes = resolve_sizes(config, model_config, device_kind=runtime.facts.kind)
+    eos_token_ids = check_vocabulary(load_tokenizer(path), sizes.vocab_size)
+    check_tables(config, groups, sizes, free_bytes=runtime.free_memory_bytes())
     attention = choices.attention(groups, sizes, runtime)
     binder = KernelRegistry(registry).binder(
         {"device": runtime.facts.kind, "dtype": sizes.dtype},
@@ -118,6 +128,7 @@ def _build_parts(
         scheduler=_build_scheduler(config, groups, layout, sizes),
         binder=binder,
         model_config=model_config,
+        eos_token_ids=eos_token_ids,
         weights_bytes=source.total_bytes,
     )
 
@@ -141,7 +152,16 @@ def _build_model(
         device=runtime.torch_device(),
         max_context_tokens=sizes.max_context_tokens,
     )
-    return model_class(model_config, context)
+    try:
+        return model_class(model_config, context)
+    except (MemoryError, OverflowError, RuntimeError) as error:
+        cause = " ".join(str(error).split())[:300] or type(error).__name__
+        if isinstance(error, RuntimeError) and not re.search("alloc|memory|overflow", cause):
+            raise
+        raise CapacityError(
+            f"the model cannot be built: {cause}; its tensors must fit into memory; correct the "
+            "sizes in config.json, or use a smaller model"
+        ) from error
 
 
 def _load_weights(

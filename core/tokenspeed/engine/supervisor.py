@@ -182,8 +182,17 @@ class EngineSupervisor:
             if not data:
                 return
             *lines, rest = (rest + data).split(b"\n")
-            for line in lines:
-                self._handle(decoder.decode(line))
+            try:
+                for line in lines:
+                    self._handle(decoder.decode(line))
+            except msgspec.MsgspecError as error:
+                self._failure = StartFailure(
+                    kind="EngineError",
+                    message=f"a report of the engine cannot be read: {error}; launcher and engine "
+                    "must be of one version; install again",
+                )
+                process.kill()
+                return
 
     def _handle(self, report: EngineReport) -> None:
         if isinstance(report, Progress):

@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from tokenspeed.checkpoint.model_path import expand_model_path
 from tokenspeed.config.load import replace_settings
 from tokenspeed.engine.supervisor import EngineSupervisor
 from tokenspeed.errors import ConfigError
@@ -91,7 +92,7 @@ def _stop(workers: ApiWorkers, supervisor: EngineSupervisor) -> None:
 def _model_path(model: str) -> str:
     """Return the model's path; without one, the default model's, fetched when it is missing."""
     if model:
-        path = Path(model).expanduser()
+        path = expand_model_path(model)
         if not path.exists():
             raise ConfigError(
                 f"model {model!r} is not on this machine: a Hugging Face folder or a .gguf file is "

@@ -23,6 +23,12 @@ TORCH_DTYPES = {
     "F32": torch.float32,
     "F16": torch.float16,
     "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
 }
 
 
@@ -66,16 +72,18 @@ class SafetensorsSource:
     def tensors(
         self, dtype: torch.dtype, *, keep_packed: bool
     ) -> Iterator[tuple[str, LinearWeight]]:
-        """Yield every tensor in file order, in `dtype`. Nothing here is packed.
+        """Yield every tensor in file order; floating ones in `dtype`. Nothing here is packed.
 
         Raises:
-            CheckpointError: a tensor that does not hold floating point numbers; names it.
+            CheckpointError: a tensor type that has no plain form; names the tensor.
         """
         self.bytes_read = 0
         for header in self._headers:
             for tensor in header.tensors.values():
                 plain = read_tensor(header.path, tensor)
-                yield tensor.name, LinearWeight(tensor.shape, plain.to(dtype))
+                if plain.is_floating_point():
+                    plain = plain.to(dtype)
+                yield tensor.name, LinearWeight(tensor.shape, plain)
                 self.bytes_read += tensor.num_bytes
 
     def close(self) -> None:
@@ -86,7 +94,7 @@ def read_tensor(path: Path, tensor: SafetensorsTensor) -> torch.Tensor:
     """Map one tensor in its stored dtype.
 
     Raises:
-        CheckpointError: a dtype that is not plain floating point.
+        CheckpointError: a dtype without a plain torch form.
     """
     if tensor.dtype not in TORCH_DTYPES:
         raise CheckpointError(

@@ -37,8 +37,6 @@ def test_a_step_has_room_for_one_token_of_every_running_request() -> None:
     ("config", "text"),
     [
         ({"max_context_tokens": 4096}, "2048"),
-        ({"depth": 2}, "0 and 1"),
-        ({"max_running": 0}, "max_running is 0"),
     ],
 )
 def test_settings_out_of_range_are_refused_with_value_and_limit(
