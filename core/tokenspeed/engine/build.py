@@ -7,13 +7,13 @@ into the BindingPlan; after this no hook is called and no name is looked up.
 from __future__ import annotations
 
 import os
-import re
 from typing import TYPE_CHECKING, Any
 
 from tokenspeed.checkpoint.model_path import expand_model_path
 from tokenspeed.engine.choices import Choices
 from tokenspeed.engine.engine import Engine
 from tokenspeed.engine.facts import EngineParts, model_info, start_report
+from tokenspeed.engine.memory import memory_errors
 from tokenspeed.engine.reports import Progress, ProgressCallback
 from tokenspeed.engine.sizes import (
     DTYPE_BYTES,
@@ -23,7 +23,7 @@ from tokenspeed.engine.sizes import (
     resolve_sizes,
 )
 from tokenspeed.engine.vocabulary import check_vocabulary
-from tokenspeed.errors import CapacityError, CheckpointError
+from tokenspeed.errors import CheckpointError
 from tokenspeed.kernels import KernelRegistry
 from tokenspeed.kv import Arena, solve_layout
 from tokenspeed.plugins import BindingPlan, load_plugins
@@ -112,8 +112,9 @@ def _build_parts(
         fallback=config.fallback,
         objective="determinism" if config.deterministic else "latency",
     )
-    model = _build_model(model_class, model_config, sizes, attention, binder, runtime)
-    _load_weights(model, source, sizes, keep_packed=config.weights == "packed", tell=tell)
+    with memory_errors("the model"):
+        model = _build_model(model_class, model_config, sizes, attention, binder, runtime)
+        _load_weights(model, source, sizes, keep_packed=config.weights == "packed", tell=tell)
     tell(Progress("cache"))
     layout = solve_layout(
         groups,
@@ -152,16 +153,7 @@ def _build_model(
         device=runtime.torch_device(),
         max_context_tokens=sizes.max_context_tokens,
     )
-    try:
-        return model_class(model_config, context)
-    except (MemoryError, OverflowError, RuntimeError) as error:
-        cause = " ".join(str(error).split())[:300] or type(error).__name__
-        if isinstance(error, RuntimeError) and not re.search("alloc|memory|overflow", cause):
-            raise
-        raise CapacityError(
-            f"the model cannot be built: {cause}; its tensors must fit into memory; correct the "
-            "sizes in config.json, or use a smaller model"
-        ) from error
+    return model_class(model_config, context)
 
 
 def _load_weights(

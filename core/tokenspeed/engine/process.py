@@ -39,11 +39,11 @@ def main(argv: list[str] | None = None) -> int:
     set_up_logging(args.log_level)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the launcher, which stops us
     signal.signal(signal.SIGTERM, _exit)
-    config = msgspec.json.decode(sys.stdin.buffer.readline(), type=EngineConfig)
+    settings = sys.stdin.buffer.readline()
     threading.Thread(target=_die_with_launcher, daemon=True).start()
     reporter = Reporter(args.report_fd)
     try:
-        engine = _build(config, reporter)
+        engine = _build(msgspec.json.decode(settings, type=EngineConfig), reporter)
     except Exception as error:
         if not isinstance(error, TokenSpeedError):
             LOGGER.debug("the engine could not be built", exc_info=error)

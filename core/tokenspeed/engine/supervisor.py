@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tokenspeed import errors
+from tokenspeed.config.ranges import check_settings
 from tokenspeed.config.schema import EngineConfig, settings_of
 from tokenspeed.engine.flight_record import step_age_s
 from tokenspeed.engine.reports import EngineReport, Progress, StartFailure, StartReport
@@ -233,6 +234,7 @@ class EngineSupervisor:
 
 
 def _engine_settings(config: EngineConfig) -> bytes:
+    check_settings(config)  # JSON has no word for NaN
     values = {name: getattr(config, name) for name in settings_of(EngineConfig)}
     return msgspec.json.encode(EngineConfig(**values))
 

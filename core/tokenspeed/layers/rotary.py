@@ -58,9 +58,9 @@ class RopeParameters:
             ConfigError: an unsupported kind, a missing or impossible number, a partial rotation.
         """
         fields = _fields_of(config)
-        kind = fields.pop("rope_type", None) or fields.pop("type", None) or "default"
-        fields.pop("type", None)
-        theta = fields.pop("rope_theta", None) or config.get("rope_theta") or _DEFAULT_THETA
+        kind = _first_given(fields.pop("rope_type", None), fields.pop("type", None), "default")
+        own_theta = fields.pop("rope_theta", None)
+        theta = _first_given(own_theta, config.get("rope_theta"), _DEFAULT_THETA)
         if kind == "yarn":
             fields.setdefault(
                 "original_max_position_embeddings", config.get("max_position_embeddings")
@@ -110,6 +110,10 @@ def _fields_of(config: Mapping[str, Any]) -> dict[str, Any]:
                 f"config.json has {name} = {shown(value)}, an object is needed; correct config.json"
             )
     return dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
+
+
+def _first_given(*values: Any) -> Any:
+    return next(value for value in values if value is not None)
 
 
 def _check_kind(kind: object, fields: Mapping[str, Any]) -> None:

@@ -50,14 +50,21 @@ class DenseCache:
             self._folder / f"{content_digest(source)}-{_STORED[dtype]}-v{CACHE_VERSION}.safetensors"
         )
 
-    def open(self, path: Path) -> SafetensorsHeader | None:
-        """Return a whole cached file's header and mark it used; remove a damaged file."""
+    def open(
+        self, path: Path, tensors: Sequence[tuple[str, tuple[int, ...]]]
+    ) -> SafetensorsHeader | None:
+        """Return a whole cached file's header and mark it used; remove a damaged file.
+
+        Args:
+            tensors: (name, shape) of each tensor that the file must hold, and no other.
+        """
         try:
             path.stat()
         except OSError:
             return None
         try:
             header = SafetensorsHeader.read(path)
+            _check_content(header, tensors)
             os.utime(path)
         except (CheckpointError, OSError) as error:
             LOGGER.warning("cached weights %s are unusable and are made again: %s", path, error)
@@ -94,6 +101,16 @@ class DenseCache:
                 return
             _remove(entry)
             used_bytes -= stat.st_size
+
+
+def _check_content(
+    header: SafetensorsHeader, tensors: Sequence[tuple[str, tuple[int, ...]]]
+) -> None:
+    suffix = f"-v{CACHE_VERSION}.safetensors"
+    dtype = header.path.name.removesuffix(suffix).rsplit("-", 1)[-1]
+    found = {name: (row.dtype, row.shape) for name, row in header.tensors.items()}
+    if found != {name: (dtype, shape) for name, shape in tensors}:
+        raise CheckpointError(f"{header.path} does not hold the tensors that it is named for")
 
 
 def _remove(path: Path) -> None:
