@@ -8,7 +8,7 @@ SOURCES := core sdk plugins_reference plugins_nvidia plugins_amd
 MODEL ?=
 ARGS ?=
 
-.PHONY: serve install test ctest pytest lint check slow sanitize bench model clean
+.PHONY: serve install test ctest pytest lint stub check slow sanitize bench model clean
 
 serve: install model
 	$(BIN)/tokenspeed serve $(MODEL) $(ARGS)
@@ -52,9 +52,15 @@ lint: install
 	$(BIN)/ruff check $(SOURCES) tests benchmarks docs
 	$(BIN)/ruff format --check $(SOURCES) tests benchmarks docs
 	$(BIN)/mypy
+	$(BIN)/python docs/generate_stub.py --check
 	clang-format-19 --dry-run --Werror $$(git ls-files 'csrc/*.h' 'csrc/*.cc' 'tests/csrc/*.cc' 'tests/csrc/*.h')
 
-slow: install model
+# The extension's stub, written from its signatures and docstrings.
+stub: install
+	$(BIN)/python docs/generate_stub.py
+
+slow: install model ctest
+	$(BIN)/ctest --test-dir build/cpp -C slow -L slow --output-on-failure -j 2
 	$(BIN)/python -m pytest -m slow --timeout 1800 $(ARGS)
 
 # The control plane's tests under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer.

@@ -1,4 +1,5 @@
-// One Bind function per csrc folder that Python meets, and the arrays they share.
+// One Bind function per topic that Python meets, and the arrays they share. The docstrings are the
+// reference that people read: core/tokenspeed/_core.pyi is generated from the built extension.
 // Thread: interpreter lock held.
 #pragma once
 
@@ -11,6 +12,7 @@
 
 namespace tokenspeed {
 
+void BindConfig(nanobind::module_& m);
 void BindErrors(nanobind::module_& m);
 void BindFsm(nanobind::module_& m);
 void BindPlan(nanobind::module_& m);
@@ -18,7 +20,8 @@ void BindScheduler(nanobind::module_& m);
 
 template <class T>
 using Vector = nanobind::ndarray<nanobind::numpy, const T, nanobind::ndim<1>, nanobind::c_contig>;
-template <class T>
-using Matrix = nanobind::ndarray<nanobind::numpy, const T, nanobind::ndim<2>, nanobind::c_contig>;
+template <class T, size_t Columns>
+using Matrix =
+    nanobind::ndarray<nanobind::numpy, const T, nanobind::shape<-1, Columns>, nanobind::c_contig>;
 
 }  // namespace tokenspeed

@@ -15,43 +15,77 @@ Vector<T> View(const std::vector<T>& values, nb::handle owner) {
 }
 
 template <size_t N>
-Matrix<int32_t> View(const std::vector<std::array<int32_t, N>>& rows, nb::handle owner) {
-  return Matrix<int32_t>(rows.empty() ? nullptr : rows.front().data(), {rows.size(), N}, owner);
+Matrix<int32_t, N> View(const std::vector<std::array<int32_t, N>>& rows, nb::handle owner) {
+  return Matrix<int32_t, N>(rows.empty() ? nullptr : rows.front().data(), {rows.size(), N}, owner);
 }
 
 template <auto Member, class Class>
-void DefView(Class& bound, const char* name) {
+void DefView(Class& bound, const char* name, const char* doc) {
   using Owner = typename Class::Type;
-  bound.def_prop_ro(name, [](nb::handle_t<Owner> self) {
-    return View(nb::cast<const Owner&>(self).*Member, self);
-  });
+  bound.def_prop_ro(
+      name,
+      [](nb::handle_t<Owner> self) { return View(nb::cast<const Owner&>(self).*Member, self); },
+      doc);
+}
+
+void BindStepPlan(nb::module_& m) {
+  nb::class_<StepPlan> plan(m, "StepPlan", R"(One step's work, as flat arrays.
+
+R rows, T query tokens. Rows [0, num_decode_rows) are decodes, the rest are prefill chunks.
+Arrays are read-only views without a copy; each keeps the plan alive. The contract is
+`tokenspeed.contracts.step.StepPlan`.)");
+  plan.def_ro("step_id", &StepPlan::step_id, "Number of the step, for `commit`; counts up from 1.")
+      .def_prop_ro("num_rows", &StepPlan::num_rows, "R: requests that take part.")
+      .def_ro("num_decode_rows", &StepPlan::num_decode_rows, "Rows that decode; they come first.")
+      .def_prop_ro("num_tokens", &StepPlan::num_tokens, "T: query tokens of all rows.");
+  DefView<&StepPlan::request_ids>(plan, "request_ids", "(R,) engine request ids.");
+  DefView<&StepPlan::slots>(plan, "slots",
+                            "(R,) persistent slot of each row's request, in [0, max_running).");
+  DefView<&StepPlan::query_start>(
+      plan, "query_start",
+      "(R + 1,) row r owns query tokens [query_start[r], query_start[r + 1]).");
+  DefView<&StepPlan::context_tokens>(plan, "context_tokens",
+                                     "(R,) tokens of the request already in the cache: the "
+                                     "position of its first query token.");
+  DefView<&StepPlan::output_index>(plan, "output_index",
+                                   "(R,) index of the output token that this row samples; -1: it "
+                                   "samples none (more prefill).");
+  DefView<&StepPlan::token_ids>(plan, "token_ids",
+                                "(T,) query tokens; -1 where the token is still on the device:\n"
+                                "the previous, uncommitted step samples it for this slot.");
+  DefView<&StepPlan::admitted>(plan, "admitted",
+                               "(A, 2) (row, slot) of requests whose slot starts with this step: "
+                               "reset the slot first.");
+  DefView<&StepPlan::block_updates>(plan, "block_updates",
+                                    "(U, 4) (slot, group, index, block id): block-table writes, "
+                                    "applied before the step.");
+  DefView<&StepPlan::copies>(plan, "copies",
+                             "(C, 4) (group, source block, target block, num_tokens): copied "
+                             "before the step's writes.");
+}
+
+void BindCommitResult(nb::module_& m) {
+  nb::class_<CommitResult> result(
+      m, "CommitResult",
+      "What became final, one entry per request that got a token or ended.\n\n"
+      "Read-only views that keep the result alive.");
+  DefView<&CommitResult::request_ids>(result, "request_ids", "Engine request ids.");
+  DefView<&CommitResult::tokens>(
+      result, "tokens", "The committed token, -1 where the request ended without a new one.");
+  DefView<&CommitResult::finish_reasons>(result, "finish_reasons",
+                                         "Index into FINISH_REASONS; 0 while it goes on.");
+  DefView<&CommitResult::cached_tokens>(
+      result, "cached_tokens",
+      "Prompt tokens taken from the cache, with the request's first token; -1 otherwise.");
+  DefView<&CommitResult::rows>(result, "rows",
+                               "Row of the plan that the entry comes from, -1 for none.");
 }
 
 }  // namespace
 
 void BindPlan(nb::module_& m) {
-  nb::class_<StepPlan> plan(m, "StepPlan");
-  plan.def_ro("step_id", &StepPlan::step_id)
-      .def_prop_ro("num_rows", &StepPlan::num_rows)
-      .def_ro("num_decode_rows", &StepPlan::num_decode_rows)
-      .def_prop_ro("num_tokens", &StepPlan::num_tokens);
-  DefView<&StepPlan::request_ids>(plan, "request_ids");
-  DefView<&StepPlan::slots>(plan, "slots");
-  DefView<&StepPlan::query_start>(plan, "query_start");
-  DefView<&StepPlan::context_tokens>(plan, "context_tokens");
-  DefView<&StepPlan::output_index>(plan, "output_index");
-  DefView<&StepPlan::token_ids>(plan, "token_ids");
-  DefView<&StepPlan::admitted>(plan, "admitted");
-  DefView<&StepPlan::block_updates>(plan, "block_updates");
-  DefView<&StepPlan::copies>(plan, "copies");
-
-  nb::class_<CommitResult> result(m, "CommitResult");
-  DefView<&CommitResult::request_ids>(result, "request_ids");
-  DefView<&CommitResult::tokens>(result, "tokens");
-  DefView<&CommitResult::finish_reasons>(result, "finish_reasons");
-  DefView<&CommitResult::cached_tokens>(result, "cached_tokens");
-  DefView<&CommitResult::rows>(result, "rows");
-
+  BindStepPlan(m);
+  BindCommitResult(m);
   nb::list reasons;
   for (const char* reason : kFinishReasons) reasons.append(nb::str(reason));
   m.attr("FINISH_REASONS") = nb::tuple(reasons);

@@ -1,10 +1,9 @@
-"""Paged attention in plain torch. Decode rows multiply block by block, where the cache lies; chunks
-of several tokens gather their blocks and make one attention call.
+"""Paged attention in plain torch. Decode rows read the cache where it lies (`attention_decode`);
+chunks of several tokens gather their blocks and make one attention call.
 
-Every row is computed on its own keys, cut to its exact length: no padding, so that neither
-another row nor a stale or NaN cell of a block can change its result.
-Legend: T query tokens, R rows, N query heads, K kv heads, G = N / K, H head dim, B blocks of a row,
-C tokens of a block, S keys.
+Every row is computed on its own keys, cut to its exact length, so that neither another row nor a
+stale or NaN cell of a block can change its result.
+Legend: T query tokens, N query heads, K kv heads, G = N / K, H head dim, S keys.
 """
 
 from __future__ import annotations
@@ -15,39 +14,11 @@ import numpy as np
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from tokenspeed_reference.attention_decode import DecodeGroup, decode, plan_groups
 from tokenspeed_sdk import AttentionBatch, KVView
 
 MASK_ELEMENTS = 1 << 21
 """Elements of one causal mask at most (8 MiB in float32): longer chunks go in query tiles."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """One block of one decode row: where its keys lie and its weights are kept.
-
-    Args:
-        weights_KGC: view into the group's weights; written whole, stale tokens masked later.
-        seen_KGS: the part of it that belongs to tokens of the row.
-    """
-
-    block: int
-    weights_KGC: torch.Tensor
-    seen_KGS: torch.Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class DecodeGroup:
-    """Decode rows with the same number of blocks.
-
-    Args:
-        weights_RBKGC: float32 scores, then softmax weights; scratch that all layers reuse.
-        stale_R11C: tokens of the last block beyond the row's length; None: there are none.
-        rows: (row of the step, its tiles in order).
-    """
-
-    weights_RBKGC: torch.Tensor
-    stale_R11C: torch.Tensor | None
-    rows: tuple[tuple[int, tuple[Tile, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +76,13 @@ class PagedAttention:
             blocks_T=self._write_blocks(batch),
             offsets_T=batch.positions_T % self._block_tokens,
             num_decode_rows=decodes,
-            groups=self._decode_groups(tables[:decodes], lengths[:decodes]),
+            groups=plan_groups(
+                tables[:decodes],
+                lengths[:decodes],
+                heads=(self._shape[1], self._shape[2]),
+                block_tokens=self._block_tokens,
+                device=self._device,
+            ),
             chunks=tuple(
                 self._chunk(batch, row, tables[row], lengths[row])
                 for row in range(decodes, len(lengths))
@@ -124,35 +101,14 @@ class PagedAttention:
         q_TKGH = q_TNH.view(self._shape)
         decodes = metadata.num_decode_rows
         if not metadata.chunks:
-            return self._decode(q_TKGH, kv, metadata.groups, scale).view(q_TNH.shape)
+            return decode(q_TKGH, kv, metadata.groups, scale=scale).view(q_TNH.shape)
         out_TNH = torch.empty_like(q_TNH)
         out_TKGH = out_TNH.view(self._shape)
         if decodes:
-            out_TKGH[:decodes] = self._decode(q_TKGH[:decodes], kv, metadata.groups, scale)
+            out_TKGH[:decodes] = decode(q_TKGH[:decodes], kv, metadata.groups, scale=scale)
         for chunk in metadata.chunks:
             self._prefill(out_TKGH[chunk.query], q_TKGH[chunk.query], kv, chunk, scale)
         return out_TNH
-
-    def _decode(
-        self, q_RKGH: torch.Tensor, kv: KVView, groups: tuple[DecodeGroup, ...], scale: float
-    ) -> torch.Tensor:
-        """Attend one token a row, in float32; the heads that share keys are one product."""
-        queries = q_RKGH.float() * scale
-        out = torch.empty_like(queries)
-        keys, values = kv.k.transpose(2, 3), kv.v
-        for group in groups:
-            for row, tiles in group.rows:
-                query = queries[row]
-                for tile in tiles:
-                    torch.bmm(query, keys[tile.block].float(), out=tile.weights_KGC)
-            _softmax(group)
-            for row, tiles in group.rows:
-                result, seen = out[row], tiles[-1].seen_KGS
-                last = values[tiles[-1].block, :, : seen.shape[2]]
-                torch.bmm(seen, last.float(), out=result)
-                for tile in tiles[:-1]:
-                    result.baddbmm_(tile.seen_KGS, values[tile.block].float())
-        return out.to(q_RKGH.dtype)
 
     def _prefill(
         self,
@@ -197,42 +153,6 @@ class PagedAttention:
         blocks = batch.block_tables[rows, positions // self._block_tokens]
         return torch.from_numpy(blocks.astype(np.int64)).to(self._device)
 
-    def _decode_groups(
-        self, tables: list[tuple[int, ...]], lengths: list[int]
-    ) -> tuple[DecodeGroup, ...]:
-        by_size: dict[int, list[int]] = {}
-        for row, table in enumerate(tables):
-            by_size.setdefault(len(table), []).append(row)
-        return tuple(self._group(rows, tables, lengths) for rows in by_size.values())
-
-    def _group(
-        self, rows: list[int], tables: list[tuple[int, ...]], lengths: list[int]
-    ) -> DecodeGroup:
-        _, kv_heads, queries_per_kv, _ = self._shape
-        num_blocks = len(tables[rows[0]])
-        shape = (len(rows), num_blocks, kv_heads, queries_per_kv, self._block_tokens)
-        weights = torch.empty(shape, device=self._device)
-        last = [lengths[row] - (num_blocks - 1) * self._block_tokens for row in rows]
-        tiles = tuple(
-            (row, self._tiles(weights[index], tables[row], last[index]))
-            for index, row in enumerate(rows)
-        )
-        return DecodeGroup(weights, self._stale(last), tiles)
-
-    def _tiles(
-        self, weights_BKGC: torch.Tensor, table: tuple[int, ...], last_tokens: int
-    ) -> tuple[Tile, ...]:
-        views = weights_BKGC.unbind()
-        full = [Tile(block, view, view) for block, view in zip(table[:-1], views[:-1], strict=True)]
-        return (*full, Tile(table[-1], views[-1], views[-1][..., :last_tokens]))
-
-    def _stale(self, last_tokens: list[int]) -> torch.Tensor | None:
-        if min(last_tokens) == self._block_tokens:
-            return None
-        offsets = torch.arange(self._block_tokens, device=self._device)
-        lengths = torch.tensor(last_tokens, device=self._device)
-        return (offsets >= lengths[:, None])[:, None, None]
-
     def _chunk(
         self, batch: AttentionBatch, row: int, table: tuple[int, ...], num_keys: int
     ) -> Chunk:
@@ -253,15 +173,6 @@ class PagedAttention:
         future = torch.full((tile, tile), -torch.inf, dtype=self._dtype, device=self._device)
         mask[:, num_keys - tile :] = future.triu(1)
         return mask
-
-
-def _softmax(group: DecodeGroup) -> None:
-    """Turn a group's scores into weights, in place, over blocks and tokens."""
-    scores = group.weights_RBKGC
-    if group.stale_R11C is not None:
-        scores[:, -1].masked_fill_(group.stale_R11C, -torch.inf)
-    scores.sub_(scores.amax((1, 4), keepdim=True)).exp_()
-    scores.div_(scores.sum((1, 4), keepdim=True))
 
 
 def _gather(blocks: torch.Tensor, chunk: Chunk) -> torch.Tensor:

@@ -26,6 +26,7 @@ _KERNELS = (
     ("norm.rms", "rms_norm_plain_any", "kernels.norm:rms_norm"),
     ("norm.add_rms", "add_rms_norm_plain_any", "kernels.norm:add_rms_norm"),
     ("activation.silu_mul", "silu_mul_plain_any", "kernels.activation:silu_mul"),
+    ("rotary.angles", "rotary_angles_plain_any", "kernels.rotary:rotary_angles"),
     ("rotary.apply", "rotary_plain_any", "kernels.rotary:apply_rotary"),
     ("linear.dense", "linear_plain_any", "kernels.linear:linear"),
     ("linear.dense", "linear_rowwise_any", "kernels.linear:linear_rowwise"),

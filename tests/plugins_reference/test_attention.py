@@ -111,6 +111,14 @@ def test_a_decode_row_is_bitwise_the_same_alone_and_among_others() -> None:
         assert torch.equal(alone, together[tokens])
 
 
+def test_queries_may_stand_beside_keys_in_one_tensor() -> None:
+    rows = make_rows([(40, 1), (7, 1), (12, 20)], block_tokens=16, seed=5)
+    kv = make_kv(40, kv_heads=2, head_dim=16, block_tokens=16, dtype=torch.float32)
+    q, k, v = make_qkv(rows, 6, 2, 16, torch.float32)
+    beside_q, beside_k = torch.cat((q, k), dim=1).split((6, 2), dim=1)
+    assert torch.equal(run(rows, kv, (beside_q, beside_k, v)), run(rows, kv, (q, k, v)))
+
+
 def test_stale_nan_cells_never_reach_a_result() -> None:
     rows = make_rows([(20, 1), (5, 1), (10, 15), (0, 3)], block_tokens=16, seed=2)
     clean = make_kv(12, kv_heads=2, head_dim=16, block_tokens=16, dtype=torch.float32)

@@ -65,7 +65,7 @@ class AttentionBackend(Protocol):
         """Attend causally to each row's cache, the step's own tokens included.
 
         Args:
-            q_TNH: (T, N, H) device, contiguous; N is a multiple of K.
+            q_TNH: (T, N, H) device, heads of a token contiguous; N is a multiple of K.
             scale: multiplies q.k before softmax.
         Returns:
             (T, N, H), dtype and device of q.

@@ -27,28 +27,57 @@ SENTINEL_BLOCK = 0
 class StepPlan(Protocol):
     """One step's work, as flat arrays."""
 
-    step_id: int
-    num_rows: int
-    num_decode_rows: int
-    num_tokens: int
-    request_ids: NDArray[np.int64]
-    """(R,) engine request ids."""
-    slots: NDArray[np.int32]
-    """(R,) persistent slot of each row's request, in [0, max_running)."""
-    query_start: NDArray[np.int32]
-    """(R + 1,) row r owns query tokens [query_start[r], query_start[r + 1])."""
-    context_tokens: NDArray[np.int32]
-    """(R,) tokens of the request already in the cache: the position of its first query token."""
-    output_index: NDArray[np.int32]
-    """(R,) index of the output token that this row samples; -1: it samples none (more prefill)."""
-    token_ids: NDArray[np.int32]
-    """(T,) query tokens; TOKEN_FROM_DEVICE where the value is still on the device."""
-    admitted: NDArray[np.int32]
-    """(A, 2) (row, slot) of requests whose slot starts with this step: reset the slot first."""
-    block_updates: NDArray[np.int32]
-    """(U, 4) (slot, group, index, block_id): block-table writes, applied before the step."""
-    copies: NDArray[np.int32]
-    """(C, 4) (group, source block, target block, num_tokens): copied before the step's writes."""
+    @property
+    def step_id(self) -> int:
+        """Number of the step, for `commit`."""
+
+    @property
+    def num_rows(self) -> int:
+        """R: requests that take part."""
+
+    @property
+    def num_decode_rows(self) -> int:
+        """Rows that decode; they come first."""
+
+    @property
+    def num_tokens(self) -> int:
+        """T: query tokens of all rows."""
+
+    @property
+    def request_ids(self) -> NDArray[np.int64]:
+        """(R,) engine request ids."""
+
+    @property
+    def slots(self) -> NDArray[np.int32]:
+        """(R,) persistent slot of each row's request, in [0, max_running)."""
+
+    @property
+    def query_start(self) -> NDArray[np.int32]:
+        """(R + 1,) row r owns query tokens [query_start[r], query_start[r + 1])."""
+
+    @property
+    def context_tokens(self) -> NDArray[np.int32]:
+        """(R,) tokens of the request already in the cache: its first query position."""
+
+    @property
+    def output_index(self) -> NDArray[np.int32]:
+        """(R,) index of the output token that this row samples; -1: none (more prefill)."""
+
+    @property
+    def token_ids(self) -> NDArray[np.int32]:
+        """(T,) query tokens; TOKEN_FROM_DEVICE where the value is still on the device."""
+
+    @property
+    def admitted(self) -> NDArray[np.int32]:
+        """(A, 2) (row, slot) of requests whose slot starts with this step: reset the slot first."""
+
+    @property
+    def block_updates(self) -> NDArray[np.int32]:
+        """(U, 4) (slot, group, index, block_id): block-table writes, applied before the step."""
+
+    @property
+    def copies(self) -> NDArray[np.int32]:
+        """(C, 4) (group, source block, target block, num_tokens): before the step's writes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,21 +76,30 @@ class RopeParameters:
         return cls(float(theta), kind, fields)
 
 
+Angles = tuple["torch.Tensor", "torch.Tensor"]
+"""Cosines and sines of one step's tokens: (T, 1, H) each, see `ops.rotary.rotary_angles`."""
+
+
 class RotaryEmbedding:
     """Rotates queries and keys by their positions (rotate-half convention)."""
 
     def __init__(self, context: ModelContext, rope: RopeParameters, head_dim: int) -> None:
-        self._rotate: Callable[..., tuple[torch.Tensor, torch.Tensor]] = context.kernels.bind(
+        self._rotate: Callable[..., torch.Tensor] = context.kernels.bind(
             rotary.apply_rotary, head_dim=head_dim
         )
+        self._look_up: Callable[..., Angles] = context.kernels.bind(
+            rotary.rotary_angles, head_dim=head_dim
+        )
         table_PH = build_table(rope, head_dim, context.max_context_tokens)
-        self._table_PH = table_PH.to(context.device)
+        self._table_PH = table_PH.to(context.device, context.dtype)
 
-    def __call__(
-        self, q_TNH: torch.Tensor, k_TKH: torch.Tensor, positions_T: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the rotated (q, k)."""
-        return self._rotate(q_TNH, k_TKH, positions_T, self._table_PH)
+    def angles(self, positions_T: torch.Tensor) -> Angles:
+        """Look up a step's cosines and sines, once for all layers."""
+        return self._look_up(positions_T, self._table_PH)
+
+    def __call__(self, x_TNH: torch.Tensor, angles: Angles) -> torch.Tensor:
+        """Return the heads of `x_TNH` rotated; queries and keys may stand in one tensor."""
+        return self._rotate(x_TNH, *angles)
 
 
 def build_table(rope: RopeParameters, head_dim: int, num_positions: int) -> torch.Tensor:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from tokenspeed.contracts.model import ForwardContext, ModelContext
     from tokenspeed.contracts.weights import LinearWeight
+    from tokenspeed.layers.rotary import Angles
 
 CACHE_GROUP = "full"
 
@@ -89,7 +90,8 @@ class Qwen2Attention:
         self.head_dim = config.head_dim
         q_features = config.num_heads * config.head_dim
         kv_features = config.num_kv_heads * config.head_dim
-        self.heads = (config.num_heads, config.num_kv_heads, config.num_kv_heads)
+        self.qk_heads = (config.num_heads, config.num_kv_heads)
+        self.turned_heads = (sum(self.qk_heads), config.num_kv_heads)
         group = ParallelGroup.ATTN_TP
         self.qkv = Linear(
             context,
@@ -114,11 +116,11 @@ class Qwen2Attention:
         yield from self.qkv.weight_slots(f"{name}.q_proj", f"{name}.k_proj", f"{name}.v_proj")
         yield from self.output.weight_slots(f"{name}.o_proj")
 
-    def __call__(self, x_TD: torch.Tensor, step: ForwardContext) -> torch.Tensor:
+    def __call__(self, x_TD: torch.Tensor, step: ForwardContext, angles: Angles) -> torch.Tensor:
         """Return (T, D)."""
         qkv = self.qkv(x_TD).view(x_TD.shape[0], -1, self.head_dim)
-        q_TNH, k_TKH, v_TKH = qkv.split_with_sizes(self.heads, 1)
-        q_TNH, k_TKH = self.rotary(q_TNH, k_TKH, step.positions_T)
+        qk, v_TKH = qkv.split_with_sizes(self.turned_heads, 1)
+        q_TNH, k_TKH = self.rotary(qk, angles).split_with_sizes(self.qk_heads, 1)
         return self.output(self.attend(q_TNH, k_TKH, v_TKH, step).flatten(-2))
 
 
@@ -141,14 +143,18 @@ class Qwen2Layer:
         yield from self.mlp.weight_slots(f"{name}.mlp")
 
     def __call__(
-        self, x_TD: torch.Tensor, residual_TD: torch.Tensor | None, step: ForwardContext
+        self,
+        x_TD: torch.Tensor,
+        residual_TD: torch.Tensor | None,
+        step: ForwardContext,
+        angles: Angles,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return (what is still to be added to the residual stream, the residual stream)."""
         if residual_TD is None:
             normed_TD, residual_TD = self.attention_norm(x_TD), x_TD
         else:
             normed_TD, residual_TD = self.attention_norm.add(x_TD, residual_TD)
-        x_TD = self.attention(normed_TD, step)
+        x_TD = self.attention(normed_TD, step, angles)
         normed_TD, residual_TD = self.mlp_norm.add(x_TD, residual_TD)
         return self.mlp(normed_TD), residual_TD
 
@@ -157,10 +163,10 @@ class Qwen2Model:
     """Embedding, layers, final norm."""
 
     def __init__(self, config: Qwen2Config, context: ModelContext) -> None:
-        rotary = RotaryEmbedding(context, config.rope, config.head_dim)
+        self.rotary = RotaryEmbedding(context, config.rope, config.head_dim)
         self.embedding = TokenEmbedding(context, config.vocab_size, config.hidden_size)
         self.layers = [
-            Qwen2Layer(config, context, rotary, layer) for layer in range(config.num_layers)
+            Qwen2Layer(config, context, self.rotary, layer) for layer in range(config.num_layers)
         ]
         self.norm = RMSNorm(context, config.hidden_size, eps=config.norm_eps)
 
@@ -173,9 +179,10 @@ class Qwen2Model:
 
     def __call__(self, token_ids_T: torch.Tensor, step: ForwardContext) -> torch.Tensor:
         """Return hidden states (T, D) after the final norm."""
-        x_TD, residual_TD = self.layers[0](self.embedding(token_ids_T), None, step)
+        angles = self.rotary.angles(step.positions_T)
+        x_TD, residual_TD = self.layers[0](self.embedding(token_ids_T), None, step, angles)
         for layer in self.layers[1:]:
-            x_TD, residual_TD = layer(x_TD, residual_TD, step)
+            x_TD, residual_TD = layer(x_TD, residual_TD, step, angles)
         return self.norm.add(x_TD, residual_TD)[0]
 
 

@@ -30,6 +30,7 @@ OPERATORS: Mapping[str, Operator] = {
         norm.add_rms_norm,
         activation.silu_mul,
         rotary.apply_rotary,
+        rotary.rotary_angles,
         linear.linear,
         linear.packed_linear,
         embedding.embedding,

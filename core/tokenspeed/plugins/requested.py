@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 AUTO = "auto"
 REFERENCE = "reference"
+LISTING_ROLE = "cli"
+"""Listings answer without any kernel wheel, and beside one that cannot run here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,8 @@ def candidates_of(
     requested = set(requested) - {CORE_ID}
     named = _named(found, requested - {AUTO}, role)
     candidates = {name: Candidate(found[name], True, True, False) for name in named}
+    if REFERENCE in named - requested and role == LISTING_ROLE:
+        candidates[REFERENCE] = Candidate(found[REFERENCE], False, False, True)
     for plugin in found.values() if AUTO in requested else ():
         if plugin.id not in candidates and _is_tried_by_auto(plugin):
             is_required, warns = fallback == "error", fallback == "warn"
@@ -55,8 +59,8 @@ def candidates_of(
 
 def _named(found: Mapping[str, FoundPlugin], names: set[str], role: str) -> set[str]:
     wanted = names | {REFERENCE}
-    if REFERENCE not in found and REFERENCE not in names and role == "cli":
-        wanted.discard(REFERENCE)  # listings work without any kernel wheel
+    if REFERENCE not in found and REFERENCE not in names and role == LISTING_ROLE:
+        wanted.discard(REFERENCE)
     for name in sorted(wanted):
         if name not in found:
             raise _unknown(name, found)
@@ -70,7 +74,11 @@ def _is_tried_by_auto(plugin: FoundPlugin) -> bool:
 
 def _unknown(name: str, found: Mapping[str, FoundPlugin]) -> PluginError:
     if name in FIRST_PARTY:
-        return PluginError(f"plugin {name!r} is not installed; install the wheel {wheel_of(name)}")
+        need = "every start needs its kernels" if name == REFERENCE else "it was named"
+        return PluginError(
+            f"plugin {name!r} is not installed; installed: {', '.join(sorted(found)) or 'none'}; "
+            f"{need}; install the wheel {wheel_of(name)} of this release from its file"
+        )
     near = nearest(name, [*found, AUTO])
     hint = f"did you mean {near!r}?" if near else "install its wheel or correct the name"
     return PluginError(

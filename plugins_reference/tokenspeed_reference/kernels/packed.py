@@ -36,14 +36,16 @@ def packed_linear_int4(
         q_OI, scale_OG, num_planes = ints.q_OI, ints.scale_OG, 1
         zero_OG = ints.offset_OG + 8 * scale_OG
     packed, scale_zero_GO2 = _pack(q_OI, scale_OG, zero_OG)
-    outputs = weight.shape[0]
+    outputs, is_padded = weight.shape[0], weight.shape[0] % ROW_MULTIPLE != 0
 
     def multiply(x_TI: torch.Tensor) -> torch.Tensor:
-        x = x_TI.to(torch.bfloat16)
+        x = x_TI.bfloat16()
         if num_planes == 2:
             x = torch.cat((x, x), dim=-1)
-        product = torch.ops.aten._weight_int4pack_mm_for_cpu(x, packed, GROUP, scale_zero_GO2)
-        y_TO: torch.Tensor = product[:, :outputs].to(x_TI.dtype)
+        product = torch._weight_int4pack_mm_for_cpu(x, packed, GROUP, scale_zero_GO2)
+        if is_padded:
+            product = product[:, :outputs]
+        y_TO = product.type_as(x_TI)
         return y_TO if bias_O is None else y_TO.add_(bias_O)
 
     return multiply

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from tests.support.model_contexts import definition_context
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from tokenspeed.errors import ConfigError
-from tokenspeed.layers import RopeParameters
+from tokenspeed.layers import RopeParameters, RotaryEmbedding
 from tokenspeed.layers.rotary import build_table
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -80,3 +81,12 @@ def test_older_config_fields_mean_the_same() -> None:
 def test_unsupported_rules_are_refused_by_name(config: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         RopeParameters.read(config)
+
+
+def test_angles_of_a_step_are_the_rows_of_the_table_spread_over_heads() -> None:
+    rope = RopeParameters(theta=100.0)
+    table = build_table(rope, 8, 64)
+    angles = RotaryEmbedding(definition_context(64), rope, 8).angles(torch.tensor([5, 0, 63]))
+    cos, sin = table[[5, 0, 63]].chunk(2, dim=-1)
+    assert torch.equal(angles[0], torch.cat((cos, cos), dim=-1)[:, None])
+    assert torch.equal(angles[1], torch.cat((-sin, sin), dim=-1)[:, None])

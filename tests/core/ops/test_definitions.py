@@ -39,14 +39,12 @@ def test_rms_norm_of_a_known_row() -> None:
 
 def test_rotary_turns_a_pair_by_its_angle() -> None:
     angle = math.pi / 6
-    table = torch.tensor([[1.0, 0.0], [math.cos(angle), math.sin(angle)]], dtype=torch.float64)
-    q = torch.tensor([[[1.0, 0.0]]], dtype=torch.float64)
-    turned, kept = (
-        ops.rotary.apply_rotary.signature(q, q, torch.tensor([position]), table)[0].flatten()
-        for position in (1, 0)
+    cos, sin = math.cos(angle), math.sin(angle)
+    x = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]], dtype=torch.float64)
+    got = ops.rotary.apply_rotary.signature(
+        x, torch.tensor([[[cos, cos]]]).double(), torch.tensor([[[-sin, sin]]]).double()
     )
-    assert turned.tolist() == pytest.approx([math.cos(angle), math.sin(angle)])
-    assert kept.tolist() == [1.0, 0.0]
+    assert got.flatten().tolist() == pytest.approx([cos, sin, -sin, cos])
 
 
 def test_silu_mul_gates_with_the_first_half() -> None:

@@ -34,6 +34,23 @@ def test_a_named_plugin_is_registered_beside_core_and_reference(plugin_space: Pl
     assert offer.plugin_version == "1.2.3"
 
 
+def test_a_missing_wheel_of_ours_is_named() -> None:
+    text = str(load_error(available={}))
+    assert "'reference' is not installed; installed: none; every start needs its kernels" in text
+    assert "install the wheel tokenspeed-reference" in text
+
+
+@pytest.mark.parametrize("is_installed", [False, True])
+def test_a_listing_answers_without_kernels_that_can_run(is_installed: bool) -> None:
+    found = discover()["reference"]
+    assert found.manifest is not None
+    manifest = dataclasses.replace(found.manifest, requires_abi={"torch": ">=99"})
+    broken = {"reference": dataclasses.replace(found, manifest=manifest)}
+    registry = load_plugins((), role="cli", available=broken if is_installed else {})
+    assert states(registry).get("reference") == ("quarantined" if is_installed else None)
+    assert "LlamaForCausalLM" in {item.offer.name for item in registry.offers("model")}
+
+
 def test_a_plugin_that_is_merely_installed_is_not_imported(plugin_space: PluginSpace) -> None:
     package = plugin_space.install("acme", "raise RuntimeError('imported')")
     registry = load_plugins(("auto",), role="engine")
