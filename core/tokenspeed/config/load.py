@@ -8,6 +8,7 @@ import typing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tokenspeed.config.ranges import check_settings, shown
 from tokenspeed.config.schema import settings_of
 from tokenspeed.errors import ConfigError
 
@@ -32,7 +33,7 @@ def load_config(
         environ: usually `os.environ`; only `TOKENSPEED_<FIELD>` names are read.
         yaml_file: path of a YAML mapping with the schema's field names.
     Raises:
-        ConfigError: unknown key (with the nearest name), wrong type or value.
+        ConfigError: unknown key (with the nearest name), wrong type, or a value out of range.
     """
     names = settings_of(schema)
     merged: dict[str, tuple[Any, str]] = {}
@@ -49,7 +50,9 @@ def load_config(
         name: _convert(value, hints[name], source, names[name].metadata["choices"])
         for name, (value, source) in merged.items()
     }
-    return schema(**values)
+    config = schema(**values)
+    check_settings(config, sources={name: source for name, (_, source) in merged.items()})
+    return config
 
 
 def explicit_settings(schema: type, config: Any) -> dict[str, Any]:
@@ -69,7 +72,7 @@ def _read_yaml(path: str | None) -> dict[str, Any]:
 
     try:
         loaded = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise ConfigError(
             f"config file {path} cannot be read: {error}; give a YAML mapping"
         ) from error
@@ -99,13 +102,15 @@ _FALSE = {"0", "false", "no", "off"}
 def _convert(value: Any, hint: Any, source: str, choices: tuple[str, ...]) -> Any:
     try:
         converted = _to_type(value, hint)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         wanted = getattr(hint, "__name__", str(hint))
-        raise ConfigError(f"{source} is {value!r}, {wanted} is needed; change the value") from error
+        raise ConfigError(
+            f"{source} is {shown(value)}, {wanted} is needed; change the value"
+        ) from error
     if choices and converted not in choices:
         near = difflib.get_close_matches(str(converted), choices, n=1)
         hint_text = f"; did you mean {near[0]!r}?" if near else ""
-        raise ConfigError(f"{source} is {value!r}, allowed: {', '.join(choices)}{hint_text}")
+        raise ConfigError(f"{source} is {shown(value)}, allowed: {', '.join(choices)}{hint_text}")
     return converted
 
 
