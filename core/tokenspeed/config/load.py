@@ -9,13 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tokenspeed.config.ranges import check_settings, shown
-from tokenspeed.config.schema import settings_of
+from tokenspeed.config.schema import ServeConfig, settings_of
 from tokenspeed.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 Schema = TypeVar("Schema")
+
+PREFIX = "TOKENSPEED_"
+OTHER_VARIABLES = ("TOKENSPEED_CACHE_DIR", "TOKENSPEED_TEST_")
+"""Variables, and beginnings of variables, that are no settings."""
 
 
 def load_config(
@@ -33,15 +37,15 @@ def load_config(
         environ: usually `os.environ`; only `TOKENSPEED_<FIELD>` names are read.
         yaml_file: path of a YAML mapping with the schema's field names.
     Raises:
-        ConfigError: unknown key (with the nearest name), wrong type, or a value out of range.
+        ConfigError: unknown key or variable (with the nearest name), wrong type, or a value out of
+            range.
     """
     names = settings_of(schema)
     merged: dict[str, tuple[Any, str]] = {}
     for key, value in _read_yaml(yaml_file).items():
         merged[_known(key, names, f"key in {yaml_file}")] = (value, f"{yaml_file}: {key}")
-    for name in names:
-        variable = f"TOKENSPEED_{name.upper()}"
-        if variable in environ:
+    for variable, name in _variables(environ):
+        if name in names:
             merged[name] = (environ[variable], variable)
     for key, value in flags.items():
         merged[_known(key, names, "setting")] = (value, "--" + key.replace("_", "-"))
@@ -56,13 +60,25 @@ def load_config(
 
 
 def explicit_settings(schema: type, config: Any) -> dict[str, Any]:
-    """Return the settings that differ from their default, for logs and `engine/plan`."""
+    """Return the settings that differ from their default."""
     default = schema()
     return {
         name: getattr(config, name)
         for name in settings_of(schema)
         if getattr(config, name) != getattr(default, name)
     }
+
+
+def _variables(environ: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return (variable, setting) of every `TOKENSPEED_*`; another command's settings are known."""
+    found = []
+    for variable in sorted(environ):
+        if not variable.startswith(PREFIX) or variable.startswith(OTHER_VARIABLES):
+            continue
+        name = variable.removeprefix(PREFIX).lower()
+        _known(name, settings_of(ServeConfig), f"environment variable {variable}, setting")
+        found.append((variable, name))
+    return found
 
 
 def _read_yaml(path: str | None) -> dict[str, Any]:
