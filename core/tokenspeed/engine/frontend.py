@@ -31,7 +31,7 @@ from tokenspeed.engine.messages import (
 )
 from tokenspeed.engine.streams import Stream, error_of
 from tokenspeed.engine.submits import make_submit
-from tokenspeed.errors import EngineError, RequestError
+from tokenspeed.errors import EngineError, EngineGoneError, RequestError
 from tokenspeed.log import LOGGER
 
 if TYPE_CHECKING:
@@ -116,10 +116,10 @@ class Frontend:
             timeout_s: seconds until the request ends with "timeout".
         Raises:
             RequestError: a parameter or token id is out of range.
-            EngineError: the engine died too often and is not restarted.
+            EngineGoneError: the engine died too often and is not restarted.
         """
         if self.unhealthy_reason is not None:
-            raise EngineError(self.unhealthy_reason)
+            raise EngineGoneError(self.unhealthy_reason)
         message = make_submit(
             self.model, prompt_ids, params, request_id or secrets.token_hex(12),
             priority=priority, salt=salt, timeout_s=timeout_s,
@@ -266,7 +266,7 @@ class Frontend:
         self.unhealthy_reason = message.reason
         self._welcomed.set()
         for stream in self._streams.values():
-            stream.fail(EngineError(message.reason))
+            stream.fail(EngineGoneError(message.reason))
         self._streams.clear()
 
 

@@ -64,7 +64,7 @@ def main() -> int:
     set_up_logging(settings.config.log_level)
     uvicorn_log = logging.getLogger("uvicorn.error")
     uvicorn_log.handlers = LOGGER.handlers
-    uvicorn_log.setLevel(logging.WARNING)
+    uvicorn_log.setLevel(logging.ERROR)  # its warnings tell of odd requests only
     try:
         asyncio.run(_serve(settings))
     except Exception as error:
@@ -133,6 +133,7 @@ def make_app(
         api_key=config.api_key,
         keep_alive_s=config.keep_alive_s,
         max_body_bytes=config.max_body_mib << 20,
+        max_waiting=config.max_waiting,
     )
     return create_app(parts)
 

@@ -6,10 +6,8 @@ notice the launcher's death by the end of their stdin, so that nothing outlives 
 
 from __future__ import annotations
 
-import shutil
 import signal
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -21,6 +19,7 @@ from tokenspeed.log import set_up_logging
 from tokenspeed.plugins import check_plugins
 from tokenspeed.server.api_process import ApiSettings
 from tokenspeed.server.progress import StartProgress
+from tokenspeed.server.run_folder import run_folder
 from tokenspeed.server.sockets import listen, url_of
 from tokenspeed.server.workers import ApiWorkers
 
@@ -40,12 +39,8 @@ def serve(config: ServeConfig) -> int:
     set_up_logging(config.log_level)
     check_plugins(config.plugins, settings=config.plugin_config)
     signal.signal(signal.SIGTERM, _interrupt)
-    with listen(config.host, config.port) as listener:
-        folder = Path(tempfile.mkdtemp(prefix="tokenspeed-"))
-        try:
-            return _run(replace_settings(config, model=_model_path(config.model)), listener, folder)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+    with listen(config.host, config.port) as listener, run_folder() as folder:
+        return _run(replace_settings(config, model=_model_path(config.model)), listener, folder)
 
 
 def _run(config: ServeConfig, listener: socket.socket, folder: Path) -> int:

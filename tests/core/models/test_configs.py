@@ -97,7 +97,7 @@ def test_a_missing_tensor_is_named(module: str) -> None:
 
 def test_a_stored_copy_of_a_tied_head_is_ignored_and_derived_buffers_too() -> None:
     model = entry_class("llama")(tiny_config(tie_word_embeddings=True), definition_context())
-    names = dict(model.model.weight_slots("model"))
+    names = dict(model.weight_slots())
     tensors = [(name, plain(torch.ones(slot.shape))) for name, slot in names.items()]
     extra = [
         ("lm_head.weight", plain(torch.zeros(32, 16))),
