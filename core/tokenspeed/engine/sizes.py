@@ -43,12 +43,13 @@ def resolve_sizes(
     Raises:
         ConfigError: the model's config lacks a number, or a setting exceeds the model's own.
     """
-    own_context_tokens = min(_number(model_config, "max_position_embeddings"), MAX_CONTEXT_TOKENS)
+    own_context_tokens = _number(model_config, "max_position_embeddings")
     max_context_tokens = config.max_context_tokens or own_context_tokens
-    if not 1 < max_context_tokens <= own_context_tokens:
+    longest_tokens = min(own_context_tokens, MAX_CONTEXT_TOKENS)
+    if not 1 < max_context_tokens <= longest_tokens:
         raise ConfigError(
-            f"max_context_tokens is {max_context_tokens}, allowed is 2 to {own_context_tokens} "
-            "(the model's max_position_embeddings); lower it or leave it out"
+            f"max_context_tokens is {max_context_tokens}, allowed is 2 to {longest_tokens} "
+            f"(the model's max_position_embeddings is {own_context_tokens}); set it lower"
         )
     default_step_tokens = 512 if device_kind == CPU else 8192
     return EngineSizes(

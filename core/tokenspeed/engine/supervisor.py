@@ -8,6 +8,7 @@ themselves. The third restart within five minutes is the last: after it the addr
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import select
 import subprocess
@@ -153,8 +154,9 @@ class EngineSupervisor:
         with open(reading, "rb", buffering=0) as reports, process:
             self._follow(process, reports.fileno())
             process.wait()
+        is_expected = self._stopping.is_set() or self.report is None  # `start` raises the reason
         LOGGER.log(
-            20 if self._stopping.is_set() or self.report is None else 40,
+            logging.DEBUG if is_expected else logging.ERROR,
             "engine %d (pid %d) ended with %d", self.epoch, process.pid, process.returncode,
         )  # fmt: skip
 

@@ -108,6 +108,6 @@ def _given(config: dict[str, Any], key: str, default: Any) -> Any:
 
 def _wrong(file: Path, key: str, value: object, allowed: str) -> CheckpointError:
     return CheckpointError(
-        f"cannot use {file}: {key} is {shown(value)}; {allowed} was expected; correct the file or "
+        f"cannot use {file}: {key} is {shown(value)}, expected: {allowed}; correct the file or "
         "fetch it again"
     )

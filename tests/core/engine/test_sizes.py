@@ -63,9 +63,16 @@ def test_a_number_that_is_no_size_is_refused(value: Any) -> None:
         sizes_of(model={**MODEL, "max_position_embeddings": value})
 
 
+def test_an_endless_context_must_be_limited() -> None:
+    endless = {**MODEL, "max_position_embeddings": 2**31 - 1}
+    with pytest.raises(ConfigError, match=r"allowed is 2 to 16777216 .* set it lower"):
+        sizes_of(model=endless)
+    assert sizes_of(model=endless, max_context_tokens=4096).max_context_tokens == 4096
+
+
 def test_tables_that_leave_no_memory_are_refused_before_they_are_made() -> None:
     groups = make_groups((2, 1, 16))
-    huge = sizes_of(model={**MODEL, "max_position_embeddings": 2**31 - 1})
+    huge = sizes_of(model={**MODEL, "max_position_embeddings": 2**24})
     check_tables(EngineConfig(), groups, sizes_of(), free_bytes=1 << 30)
     with pytest.raises(CapacityError, match="lower max_context_tokens"):
         check_tables(EngineConfig(), groups, huge, free_bytes=1 << 30)
