@@ -32,6 +32,7 @@ from tokenspeed.engine.messages import (
 from tokenspeed.engine.streams import Stream, error_of
 from tokenspeed.engine.submits import make_submit
 from tokenspeed.errors import EngineError, EngineGoneError, RequestError
+from tokenspeed.log import LOGGER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -173,7 +174,16 @@ class Frontend:
             except zmq.Again:
                 return
             self._last_heard = time.monotonic()
-            self._take(self._decoder.decode(payload))
+            try:
+                self._take(self._decoder.decode(payload))
+            except Exception as error:  # nothing may leave a stream, or a start, waiting for ever
+                LOGGER.debug("a message of the engine could not be taken", exc_info=error)
+                self._give_up(
+                    Unhealthy(
+                        f"this process cannot read a message of the engine: {error}; both must be "
+                        "of one version; restart the server"
+                    )
+                )
 
     def _take(self, message: FromEngine) -> None:
         if isinstance(message, TokensOut):

@@ -8,6 +8,7 @@ themselves. The third restart within five minutes is the last: after it the addr
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import select
 import subprocess
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tokenspeed import errors
+from tokenspeed.config.ranges import check_settings
 from tokenspeed.config.schema import EngineConfig, settings_of
 from tokenspeed.engine.flight_record import step_age_s
 from tokenspeed.engine.reports import EngineReport, Progress, StartFailure, StartReport
@@ -152,8 +154,9 @@ class EngineSupervisor:
         with open(reading, "rb", buffering=0) as reports, process:
             self._follow(process, reports.fileno())
             process.wait()
+        is_expected = self._stopping.is_set() or self.report is None  # `start` raises the reason
         LOGGER.log(
-            20 if self._stopping.is_set() or self.report is None else 40,
+            logging.DEBUG if is_expected else logging.ERROR,
             "engine %d (pid %d) ended with %d", self.epoch, process.pid, process.returncode,
         )  # fmt: skip
 
@@ -182,8 +185,17 @@ class EngineSupervisor:
             if not data:
                 return
             *lines, rest = (rest + data).split(b"\n")
-            for line in lines:
-                self._handle(decoder.decode(line))
+            try:
+                for line in lines:
+                    self._handle(decoder.decode(line))
+            except msgspec.MsgspecError as error:
+                self._failure = StartFailure(
+                    kind="EngineError",
+                    message=f"a report of the engine cannot be read: {error}; launcher and engine "
+                    "must be of one version; install again",
+                )
+                process.kill()
+                return
 
     def _handle(self, report: EngineReport) -> None:
         if isinstance(report, Progress):
@@ -224,6 +236,7 @@ class EngineSupervisor:
 
 
 def _engine_settings(config: EngineConfig) -> bytes:
+    check_settings(config)  # JSON has no word for NaN
     values = {name: getattr(config, name) for name in settings_of(EngineConfig)}
     return msgspec.json.encode(EngineConfig(**values))
 

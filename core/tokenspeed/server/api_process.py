@@ -68,9 +68,10 @@ def main() -> int:
     try:
         asyncio.run(_serve(settings))
     except Exception as error:
-        if not isinstance(error, TokenSpeedError):
-            LOGGER.exception("an API process failed")
-        _report(StartFailure(kind=type(error).__name__, message=str(error)))
+        LOGGER.debug("an API process failed", exc_info=error)
+        is_ours = isinstance(error, TokenSpeedError)
+        message = str(error) if is_ours else f"an API process failed: {error!r}"
+        _report(StartFailure(kind=type(error).__name__, message=message))
         return 1
     return 0
 

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from tokenspeed.checkpoint.model_path import expand_model_path
 from tokenspeed.config.load import replace_settings
 from tokenspeed.engine.supervisor import EngineSupervisor
 from tokenspeed.errors import ConfigError
@@ -36,7 +37,6 @@ def serve(config: ServeConfig) -> int:
         TokenSpeedError: the server cannot start; nothing is left running.
     """
     set_up_logging(config.log_level)
-    _check(config)
     check_plugins(config.plugins, settings=config.plugin_config)
     signal.signal(signal.SIGTERM, _interrupt)
     with listen(config.host, config.port) as listener, run_folder() as folder:
@@ -84,21 +84,10 @@ def _stop(workers: ApiWorkers, supervisor: EngineSupervisor) -> None:
     supervisor.stop()
 
 
-def _check(config: ServeConfig) -> None:
-    limits = (
-        ("api_workers", config.api_workers, 1, 256),
-        ("max_body_mib", config.max_body_mib, 1, 4096),
-        ("keep_alive_s", config.keep_alive_s, 0.01, 3600),
-    )
-    for name, value, low, high in limits:
-        if not low <= value <= high:
-            raise ConfigError(f"{name} is {value}, allowed is [{low}, {high}]; change it")
-
-
 def _model_path(model: str) -> str:
     """Return the model's path; without one, the default model's, fetched when it is missing."""
     if model:
-        path = Path(model).expanduser()
+        path = expand_model_path(model)
         if not path.exists():
             raise ConfigError(
                 f"model {model!r} is not on this machine: a Hugging Face folder or a .gguf file is "
