@@ -64,10 +64,12 @@ void Scheduler::Submit(const Submission& submission, int64_t /*now_us*/) {
 
 void Scheduler::CheckSubmission(const Submission& submission) const {
   if (submission.prompt.empty()) {
-    throw RequestError("the request is refused: the prompt has 0 tokens; allowed: 1 or more; send a prompt");
+    throw RequestError(
+        "the request is refused: the prompt has 0 tokens; allowed: 1 or more; send a prompt");
   }
   if (requests_.Find(submission.id) != nullptr) {
-    throw RequestError("the request is refused: a live request has this id; allowed: unique ids; choose another");
+    throw RequestError(
+        "the request is refused: a live request has this id; allowed: unique ids; choose another");
   }
   if (submission.max_new_tokens < 0 || submission.min_new_tokens < 0) {
     throw RequestError("the request is refused: max_tokens " +
