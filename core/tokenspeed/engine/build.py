@@ -23,7 +23,6 @@ from tokenspeed.engine.sizes import (
     resolve_sizes,
 )
 from tokenspeed.engine.vocabulary import check_vocabulary
-from tokenspeed.env import limit_openmp_spinning
 from tokenspeed.errors import CheckpointError
 from tokenspeed.kernels import KernelRegistry
 from tokenspeed.kv import Arena, solve_layout
@@ -54,7 +53,6 @@ def build_engine(config: EngineConfig, *, progress: ProgressCallback | None = No
     Raises:
         TokenSpeedError: settings, plugins, model files or memory are not as needed.
     """
-    limit_openmp_spinning()
     tell = progress or (lambda _: None)
     tell(Progress("plugins"))
     registry = load_plugins(
