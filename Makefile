@@ -16,16 +16,23 @@ serve: install model
 install: $(VENV)/.installed
 
 $(VENV)/.packages: requirements.txt
-	@echo "== downloading into $(VENV): $(TORCH) unless a torch is there, and the packages of requirements.txt (about 450 MB)"
+	@echo "== downloading into $(VENV): $(TORCH) unless a torch is there, and the packages of requirements.txt (about 350 MB)"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=..."; exit 2; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "no venv module: apt-get install python3-venv"; exit 2; }
 	@$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/python -m pip install -q "$(TORCH)"
+	@echo "== installing the packages of requirements.txt (about a minute)"
 	$(BIN)/python -m pip install -q -r requirements.txt
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.packages requirements-dev.txt
+	@echo "== installing the packages of requirements-dev.txt for tests and lint (about 150 MB)"
+	$(BIN)/python -m pip install -q -r requirements-dev.txt
 	@touch $@
 
 # Our five wheels come from these paths only, never from an index.
 $(VENV)/.installed: $(VENV)/.packages pyproject.toml csrc/CMakeLists.txt $(wildcard csrc/*/*.cc csrc/*/*.h */pyproject.toml)
 	@command -v c++ >/dev/null || { echo "a C++20 compiler is needed: apt-get install g++"; exit 2; }
+	@echo "== building the C++ core and installing the five wheels (about a minute)"
 	$(BIN)/python -m pip install -q --no-index --no-deps --no-build-isolation $(WHEELS)
 	$(BIN)/python -m pip check
 	@touch $@
@@ -45,10 +52,10 @@ ctest: install
 	$(BIN)/cmake --build build/cpp
 	$(BIN)/ctest --test-dir build/cpp --output-on-failure -j 2
 
-pytest: install
+pytest: install $(VENV)/.dev
 	$(BIN)/python -m pytest $(ARGS)
 
-lint: install
+lint: install $(VENV)/.dev
 	$(BIN)/ruff check $(SOURCES) tests benchmarks docs
 	$(BIN)/ruff format --check $(SOURCES) tests benchmarks docs
 	$(BIN)/mypy
@@ -56,10 +63,10 @@ lint: install
 	clang-format-19 --dry-run --Werror $$(git ls-files 'csrc/*.h' 'csrc/*.cc' 'tests/csrc/*.cc' 'tests/csrc/*.h')
 
 # The extension's stub, written from its signatures and docstrings.
-stub: install
+stub: install $(VENV)/.dev
 	$(BIN)/python docs/generate_stub.py
 
-slow: install model ctest
+slow: install $(VENV)/.dev model ctest
 	$(BIN)/ctest --test-dir build/cpp -C slow -L slow --output-on-failure -j 2
 	$(BIN)/python -m pytest -m slow --timeout 1800 $(ARGS)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from tokenspeed.config.ranges import range_text
 from tokenspeed.config.schema import EngineConfig, ServeConfig, settings_of
 
 PAGE = Path(__file__).with_name("settings.md")
@@ -17,7 +18,10 @@ over the file, the file over the default. Written by `python docs/generate_setti
 `tokenspeed generate` and `LLM(...)` take the engine settings; `tokenspeed serve` takes all.
 The cache folder is `$TOKENSPEED_CACHE_DIR`, else `~/.cache/tokenspeed`.
 """
-TABLE = "| setting | flag | environment | type | default | meaning |\n|---|---|---|---|---|---|\n"
+TABLE = (
+    "| setting | flag | environment | type | range | default | meaning |\n"
+    "|---|---|---|---|---|---|---|\n"
+)
 
 
 def page() -> str:
@@ -40,6 +44,7 @@ def _row(name: str, item: Any) -> str:
         f"`--{name.replace('_', '-')}`",
         f"`TOKENSPEED_{name.upper()}`",
         " / ".join(f"`{choice}`" for choice in choices) if choices else _KINDS.get(kind, kind),
+        range_text(item),
         f"`{default}`" if default else "empty",
         item.metadata["help"],
     )

@@ -8,6 +8,7 @@ TokenSpeedError
 |- CapacityError    it can never fit, or the queue is full         (HTTP 400 / 429)
 |- RequestError     this request is invalid                        (HTTP 400)
 `- EngineError      the engine failed this request                 (HTTP 500)
+   `- EngineGoneError   it died too often and is not restarted    (HTTP 503)
 
 A message has four parts: what failed, the value seen, what was allowed, what to do.
 """
@@ -69,3 +70,7 @@ class CapacityError(TokenSpeedError):
 
 class EngineError(TokenSpeedError):
     """The engine failed this request: a guard tripped, or it crashed the engine twice."""
+
+
+class EngineGoneError(EngineError):
+    """The engine died too often and is not restarted: no request can be served any more."""

@@ -63,30 +63,29 @@ void Scheduler::Submit(const Submission& submission, int64_t /*now_us*/) {
 }
 
 void Scheduler::CheckSubmission(const Submission& submission) const {
-  const std::string who = "request " + std::to_string(submission.id.value);
   if (submission.prompt.empty()) {
-    throw RequestError(who +
-                       " refused: the prompt has 0 tokens; allowed: 1 or more; send a prompt");
+    throw RequestError(
+        "the request is refused: the prompt has 0 tokens; allowed: 1 or more; send a prompt");
   }
   if (requests_.Find(submission.id) != nullptr) {
-    throw RequestError(who +
-                       " refused: a live request has this id; allowed: unique ids; choose another");
+    throw RequestError(
+        "the request is refused: a live request has this id; allowed: unique ids; choose another");
   }
   if (submission.max_new_tokens < 0 || submission.min_new_tokens < 0) {
-    throw RequestError(who + " refused: max_new_tokens " +
-                       std::to_string(submission.max_new_tokens) + ", min_new_tokens " +
+    throw RequestError("the request is refused: max_tokens " +
+                       std::to_string(submission.max_new_tokens) + ", min_tokens " +
                        std::to_string(submission.min_new_tokens) +
                        "; allowed: 0 or more; correct the value");
   }
   if (submission.prompt.size() + 1 > static_cast<size_t>(config_.max_context_tokens)) {
     throw RequestError(
-        who + " refused: the prompt has " + std::to_string(submission.prompt.size()) +
+        "the request is refused: the prompt has " + std::to_string(submission.prompt.size()) +
             " tokens and needs room for one more; allowed: a context of " +
             std::to_string(config_.max_context_tokens) + " tokens; shorten the prompt",
         "context_length_exceeded");
   }
   if (queue_.size() >= static_cast<size_t>(config_.max_waiting)) {
-    throw CapacityError(who + " refused: " + std::to_string(queue_.size()) +
+    throw CapacityError("the request is refused: " + std::to_string(queue_.size()) +
                             " requests are waiting; allowed: " +
                             std::to_string(config_.max_waiting) + "; try again later",
                         kRetryAfterSeconds);
@@ -101,12 +100,12 @@ int32_t Scheduler::ResolveMaxOutputs(const Submission& submission) const {
                              ? std::min<int64_t>(submission.max_new_tokens, in_context)
                              : std::clamp<int64_t>(fits - prompt, 1, in_context);
   if (prompt + wanted > fits) {
-    throw CapacityError("request " + std::to_string(submission.id.value) + " refused: " +
-                        std::to_string(prompt) + " prompt tokens and " + std::to_string(wanted) +
-                        " new tokens need " + std::to_string(BlocksFor(prompt + wanted)) +
-                        " blocks; the pool holds " + std::to_string(fits / config_.block_tokens) +
-                        " blocks of " + std::to_string(config_.block_tokens) +
-                        " tokens; shorten the prompt, lower max_new_tokens or give the cache more "
+    throw CapacityError("this can never fit: " + std::to_string(prompt) + " prompt tokens and " +
+                        std::to_string(wanted) + " new tokens need " +
+                        std::to_string(BlocksFor(prompt + wanted)) + " blocks; the pool holds " +
+                        std::to_string(fits / config_.block_tokens) + " blocks of " +
+                        std::to_string(config_.block_tokens) +
+                        " tokens; shorten the prompt, lower max_tokens or give the cache more "
                         "memory");
   }
   return static_cast<int32_t>(wanted);

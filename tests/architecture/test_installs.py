@@ -29,8 +29,12 @@ def problem_of(line: str) -> str:
     return ""
 
 
+REQUIREMENTS = ("requirements.txt", "requirements-dev.txt")
+
+
 def command_files() -> list[Path]:
-    named = [ROOT / "Makefile", ROOT / "README.md", ROOT / "requirements.txt", ROOT / ".ci" / "run"]
+    names = ("Makefile", "README.md", *REQUIREMENTS, ".ci/run")
+    named = [ROOT / name for name in names]
     suffixes = (".md", ".toml", ".yml", ".yaml", ".sh", ".j2", ".txt", "")
     folders = (".ci", ".github", "docs", "templates", "benchmarks", "sdk")
     return [file for file in {*named, *files_under(*folders, suffixes=suffixes)} if file.is_file()]
@@ -47,7 +51,8 @@ def test_no_command_takes_our_wheels_from_an_index() -> None:
 
 
 def test_requirements_name_none_of_our_wheels() -> None:
-    names = re.findall(r"^[\w.-]+", (ROOT / "requirements.txt").read_text(), re.MULTILINE)
+    text = "\n".join((ROOT / name).read_text(encoding="utf-8") for name in REQUIREMENTS)
+    names = re.findall(r"^[\w.-]+", text, re.MULTILINE)
     assert not {name.lower().replace("_", "-") for name in names} & WHEELS
 
 

@@ -11,7 +11,7 @@ python=$(realpath -m "$work")/bin/python
 
 echo "== $("$base" --version): public packages, without torch"
 test -x "$python" || "$base" -m venv "$work"
-"$python" -m pip install -q -r <("$python" tests/compat/torch_free.py requirements requirements.txt)
+"$python" -m pip install -q -r <("$python" tests/compat/torch_free.py requirements requirements.txt requirements-dev.txt)
 "$python" -m pip uninstall -q -y tokenspeed tokenspeed-sdk tokenspeed-reference \
   tokenspeed-nvidia tokenspeed-amd 2>/dev/null
 

@@ -16,7 +16,7 @@ NEEDS_TORCH = {"accelerate"}
 
 
 def requirements(file: Path) -> list[str]:
-    """Return the lines of requirements.txt that bring no torch."""
+    """Return the lines of a requirements file that bring no torch."""
     lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
     named = [line for line in lines if line and not line.startswith("#")]
     return [line for line in named if re.split(r"[<>=~!\[; ]", line)[0] not in NEEDS_TORCH]
@@ -38,6 +38,6 @@ def import_all() -> int:
 
 if __name__ == "__main__":
     if sys.argv[1] == "requirements":
-        print("\n".join(requirements(Path(sys.argv[2]))))
+        print("\n".join(line for name in sys.argv[2:] for line in requirements(Path(name))))
     else:
         print(f"ok   {import_all()} modules import without torch")

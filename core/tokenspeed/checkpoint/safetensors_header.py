@@ -6,16 +6,18 @@ Source: safetensors format description, huggingface/safetensors README, "Format"
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tokenspeed.checkpoint.json_file import parse_json_object, shown
 from tokenspeed.errors import CheckpointError
 
 MAX_HEADER_BYTES = 100_000_000
+MAX_DIMENSIONS = 16
+_MAX_ELEMENTS = 1 << 60
 
 DTYPE_BYTES = {
     "F64": 8, "I64": 8, "U64": 8,
@@ -69,6 +71,8 @@ class SafetensorsHeader:
         """
         table, data_offset, file_bytes = _read_table(path)
         metadata = table.pop("__metadata__", {})
+        if not isinstance(metadata, dict):
+            raise _damaged(path, f"its __metadata__ is {shown(metadata)}, not an object")
         tensors = sorted(_tensors(path, table, data_offset), key=lambda t: (t.offset, t.num_bytes))
         _check_coverage(path, tensors, data_offset, file_bytes)
         return SafetensorsHeader(path, {t.name: t for t in tensors}, metadata, file_bytes)
@@ -91,35 +95,42 @@ def _read_table(path: Path) -> tuple[dict[str, Any], int, int]:
             "check the path"
         ) from error
     try:
-        table = json.loads(text)
-    except ValueError as error:
-        raise _damaged(path, f"its header of {header_bytes} bytes is not JSON") from error
-    if not isinstance(table, dict):
-        raise _damaged(path, f"its header is a JSON {type(table).__name__}, not an object")
-    return table, data_offset, file_bytes
+        return parse_json_object(text, path), data_offset, file_bytes
+    except CheckpointError as error:
+        raise _damaged(path, f"its header of {header_bytes} bytes is no JSON object") from error
 
 
 def _tensors(path: Path, table: Mapping[str, Any], data_offset: int) -> Iterator[SafetensorsTensor]:
     for name, row in table.items():
         try:
             dtype = str(row["dtype"])
-            shape = tuple(int(size) for size in row["shape"])
-            begin, end = (int(offset) for offset in row["data_offsets"])
+            shape = tuple(_size(size) for size in row["shape"])
+            begin, end = (_size(offset) for offset in row["data_offsets"])
         except (KeyError, TypeError, ValueError) as error:
-            raise _damaged(path, f"the header entry of tensor {name!r} is {row!r}") from error
+            raise _damaged(
+                path, f"the header entry of tensor {shown(name)} is {shown(row)}"
+            ) from error
         if dtype not in DTYPE_BYTES:
             raise CheckpointError(
-                f"cannot read {path}: tensor {name!r} has dtype {dtype!r}, known are "
+                f"cannot read {path}: tensor {shown(name)} has dtype {shown(dtype)}, known are "
                 f"{', '.join(DTYPE_BYTES)}; convert it to one of these"
             )
-        num_bytes = math.prod(shape) * DTYPE_BYTES[dtype]
-        if begin < 0 or end - begin != num_bytes or any(size < 0 for size in shape):
+        # Sizes of 0 count as 1 for the bound: a library multiplies the others all the same.
+        elements = math.prod(size or 1 for size in shape) if len(shape) <= MAX_DIMENSIONS else 0
+        num_bytes = math.prod(shape) * DTYPE_BYTES[dtype] if elements else 0
+        if not 0 < elements <= _MAX_ELEMENTS or end - begin != num_bytes:
             raise _damaged(
                 path,
-                f"tensor {name!r} of {dtype} {list(shape)} needs {num_bytes} bytes and has "
+                f"tensor {shown(name)} of {dtype} {shown(shape)} needs {num_bytes} bytes and has "
                 f"[{begin}, {end})",
             )
         yield SafetensorsTensor(name, dtype, shape, data_offset + begin, num_bytes)
+
+
+def _size(value: object) -> int:
+    if type(value) is not int or not 0 <= value <= _MAX_ELEMENTS:
+        raise ValueError(value)
+    return value
 
 
 def _check_coverage(
@@ -129,7 +140,8 @@ def _check_coverage(
     for tensor in tensors:
         if tensor.offset != position:
             raise _damaged(
-                path, f"tensor {tensor.name!r} starts at byte {tensor.offset}, expected {position}"
+                path,
+                f"tensor {shown(tensor.name)} starts at byte {tensor.offset}, expected {position}",
             )
         position += tensor.num_bytes
     if position != file_bytes:

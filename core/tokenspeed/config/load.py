@@ -8,13 +8,18 @@ import typing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tokenspeed.config.schema import settings_of
+from tokenspeed.config.ranges import check_settings, shown
+from tokenspeed.config.schema import ServeConfig, settings_of
 from tokenspeed.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 Schema = TypeVar("Schema")
+
+PREFIX = "TOKENSPEED_"
+OTHER_VARIABLES = ("TOKENSPEED_CACHE_DIR", "TOKENSPEED_TEST_")
+"""Variables, and beginnings of variables, that are no settings."""
 
 
 def load_config(
@@ -32,15 +37,15 @@ def load_config(
         environ: usually `os.environ`; only `TOKENSPEED_<FIELD>` names are read.
         yaml_file: path of a YAML mapping with the schema's field names.
     Raises:
-        ConfigError: unknown key (with the nearest name), wrong type or value.
+        ConfigError: unknown key or variable (with the nearest name), wrong type, or a value out of
+            range.
     """
     names = settings_of(schema)
     merged: dict[str, tuple[Any, str]] = {}
     for key, value in _read_yaml(yaml_file).items():
         merged[_known(key, names, f"key in {yaml_file}")] = (value, f"{yaml_file}: {key}")
-    for name in names:
-        variable = f"TOKENSPEED_{name.upper()}"
-        if variable in environ:
+    for variable, name in _variables(environ):
+        if name in names:
             merged[name] = (environ[variable], variable)
     for key, value in flags.items():
         merged[_known(key, names, "setting")] = (value, "--" + key.replace("_", "-"))
@@ -49,17 +54,31 @@ def load_config(
         name: _convert(value, hints[name], source, names[name].metadata["choices"])
         for name, (value, source) in merged.items()
     }
-    return schema(**values)
+    config = schema(**values)
+    check_settings(config, sources={name: source for name, (_, source) in merged.items()})
+    return config
 
 
 def explicit_settings(schema: type, config: Any) -> dict[str, Any]:
-    """Return the settings that differ from their default, for logs and `engine/plan`."""
+    """Return the settings that differ from their default."""
     default = schema()
     return {
         name: getattr(config, name)
         for name in settings_of(schema)
         if getattr(config, name) != getattr(default, name)
     }
+
+
+def _variables(environ: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return (variable, setting) of every `TOKENSPEED_*`; another command's settings are known."""
+    found = []
+    for variable in sorted(environ):
+        if not variable.startswith(PREFIX) or variable.startswith(OTHER_VARIABLES):
+            continue
+        name = variable.removeprefix(PREFIX).lower()
+        _known(name, settings_of(ServeConfig), f"environment variable {variable}, setting")
+        found.append((variable, name))
+    return found
 
 
 def _read_yaml(path: str | None) -> dict[str, Any]:
@@ -69,7 +88,7 @@ def _read_yaml(path: str | None) -> dict[str, Any]:
 
     try:
         loaded = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise ConfigError(
             f"config file {path} cannot be read: {error}; give a YAML mapping"
         ) from error
@@ -99,13 +118,15 @@ _FALSE = {"0", "false", "no", "off"}
 def _convert(value: Any, hint: Any, source: str, choices: tuple[str, ...]) -> Any:
     try:
         converted = _to_type(value, hint)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         wanted = getattr(hint, "__name__", str(hint))
-        raise ConfigError(f"{source} is {value!r}, {wanted} is needed; change the value") from error
+        raise ConfigError(
+            f"{source} is {shown(value)}, {wanted} is needed; change the value"
+        ) from error
     if choices and converted not in choices:
         near = difflib.get_close_matches(str(converted), choices, n=1)
         hint_text = f"; did you mean {near[0]!r}?" if near else ""
-        raise ConfigError(f"{source} is {value!r}, allowed: {', '.join(choices)}{hint_text}")
+        raise ConfigError(f"{source} is {shown(value)}, allowed: {', '.join(choices)}{hint_text}")
     return converted
 
 

@@ -8,10 +8,27 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+MAX_CONTEXT_TOKENS = 1 << 24
+"""Longest context that can be asked for; the longest published models stop at 10 M tokens."""
 
-def setting(default: Any, help: str, *, choices: tuple[str, ...] = (), metavar: str = "") -> Any:
-    """Declare one setting; `help` states meaning, unit and the reason for the default."""
-    metadata = {"help": help, "choices": choices, "metavar": metavar}
+
+def setting(
+    default: Any,
+    help: str,
+    *,
+    choices: tuple[str, ...] = (),
+    metavar: str = "",
+    low: float | None = None,
+    high: float | None = None,
+) -> Any:
+    """Declare one setting; `help` states meaning, unit and the reason for the default.
+
+    Args:
+        low: smallest value of a number; every number has both bounds (see `ranges.py`).
+        high: largest value.
+    """
+    bounds = None if low is None or high is None else (low, high)
+    metadata = {"help": help, "choices": choices, "metavar": metavar, "range": bounds}
     if isinstance(default, (list, dict)):
         return field(default_factory=lambda: type(default)(default), metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -54,22 +71,40 @@ class EngineConfig:
         choices=("auto", "dense", "packed"),
     )
     block_tokens: int = setting(
-        128, "tokens per logical KV block; a power of two >= 16; larger hashes less, wastes more"
+        128,
+        "tokens per logical KV block; a power of two; larger hashes less, wastes more",
+        low=16,
+        high=65536,
     )
     kv_gib: float = setting(
-        0.0, "KV cache size, GiB; 0: what max_context x 4 needs, at most 40 % of free memory"
+        0.0,
+        "KV cache size, GiB; 0: what max_context x 4 needs, at most 40 % of free memory",
+        low=0,
+        high=65536,
     )
-    max_context_tokens: int = setting(0, "longest prompt + output, tokens; 0: the model's own")
-    max_running: int = setting(64, "requests that run at once; each needs a slot")
-    max_waiting: int = setting(4096, "requests that may queue before 429 is answered")
+    max_context_tokens: int = setting(
+        0, "longest prompt + output, tokens; 0: the model's own", low=0, high=MAX_CONTEXT_TOKENS
+    )
+    max_running: int = setting(
+        64, "requests that run at once; each needs a slot", low=1, high=16384
+    )
+    max_waiting: int = setting(
+        4096, "requests that may queue before 429 is answered", low=1, high=1_000_000
+    )
     max_step_tokens: int = setting(
-        0, "query tokens per step; 0: 512 on cpu, 8192 elsewhere; smaller smooths decode latency"
+        0,
+        "query tokens per step; 0: 512 on cpu, 8192 elsewhere; smaller smooths decode latency",
+        low=0,
+        high=1 << 20,
     )
     depth: int = setting(
-        0, "plans in flight before the first commit: 0 or 1; cpu gains nothing from 1"
+        0,
+        "plans in flight before the first commit: 0 or 1; cpu gains nothing from 1",
+        low=0,
+        high=1,
     )
     prefix_cache: bool = setting(True, "reuse KV blocks of equal prefixes")
-    threads: int = setting(0, "CPU threads for kernels; 0: all cores")
+    threads: int = setting(0, "CPU threads for kernels; 0: all cores", low=0, high=1024)
     deterministic: bool = setting(False, "choose only kernels that do not depend on the batch")
 
 
@@ -78,13 +113,18 @@ class ServeConfig(EngineConfig):
     """Settings of `tokenspeed serve`: an engine behind HTTP."""
 
     host: str = setting("127.0.0.1", "address to listen on")
-    port: int = setting(8000, "TCP port; 0 takes a free one and prints it")
-    api_workers: int = setting(1, "API processes that share the port")
+    port: int = setting(8000, "TCP port; 0 takes a free one and prints it", low=0, high=65535)
+    api_workers: int = setting(1, "API processes that share the port", low=1, high=256)
     api_key: str = setting("", "clients must send it as a bearer token; empty: open")
     keep_alive_s: float = setting(
-        10.0, "seconds between comment lines on a silent stream; proxies cut at 30 to 60"
+        10.0,
+        "seconds between comment lines on a silent stream; proxies cut at 30 to 60",
+        low=0.01,
+        high=3600,
     )
-    max_body_mib: int = setting(64, "largest request body, MiB; 1M tokens are about 5 MiB")
+    max_body_mib: int = setting(
+        64, "largest request body, MiB; 1M tokens are about 5 MiB", low=1, high=4096
+    )
     log_level: str = setting("info", "log level", choices=("debug", "info", "warning", "error"))
 
 

@@ -6,29 +6,33 @@ into the BindingPlan; after this no hook is called and no name is looked up.
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
 from typing import TYPE_CHECKING, Any
 
 from tokenspeed.checkpoint.model_path import existing_model
 from tokenspeed.engine.choices import Choices
 from tokenspeed.engine.engine import Engine
 from tokenspeed.engine.facts import EngineParts, model_info, start_report
+from tokenspeed.engine.memory import memory_errors
 from tokenspeed.engine.reports import Progress, ProgressCallback
 from tokenspeed.engine.sizes import (
     DTYPE_BYTES,
     EngineSizes,
     arena_bytes,
+    check_tables,
     resolve_sizes,
 )
-from tokenspeed.env import limit_openmp_spinning
+from tokenspeed.engine.vocabulary import check_vocabulary
 from tokenspeed.errors import CheckpointError
 from tokenspeed.kernels import KernelRegistry
 from tokenspeed.kv import Arena, solve_layout
 from tokenspeed.plugins import BindingPlan, load_plugins
 from tokenspeed.scheduler import GroupSpec, Scheduler, SchedulerConfig
+from tokenspeed.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from tokenspeed.config.schema import EngineConfig
     from tokenspeed.contracts.attention import AttentionBackend
@@ -49,7 +53,6 @@ def build_engine(config: EngineConfig, *, progress: ProgressCallback | None = No
     Raises:
         TokenSpeedError: settings, plugins, model files or memory are not as needed.
     """
-    limit_openmp_spinning()
     path = model_path(config)
     tell = progress or (lambda _: None)
     tell(Progress("plugins"))
@@ -62,7 +65,7 @@ def build_engine(config: EngineConfig, *, progress: ProgressCallback | None = No
     tell(Progress("model"))
     source = choices.checkpoint(path)
     try:
-        parts = _build_parts(config, registry, choices, runtime, source, tell)
+        parts = _build_parts(config, registry, choices, runtime, source, path, tell)
     finally:
         source.close()
     return _finish(config, registry, choices, runtime, path, parts)
@@ -80,7 +83,7 @@ def model_path(config: EngineConfig) -> Path:
     from tokenspeed.checkpoint.default_model import default_model_path
 
     path = default_model_path()
-    if not path.is_file():
+    if not os.path.isfile(path):  # pathlib's raises for a name that is too long
         raise CheckpointError(
             f"the default model is not at {path}; fetch it with `python -m "
             "tokenspeed.checkpoint.default_model`, or name a model"
@@ -94,20 +97,24 @@ def _build_parts(
     choices: Choices,
     runtime: DeviceRuntime,
     source: WeightSource,
+    path: Path,
     tell: ProgressCallback,
 ) -> EngineParts:
     model_config = source.config()
     model_class = choices.model_class(model_config)
     groups = model_class.cache_groups(model_config)
     sizes = resolve_sizes(config, model_config, device_kind=runtime.facts.kind)
+    eos_token_ids = check_vocabulary(load_tokenizer(path), sizes.vocab_size)
+    check_tables(config, groups, sizes, free_bytes=runtime.free_memory_bytes())
     attention = choices.attention(groups, sizes, runtime)
     binder = KernelRegistry(registry).binder(
         {"device": runtime.facts.kind, "dtype": sizes.dtype},
         fallback=config.fallback,
         objective="determinism" if config.deterministic else "latency",
     )
-    model = _build_model(model_class, model_config, sizes, attention, binder, runtime)
-    _load_weights(model, source, sizes, keep_packed=config.weights == "packed", tell=tell)
+    with memory_errors("the model"):
+        model = _build_model(model_class, model_config, sizes, attention, binder, runtime)
+        _load_weights(model, source, sizes, keep_packed=config.weights == "packed", tell=tell)
     tell(Progress("cache"))
     layout = solve_layout(
         groups,
@@ -122,6 +129,7 @@ def _build_parts(
         scheduler=_build_scheduler(config, groups, layout, sizes),
         binder=binder,
         model_config=model_config,
+        eos_token_ids=eos_token_ids,
         weights_bytes=source.total_bytes,
     )
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 import zmq
 
-from tokenspeed.engine.messages import FromEngine, ToEngine
+from tokenspeed.engine.messages import FromEngine, ToEngine, Unhealthy
 from tokenspeed.log import LOGGER
 
 if TYPE_CHECKING:
@@ -76,14 +76,26 @@ class ServerChannel:
         messages: list[tuple[Client, ToEngine]] = []
         while len(messages) < MAX_MESSAGES and self._has_message():
             client, *frames = self._socket.recv_multipart(_NOBLOCK)
-            if len(frames) != 1:
-                LOGGER.warning("dropped a message of %d frames of %r", len(frames), client)
-                continue
             try:
-                messages.append((client, self._decoder.decode(frames[0])))
-            except msgspec.DecodeError as error:
-                LOGGER.warning("dropped an unreadable message of %r: %s", client, error)
+                messages.append((client, self._decode(frames)))
+            except (ValueError, OverflowError, RecursionError) as error:
+                self._refuse(client, error)
         return messages
+
+    def _decode(self, frames: Sequence[bytes]) -> ToEngine:
+        if len(frames) != 1:
+            raise ValueError(f"{len(frames)} frames instead of one")
+        message: ToEngine = self._decoder.decode(frames[0])
+        return message
+
+    def _refuse(self, client: Client, error: Exception) -> None:
+        """Tell a peer that it is not understood: what it waits for would never come."""
+        LOGGER.warning("an unreadable message of %r: %s", client, error)
+        reason = (
+            f"the engine cannot read a message of this process: {error}; both must be of one "
+            "version; restart the server"
+        )
+        self.send(client, Unhealthy(reason))
 
     def send(self, client: Client, message: FromEngine) -> bool:
         """Send one message; False: the client is gone."""

@@ -36,6 +36,7 @@ class EngineParts:
     scheduler: Scheduler
     binder: Binder
     model_config: Mapping[str, Any]
+    eos_token_ids: tuple[int, ...]
     weights_bytes: int
 
 
@@ -52,8 +53,6 @@ def model_name(path: Path) -> str:
 
 def model_info(config: EngineConfig, path: Path, parts: EngineParts) -> ModelInfo:
     """Return what API processes must know; the ids that end an answer come from the tokenizer."""
-    from tokenspeed.tokenizer import load_tokenizer
-
     longest_tokens = min(parts.sizes.max_context_tokens, max_sequence_tokens(parts.layout))
     return ModelInfo(
         name=config.served_model_name or model_name(path),
@@ -62,7 +61,7 @@ def model_info(config: EngineConfig, path: Path, parts: EngineParts) -> ModelInf
         vocab_size=parts.sizes.vocab_size,
         max_context_tokens=parts.sizes.max_context_tokens,
         max_prompt_tokens=longest_tokens - 1,
-        eos_token_ids=tuple(load_tokenizer(path).eos_token_ids),
+        eos_token_ids=parts.eos_token_ids,
     )
 
 

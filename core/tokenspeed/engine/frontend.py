@@ -31,7 +31,8 @@ from tokenspeed.engine.messages import (
 )
 from tokenspeed.engine.streams import Stream, error_of
 from tokenspeed.engine.submits import make_submit
-from tokenspeed.errors import EngineError, RequestError
+from tokenspeed.errors import EngineError, EngineGoneError, RequestError
+from tokenspeed.log import LOGGER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -115,10 +116,10 @@ class Frontend:
             timeout_s: seconds until the request ends with "timeout".
         Raises:
             RequestError: a parameter or token id is out of range.
-            EngineError: the engine died too often and is not restarted.
+            EngineGoneError: the engine died too often and is not restarted.
         """
         if self.unhealthy_reason is not None:
-            raise EngineError(self.unhealthy_reason)
+            raise EngineGoneError(self.unhealthy_reason)
         message = make_submit(
             self.model, prompt_ids, params, request_id or secrets.token_hex(12),
             priority=priority, salt=salt, timeout_s=timeout_s,
@@ -179,7 +180,16 @@ class Frontend:
             except zmq.Again:
                 return
             self._last_heard = time.monotonic()
-            self._take(self._decoder.decode(payload))
+            try:
+                self._take(self._decoder.decode(payload))
+            except Exception as error:  # nothing may leave a stream, or a start, waiting for ever
+                LOGGER.debug("a message of the engine could not be taken", exc_info=error)
+                self._give_up(
+                    Unhealthy(
+                        f"this process cannot read a message of the engine: {error}; both must be "
+                        "of one version; restart the server"
+                    )
+                )
 
     def _take(self, message: FromEngine) -> None:
         if isinstance(message, TokensOut):
@@ -262,7 +272,7 @@ class Frontend:
         self.unhealthy_reason = message.reason
         self._welcomed.set()
         for stream in self._streams.values():
-            stream.fail(EngineError(message.reason))
+            stream.fail(EngineGoneError(message.reason))
         self._streams.clear()
 
 

@@ -39,14 +39,14 @@ def main(argv: list[str] | None = None) -> int:
     set_up_logging(args.log_level)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the launcher, which stops us
     signal.signal(signal.SIGTERM, _exit)
-    config = msgspec.json.decode(sys.stdin.buffer.readline(), type=EngineConfig)
+    settings = sys.stdin.buffer.readline()
     threading.Thread(target=_die_with_launcher, daemon=True).start()
     reporter = Reporter(args.report_fd)
     try:
-        engine = _build(config, reporter)
+        engine = _build(msgspec.json.decode(settings, type=EngineConfig), reporter)
     except Exception as error:
         if not isinstance(error, TokenSpeedError):
-            LOGGER.exception("the engine could not be built")
+            LOGGER.debug("the engine could not be built", exc_info=error)
         reporter.send(failure_of(error))
         return 1
     _serve(engine, args, reporter, started_s)
@@ -81,7 +81,9 @@ def failure_of(error: Exception) -> StartFailure:
     if not isinstance(error, TokenSpeedError):
         return StartFailure(
             kind="EngineError",
-            message=f"the engine could not be built: {error!r}; its log has the traceback",
+            message=f"the engine could not be built: {' '.join(repr(error).split())[:500]}; this "
+            "is a mistake of the engine or of a plugin; start it with --log-level debug for the "
+            "traceback, and report it",
         )
     exit_code = 1
     if isinstance(error, PluginError):

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tokenspeed.errors import ConfigError
+from tokenspeed.checkpoint.json_file import shown
+from tokenspeed.config.schema import MAX_CONTEXT_TOKENS
+from tokenspeed.errors import CapacityError, ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -43,16 +45,12 @@ def resolve_sizes(
     """
     own_context_tokens = _number(model_config, "max_position_embeddings")
     max_context_tokens = config.max_context_tokens or own_context_tokens
-    if not 1 < max_context_tokens <= own_context_tokens:
+    longest_tokens = min(own_context_tokens, MAX_CONTEXT_TOKENS)
+    if not 1 < max_context_tokens <= longest_tokens:
         raise ConfigError(
-            f"max_context_tokens is {max_context_tokens}, allowed is 2 to {own_context_tokens} "
-            "(the model's max_position_embeddings); lower it or leave it out"
+            f"max_context_tokens is {max_context_tokens}, allowed is 2 to {longest_tokens} "
+            f"(the model's max_position_embeddings is {own_context_tokens}); set it lower"
         )
-    if config.depth not in (0, 1):
-        raise ConfigError(f"depth is {config.depth}, allowed are 0 and 1; change or omit it")
-    for name in ("max_running", "max_waiting"):
-        if getattr(config, name) < 1:
-            raise ConfigError(f"{name} is {getattr(config, name)}, at least 1 is needed; raise it")
     default_step_tokens = 512 if device_kind == CPU else 8192
     return EngineSizes(
         dtype=_dtype(config.dtype, model_config, device_kind),
@@ -72,8 +70,6 @@ def arena_bytes(
     free_bytes: int,
 ) -> int:
     """Return how many bytes the cache gets: as set, or four contexts within 40 % of free memory."""
-    if config.kv_gib < 0:
-        raise ConfigError(f"kv_gib is {config.kv_gib}, at least 0 is needed; 0 sizes it for you")
     if config.kv_gib:
         return int(config.kv_gib * GIB)
     token_bytes = DTYPE_BYTES[sizes.dtype] * sum(
@@ -82,6 +78,28 @@ def arena_bytes(
     spare_tokens = (len(groups) + 1) * sizes.block_tokens  # the sentinel, and a started block each
     wanted_tokens = CONTEXTS_IN_CACHE * sizes.max_context_tokens + spare_tokens
     return min(wanted_tokens * token_bytes, int(free_bytes * MEMORY_SHARE))
+
+
+def check_tables(
+    config: EngineConfig, groups: Sequence[CacheGroup], sizes: EngineSizes, *, free_bytes: int
+) -> None:
+    """Check that the tables of positions and blocks leave memory for the rest.
+
+    Raises:
+        CapacityError: they do not; context or running requests must be limited.
+    """
+    # Cosines and sines in float32, and as much again while they are computed.
+    position_bytes = 2 * 4 * max((group.head_dim for group in groups), default=0)
+    # Block ids in int32, on the host and on the device.
+    row_bytes = 2 * 4 * len(groups) * -(-sizes.max_context_tokens // sizes.block_tokens)
+    wanted_bytes = position_bytes * sizes.max_context_tokens + row_bytes * config.max_running
+    if wanted_bytes > free_bytes * MEMORY_SHARE:
+        raise CapacityError(
+            f"tables for {config.max_running} requests of {sizes.max_context_tokens} tokens need "
+            f"{wanted_bytes / GIB:.1f} GiB, allowed is {MEMORY_SHARE:.0%} of the "
+            f"{free_bytes / GIB:.1f} GiB of memory that are free; lower max_context_tokens or "
+            "max_running, or correct max_position_embeddings in config.json"
+        )
 
 
 def max_sequence_tokens(layout: ArenaLayout) -> int:
@@ -99,14 +117,18 @@ def _dtype(wanted: str, model_config: Mapping[str, Any], device_kind: str) -> st
     if wanted != "auto":
         return wanted
     own = model_config.get("dtype") or model_config.get("torch_dtype")
-    return str(own) if device_kind != CPU and own in DTYPE_BYTES else "float32"
+    return (
+        str(own)
+        if device_kind != CPU and isinstance(own, str) and own in DTYPE_BYTES
+        else "float32"
+    )
 
 
 def _number(model_config: Mapping[str, Any], name: str) -> int:
     value = model_config.get(name)
-    if not isinstance(value, int) or value < 1:
+    if type(value) is not int or not 0 < value < 2**31:
         raise ConfigError(
-            f"config.json: {name} is {value!r}, a positive integer is needed; use the config.json "
-            "that came with the weights"
+            f"config.json: {name} is {shown(value)}, an integer from 1 to {2**31 - 1} is needed; "
+            "use the config.json that came with the weights"
         )
     return value

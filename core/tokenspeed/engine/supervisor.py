@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tokenspeed import errors
+from tokenspeed.config.ranges import check_settings
 from tokenspeed.config.schema import EngineConfig, settings_of
 from tokenspeed.engine.flight_record import step_age_s
 from tokenspeed.engine.reports import EngineReport, Progress, StartFailure, StartReport
@@ -192,7 +193,7 @@ class EngineSupervisor:
         if is_crash and process.returncode == 0:
             is_crash = not self._stopping.wait(_OWN_STOP_S)
         LOGGER.log(
-            logging.ERROR if is_crash else logging.INFO,
+            logging.ERROR if is_crash else logging.DEBUG,
             "engine %d (pid %d) ended with %d", self.epoch, process.pid, process.returncode,
         )  # fmt: skip
 
@@ -226,8 +227,17 @@ class EngineSupervisor:
             if not data:
                 return
             *lines, rest = (rest + data).split(b"\n")
-            for line in lines:
-                self._handle(decoder.decode(line))
+            try:
+                for line in lines:
+                    self._handle(decoder.decode(line))
+            except msgspec.MsgspecError as error:
+                self._failure = StartFailure(
+                    kind="EngineError",
+                    message=f"a report of the engine cannot be read: {error}; launcher and engine "
+                    "must be of one version; install again",
+                )
+                process.kill()
+                return
 
     def _handle(self, report: EngineReport) -> None:
         if isinstance(report, Progress):
@@ -264,6 +274,7 @@ class EngineSupervisor:
 
 
 def _engine_settings(config: EngineConfig) -> bytes:
+    check_settings(config)  # JSON has no word for NaN
     values = {name: getattr(config, name) for name in settings_of(EngineConfig)}
     return msgspec.json.encode(EngineConfig(**values))
 

@@ -1,6 +1,7 @@
 """Shared blocks of model files: each binds its operators once and carries placements as data."""
 
 from tokenspeed.layers.attention import PagedAttention
+from tokenspeed.layers.decoder import CACHE_GROUP, DecoderForCausalLM
 from tokenspeed.layers.embedding import TokenEmbedding
 from tokenspeed.layers.linear import Linear
 from tokenspeed.layers.mlp import GatedMLP
@@ -15,6 +16,8 @@ from tokenspeed.layers.rotary import RopeParameters, RotaryEmbedding
 from tokenspeed.layers.weights import WeightSlot, fill_slots, shared_slot
 
 __all__ = [
+    "CACHE_GROUP",
+    "DecoderForCausalLM",
     "GatedMLP",
     "LayerPlacement",
     "Linear",

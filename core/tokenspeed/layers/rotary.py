@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tokenspeed.checkpoint.json_file import shown
 from tokenspeed.errors import ConfigError
 from tokenspeed.ops import rotary
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.model import ModelContext
 
 _DEFAULT_THETA = 10_000.0
+_MAX_NUMBER = 1e30
+_YARN_NUMBERS = ("beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim")
 _REQUIRED_FIELDS: Mapping[str, tuple[str, ...]] = {
     "default": (),
     "linear": ("factor",),
@@ -52,22 +55,23 @@ class RopeParameters:
         """Read `rope_parameters`, or the older `rope_theta` and `rope_scaling`.
 
         Raises:
-            ConfigError: an unsupported kind, a missing number, or a partial rotation.
+            ConfigError: an unsupported kind, a missing or impossible number, a partial rotation.
         """
-        fields = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
-        kind = fields.pop("rope_type", None) or fields.pop("type", None) or "default"
-        fields.pop("type", None)
-        theta = fields.pop("rope_theta", None) or config.get("rope_theta") or _DEFAULT_THETA
+        fields = _fields_of(config)
+        kind = _first_given(fields.pop("rope_type", None), fields.pop("type", None), "default")
+        own_theta = fields.pop("rope_theta", None)
+        theta = _first_given(own_theta, config.get("rope_theta"), _DEFAULT_THETA)
         if kind == "yarn":
             fields.setdefault(
                 "original_max_position_embeddings", config.get("max_position_embeddings")
             )
+        _check_number("rope_theta", theta, above=1.0)
         _check_kind(kind, fields)
         for source in (fields, config):
             if source.get("partial_rotary_factor", 1.0) != 1.0:
                 raise ConfigError(
-                    f"partial_rotary_factor is {source['partial_rotary_factor']}, only 1.0 is "
-                    "supported by this architecture; use another checkpoint"
+                    f"partial_rotary_factor is {shown(source['partial_rotary_factor'])}, only 1.0 "
+                    "is supported by this architecture; use another checkpoint"
                 )
         return cls(float(theta), kind, fields)
 
@@ -107,18 +111,46 @@ def build_table(rope: RopeParameters, head_dim: int, num_positions: int) -> torc
     return torch.cat((angles.cos() * amplitude, angles.sin() * amplitude), dim=-1)
 
 
-def _check_kind(kind: str, fields: Mapping[str, Any]) -> None:
-    if kind not in _REQUIRED_FIELDS:
+def _fields_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    for name in ("rope_parameters", "rope_scaling"):
+        value = config.get(name)
+        if value is not None and not isinstance(value, dict):
+            raise ConfigError(
+                f"config.json has {name} = {shown(value)}, an object is needed; correct config.json"
+            )
+    return dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
+
+
+def _first_given(*values: Any) -> Any:
+    return next(value for value in values if value is not None)
+
+
+def _check_kind(kind: object, fields: Mapping[str, Any]) -> None:
+    if not isinstance(kind, str) or kind not in _REQUIRED_FIELDS:
         raise ConfigError(
-            f"rope_type is {kind!r}, supported are {', '.join(sorted(_REQUIRED_FIELDS))}; "
+            f"rope_type is {shown(kind)}, supported are {', '.join(sorted(_REQUIRED_FIELDS))}; "
             "use a checkpoint with one of these"
         )
     for name in _REQUIRED_FIELDS[kind]:
-        if not isinstance(fields.get(name), (int, float)):
-            raise ConfigError(
-                f"rope_type {kind!r} has {name} = {fields.get(name)!r}, a number is needed; "
-                "correct rope_scaling in config.json"
-            )
+        _check_number(f"rope_type {kind!r} with {name}", fields.get(name))
+    if kind == "llama3" and fields["low_freq_factor"] >= fields["high_freq_factor"]:
+        raise ConfigError(
+            f"rope_type 'llama3' has low_freq_factor = {fields['low_freq_factor']}, less than "
+            f"high_freq_factor = {fields['high_freq_factor']} is needed; correct config.json"
+        )
+    if kind == "yarn":
+        for name in _YARN_NUMBERS:
+            if fields.get(name):  # null and 0 mean that it is not given
+                _check_number(f"rope_type 'yarn' with {name}", fields[name])
+
+
+def _check_number(name: str, value: object, *, above: float = 0.0) -> None:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not above < value <= _MAX_NUMBER:  # type: ignore[operator]
+        raise ConfigError(
+            f"config.json has {name} = {shown(value)}, a number above {above:g} is needed; correct "
+            "config.json"
+        )
 
 
 def _default(rope: RopeParameters, head_dim: int) -> tuple[torch.Tensor, float]:

@@ -53,13 +53,14 @@ def fill_slots(
     Args:
         ignored: endings of names that carry nothing needed (derived buffers, tied copies).
     Raises:
-        CheckpointError: an unknown, repeated, missing or wrongly shaped tensor, by name.
+        CheckpointError: an unknown, repeated, missing or wrongly shaped tensor, or one that holds
+            no floating point numbers, by name.
     """
     missing = dict(slots)
     for name, weight in weights:
         slot = missing.pop(name, None)
         if slot is not None:
-            _check_shape(name, weight, slot)
+            _check(name, weight, slot)
             slot.accept(weight)
         elif name in slots or not name.endswith(ignored or ("\0",)):
             raise _unexpected(name, slots)
@@ -72,11 +73,16 @@ def fill_slots(
         )
 
 
-def _check_shape(name: str, weight: LinearWeight, slot: WeightSlot) -> None:
+def _check(name: str, weight: LinearWeight, slot: WeightSlot) -> None:
     if tuple(weight.shape) != slot.shape:
         raise CheckpointError(
             f"tensor {name} has shape {tuple(weight.shape)}, the config asks for {slot.shape}; "
             "weights and config.json do not belong together"
+        )
+    if weight.plain is not None and not weight.plain.is_floating_point():
+        raise CheckpointError(
+            f"tensor {name} holds {weight.plain.dtype}, floating point numbers are needed; "
+            "quantised safetensors are not supported; use an unquantised checkpoint or a GGUF file"
         )
 
 

@@ -7,10 +7,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tokenspeed.checkpoint.json_file import shown
 from tokenspeed.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+# Far above every published model, and low enough that products stay within 64 bits.
+LIMITS: Mapping[str, int] = {
+    "hidden_size": 1 << 18,
+    "intermediate_size": 1 << 20,
+    "num_hidden_layers": 1024,
+    "num_attention_heads": 4096,
+    "num_key_value_heads": 4096,
+    "head_dim": 8192,
+    "vocab_size": 1 << 22,
+}
+_OTHER_LIMIT = 2**31 - 1
+MAX_NUMBER = 1e30
+"""Largest number taken; float32 arithmetic follows."""
 
 
 def count(config: Mapping[str, Any], name: str, default: int | None = None) -> int:
@@ -19,13 +35,14 @@ def count(config: Mapping[str, Any], name: str, default: int | None = None) -> i
     Args:
         default: used where the field is absent or null; None: the field is required.
     Raises:
-        ConfigError: absent without default, or not a positive integer.
+        ConfigError: absent without default, or not an integer from 1 to its limit.
     """
     value = config.get(name)
     value = default if value is None else value
-    if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+    high = LIMITS.get(name, _OTHER_LIMIT)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= high:
         raise ConfigError(
-            f"config.json has {name} = {value!r}, a positive integer is needed; "
+            f"config.json has {name} = {shown(value)}, an integer from 1 to {high} is needed; "
             "correct the model folder's config.json"
         )
     return value
@@ -35,13 +52,14 @@ def number(config: Mapping[str, Any], name: str, default: float) -> float:
     """Return a positive number field.
 
     Raises:
-        ConfigError: not a positive number.
+        ConfigError: not a positive, finite number.
     """
     value = config.get(name)
     value = default if value is None else value
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not value > 0:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not 0 < value <= MAX_NUMBER:
         raise ConfigError(
-            f"config.json has {name} = {value!r}, a positive number is needed; "
+            f"config.json has {name} = {shown(value)}, a positive number is needed; "
             "correct the model folder's config.json"
         )
     return float(value)
@@ -57,7 +75,7 @@ def flag(config: Mapping[str, Any], name: str, default: bool = False) -> bool:
     value = default if value is None else value
     if not isinstance(value, bool):
         raise ConfigError(
-            f"config.json has {name} = {value!r}, true or false is needed; "
+            f"config.json has {name} = {shown(value)}, true or false is needed; "
             "correct the model folder's config.json"
         )
     return value
@@ -72,11 +90,16 @@ def refuse_unsupported(config: Mapping[str, Any], *, num_layers: int) -> None:
     _only(config, "hidden_act", ("silu", "swish"), default="silu")
     if config.get("use_sliding_window") and count(config, "max_window_layers", 1) < num_layers:
         raise _unsupported("use_sliding_window", True, "false")
-    for kind in config.get("layer_types") or ():
+    kinds = config.get("layer_types")
+    if kinds is not None and not isinstance(kinds, list):
+        raise _unsupported("layer_types", kinds, "a list of full_attention")
+    for kind in kinds or ():
         if kind != "full_attention":
             raise _unsupported("layer_types", kind, "full_attention")
-    if config.get("quantization_config") is not None:
-        method = config["quantization_config"].get("quant_method")
+    quantization = config.get("quantization_config")
+    if quantization is not None:
+        is_object = isinstance(quantization, dict)
+        method = quantization.get("quant_method") if is_object else quantization
         raise _unsupported("quantization_config", method, "unquantized tensors, or a GGUF file")
 
 
@@ -105,5 +128,5 @@ def _only(config: Mapping[str, Any], name: str, allowed: tuple[str, ...], *, def
 
 def _unsupported(name: str, value: object, allowed: str) -> ConfigError:
     return ConfigError(
-        f"config.json has {name} = {value!r}, supported is {allowed}; use another checkpoint"
+        f"config.json has {name} = {shown(value)}, supported is {allowed}; use another checkpoint"
     )

@@ -8,34 +8,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tokenspeed.contracts.model import CacheGroup
 from tokenspeed.contracts.placement import ParallelGroup
 from tokenspeed.layers import (
-    GatedMLP,
+    CACHE_GROUP,
+    DecoderForCausalLM,
     Linear,
     PagedAttention,
     RMSNorm,
     RopeParameters,
     RotaryEmbedding,
-    TokenEmbedding,
     WeightSlot,
     column_parallel,
-    fill_slots,
     row_parallel,
-    shared_slot,
 )
 from tokenspeed.models import fields
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     import torch
 
     from tokenspeed.contracts.model import ForwardContext, ModelContext
-    from tokenspeed.contracts.weights import LinearWeight
     from tokenspeed.layers.rotary import Angles
-
-CACHE_GROUP = "full"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,109 +125,15 @@ class Qwen3Attention:
         return self.output(self.attend(q_TNH, k_TKH, v_TKH, step).flatten(-2))
 
 
-class Qwen3Layer:
-    """Attention and MLP, each normalised before and added to the residual stream after."""
-
-    def __init__(
-        self, config: Qwen3Config, context: ModelContext, rotary: RotaryEmbedding, layer: int
-    ) -> None:
-        self.attention_norm = RMSNorm(context, config.hidden_size, eps=config.norm_eps)
-        self.attention = Qwen3Attention(config, context, rotary, layer)
-        self.mlp_norm = RMSNorm(context, config.hidden_size, eps=config.norm_eps)
-        self.mlp = GatedMLP(context, config.hidden_size, config.intermediate_size)
-
-    def weight_slots(self, name: str) -> Iterator[tuple[str, WeightSlot]]:
-        """Yield the slots below module `name`."""
-        yield from self.attention_norm.weight_slots(f"{name}.input_layernorm")
-        yield from self.attention.weight_slots(f"{name}.self_attn")
-        yield from self.mlp_norm.weight_slots(f"{name}.post_attention_layernorm")
-        yield from self.mlp.weight_slots(f"{name}.mlp")
-
-    def __call__(
-        self,
-        x_TD: torch.Tensor,
-        residual_TD: torch.Tensor | None,
-        step: ForwardContext,
-        angles: Angles,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return (what is still to be added to the residual stream, the residual stream)."""
-        if residual_TD is None:
-            normed_TD, residual_TD = self.attention_norm(x_TD), x_TD
-        else:
-            normed_TD, residual_TD = self.attention_norm.add(x_TD, residual_TD)
-        x_TD = self.attention(normed_TD, step, angles)
-        normed_TD, residual_TD = self.mlp_norm.add(x_TD, residual_TD)
-        return self.mlp(normed_TD), residual_TD
-
-
-class Qwen3Model:
-    """Embedding, layers, final norm."""
-
-    def __init__(self, config: Qwen3Config, context: ModelContext) -> None:
-        self.rotary = RotaryEmbedding(context, config.rope, config.head_dim)
-        self.embedding = TokenEmbedding(context, config.vocab_size, config.hidden_size)
-        self.layers = [
-            Qwen3Layer(config, context, self.rotary, layer) for layer in range(config.num_layers)
-        ]
-        self.norm = RMSNorm(context, config.hidden_size, eps=config.norm_eps)
-
-    def weight_slots(self, name: str) -> Iterator[tuple[str, WeightSlot]]:
-        """Yield the slots below module `name`."""
-        yield from self.embedding.weight_slots(f"{name}.embed_tokens")
-        for index, layer in enumerate(self.layers):
-            yield from layer.weight_slots(f"{name}.layers.{index}")
-        yield from self.norm.weight_slots(f"{name}.norm")
-
-    def __call__(self, token_ids_T: torch.Tensor, step: ForwardContext) -> torch.Tensor:
-        """Return hidden states (T, D) after the final norm."""
-        angles = self.rotary.angles(step.positions_T)
-        x_TD, residual_TD = self.layers[0](self.embedding(token_ids_T), None, step, angles)
-        for layer in self.layers[1:]:
-            x_TD, residual_TD = layer(x_TD, residual_TD, step, angles)
-        return self.norm.add(x_TD, residual_TD)[0]
-
-
-class Qwen3ForCausalLM:
-    """Qwen3 with its output head; satisfies contracts.model.CausalLM."""
+class Qwen3ForCausalLM(DecoderForCausalLM[Qwen3Config]):
+    """Qwen3 with its output head."""
 
     architectures: ClassVar[tuple[str, ...]] = ("Qwen3ForCausalLM",)
+    config_class = Qwen3Config
 
-    def __init__(self, config: Mapping[str, Any], context: ModelContext) -> None:
-        self.config = Qwen3Config.read(config)
-        self.model = Qwen3Model(self.config, context)
-        self.head = Linear(
-            context,
-            self.config.hidden_size,
-            (self.config.vocab_size,),
-            placement=column_parallel(ParallelGroup.VOCAB_TP),
-        )
-
-    @classmethod
-    def cache_groups(cls, config: Mapping[str, Any]) -> tuple[CacheGroup, ...]:
-        """Declare one full group over all layers."""
-        read = Qwen3Config.read(config)
-        layers = tuple(range(read.num_layers))
-        return (CacheGroup(CACHE_GROUP, "full", layers, read.num_kv_heads, read.head_dim),)
-
-    def load_weights(self, weights: Iterable[tuple[str, LinearWeight]]) -> None:
-        """Take every checkpoint tensor by its Hugging Face name."""
-        slots, ignored = dict(self.model.weight_slots("model")), ["rotary_emb.inv_freq"]
-        head = dict(self.head.weight_slots("lm_head"))["lm_head.weight"]
-        if self.config.tie_embeddings:
-            embedding = "model.embed_tokens.weight"
-            slots[embedding] = shared_slot(slots[embedding], head)
-            ignored.append("lm_head.weight")
-        else:
-            slots["lm_head.weight"] = head
-        fill_slots(slots, weights, ignored=tuple(ignored))
-
-    def forward(self, token_ids_T: torch.Tensor, context: ForwardContext) -> torch.Tensor:
-        """Return hidden states (T, D) after the final norm."""
-        return self.model(token_ids_T, context)
-
-    def compute_logits(self, hidden_RD: torch.Tensor) -> torch.Tensor:
-        """Return logits (R, V) float32."""
-        return self.head(hidden_RD).float()
+    def make_attention(self, layer: int) -> Qwen3Attention:
+        """Build the attention of one layer."""
+        return Qwen3Attention(self.config, self.context, self.rotary, layer)
 
 
 EntryClass = Qwen3ForCausalLM

@@ -94,7 +94,9 @@ class Answerer:
             while True:
                 for index, piece in taken:
                     whole[index] += piece
-                    yield event({**reply.chunk(index, piece), **extra})
+                # One write for all: more of them after a client left would each be logged.
+                chunks = (event({**reply.chunk(i, piece), **extra}) for i, piece in taken)
+                yield b"".join(chunks)
                 if all(piece.finish_reason for piece in whole):
                     break
                 taken = await generation.mailbox.take(self._keep_alive_s)

@@ -67,13 +67,14 @@ def main() -> int:
     set_up_logging(settings.config.log_level)
     uvicorn_log = logging.getLogger("uvicorn.error")
     uvicorn_log.handlers = LOGGER.handlers
-    uvicorn_log.setLevel(logging.WARNING)
+    uvicorn_log.setLevel(logging.ERROR)  # its warnings tell of odd requests only
     try:
         asyncio.run(_serve(settings))
     except Exception as error:
-        if not isinstance(error, TokenSpeedError):
-            LOGGER.exception("an API process failed")
-        _report(StartFailure(kind=type(error).__name__, message=str(error)))
+        LOGGER.debug("an API process failed", exc_info=error)
+        is_ours = isinstance(error, TokenSpeedError)
+        message = str(error) if is_ours else f"an API process failed: {error!r}"
+        _report(StartFailure(kind=type(error).__name__, message=message))
         return 1
     return 0
 
@@ -143,6 +144,7 @@ def make_app(
         api_key=config.api_key,
         keep_alive_s=config.keep_alive_s,
         max_body_bytes=config.max_body_mib << 20,
+        max_waiting=config.max_waiting,
     )
     return create_app(parts)
 

@@ -5,6 +5,7 @@ Runs in an API process: no torch, no scheduler; the engine is reached through a 
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,8 @@ from tokenspeed.server.body import read_body
 from tokenspeed.server.chat_reply import ChatReply
 from tokenspeed.server.completion_reply import CompletionReply
 from tokenspeed.server.errors import JsonResponse, error_body, error_response
+from tokenspeed.server.field_limits import FieldLimits
+from tokenspeed.server.fields import shorten
 from tokenspeed.server.generation import Generation
 from tokenspeed.server.guard import Guard
 from tokenspeed.server.openai import (
@@ -29,7 +32,7 @@ from tokenspeed.server.openai import (
     DetokenizeRequest,
     TokenizeRequest,
 )
-from tokenspeed.server.prompts import check_fits, check_token_ids
+from tokenspeed.server.prompts import check_fits, check_token_ids, num_prompts
 from tokenspeed.server.sampling import chat_params, completion_params
 
 if TYPE_CHECKING:
@@ -73,6 +76,7 @@ class ApiParts:
     api_key: str = ""
     keep_alive_s: float = 10.0
     max_body_bytes: int = 64 << 20
+    max_waiting: int = 4096
 
 
 def create_app(parts: ApiParts) -> ASGIApp:
@@ -97,12 +101,14 @@ class _Api:
     def __init__(self, parts: ApiParts) -> None:
         self._parts = parts
         self._info = parts.frontend.model
+        self._limits = FieldLimits(self._info.max_prompt_tokens, self._info.max_context_tokens)
         self._answerer = Answerer(parts.metrics, keep_alive_s=parts.keep_alive_s)
 
     async def chat(self, request: Request) -> Response:
         """Answer POST /v1/chat/completions."""
         body = await self._read(request, ChatRequest)
         params = chat_params(body, self._info.vocab_size)
+        self._check_choices(body.n)
         prompt = await self._parts.prompts.chat(body)
         given = "max_tokens" if body.max_tokens is not None else "max_completion_tokens"
         check_fits(prompt, params.max_tokens, self._info, given)
@@ -114,6 +120,7 @@ class _Api:
         """Answer POST /v1/completions."""
         body = await self._read(request, CompletionRequest)
         params = completion_params(body, self._info.vocab_size)
+        self._check_choices(num_prompts(body.prompt) * body.n)
         prompts = await self._parts.prompts.completion(body)
         for prompt in prompts:
             check_fits(prompt, params.max_tokens, self._info, "max_tokens")
@@ -134,7 +141,11 @@ class _Api:
         """Answer POST /tokenize: text, or messages as the chat template renders them."""
         body = await self._read(request, TokenizeRequest)
         if (body.prompt is None) == (body.messages is None):
-            raise RequestError("give one of prompt and messages", param="prompt")
+            given = "neither is" if body.prompt is None else "both are"
+            raise RequestError(
+                f"prompt and messages: {given} given, exactly one is needed; give one of them",
+                param="prompt",
+            )
         prompts = self._parts.prompts
         if body.messages is not None:
             text = await prompts.render(
@@ -151,8 +162,10 @@ class _Api:
         """Answer POST /detokenize."""
         body = await self._read(request, DetokenizeRequest)
         check_token_ids(body.tokens, self._info.vocab_size, "tokens")
-        text = self._parts.tokenizer.decode(
-            body.tokens, skip_special_tokens=body.skip_special_tokens
+        text = await asyncio.to_thread(
+            self._parts.tokenizer.decode,
+            body.tokens,
+            skip_special_tokens=body.skip_special_tokens,
         )
         return JsonResponse({"prompt": text})
 
@@ -174,7 +187,9 @@ class _Api:
         return Response(self._parts.metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
     async def _read(self, request: Request, schema: type[Schema]) -> Schema:
-        body = await read_body(request, schema, max_bytes=self._parts.max_body_bytes)
+        body = await read_body(
+            request, schema, max_bytes=self._parts.max_body_bytes, limits=self._limits
+        )
         name = getattr(body, "model", None)
         if name is not None:
             self._check_model(name)
@@ -183,9 +198,19 @@ class _Api:
     def _check_model(self, name: str) -> None:
         if name != self._info.name:
             raise RequestError(
-                f"model {name!r} is not served here; use {self._info.name!r}",
+                f"model {shorten(name)} is not served here; use {self._info.name!r}",
                 param="model",
                 code="model_not_found",
+            )
+
+    def _check_choices(self, count: int) -> None:
+        """Refuse what the queue can never hold, for which "try again later" would be no advice."""
+        most = self._parts.max_waiting
+        if count > most:
+            raise RequestError(
+                f"n asks for {count} choices over all prompts, at most {most} can wait in the "
+                "queue; ask for fewer, or start the server with a larger --max-waiting",
+                param="n",
             )
 
     def _model_card(self) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from tokenspeed.errors import (
     CheckpointError,
     ConfigError,
     EngineError,
+    EngineGoneError,
     PluginError,
     RequestError,
     TokenSpeedError,
@@ -33,8 +34,11 @@ _STATUS: tuple[tuple[type[TokenSpeedError], int], ...] = (
     (CapabilityError, 400),
     (PluginError, 500),
     (CheckpointError, 500),
+    (EngineGoneError, 503),
     (EngineError, 500),
 )
+_MAX_MESSAGE_CHARS = 1000
+_MAX_PARAM_CHARS = 200
 _CODE_STATUS = {"model_not_found": 404, "invalid_api_key": 401, "body_too_large": 413}
 
 
@@ -59,7 +63,10 @@ def status_of(error: TokenSpeedError) -> int:
 def error_body(
     message: str, status: int, *, param: str | None = None, code: str | None = None
 ) -> dict[str, Any]:
-    """Return the body that OpenAI clients parse."""
+    """Return the body that OpenAI clients parse; a long text that a client sent is cut here."""
+    if len(message) > _MAX_MESSAGE_CHARS:
+        message = message[:_MAX_MESSAGE_CHARS] + "..."
+    param = param[:_MAX_PARAM_CHARS] if param is not None else None
     return {"error": {"message": message, "type": _type_of(status), "param": param, "code": code}}
 
 

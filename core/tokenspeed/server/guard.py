@@ -1,7 +1,13 @@
-"""ASGI layer around every route: API key, request counting, and the last catch of errors."""
+"""ASGI layer around every route: API key, request counting, and the last catch of errors.
+
+An error that is answered before the whole body has come is sent after the rest was read and
+dropped, up to a bound: most clients read no answer before they have sent all.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hmac
 from typing import TYPE_CHECKING
 
@@ -15,6 +21,8 @@ if TYPE_CHECKING:
 
     from tokenspeed.server.metrics import Metrics
 
+DRAINED_BYTES = 256 << 20
+DRAIN_S = 10.0
 OPEN_PATHS = frozenset({"/health", "/metrics"})
 """Answered without an API key: probes and scrapers have none."""
 
@@ -44,11 +52,14 @@ class Guard:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         status = 0
+        receive = body = _Body(scope, receive)
 
         async def counted_send(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                if status >= 400:
+                    await body.drain()
             await send(message)
 
         try:
@@ -73,3 +84,28 @@ class Guard:
                 "'Authorization: Bearer KEY'; send the key this server was started with",
                 code="invalid_api_key",
             )
+
+
+class _Body:
+    """A request's `receive`, which knows whether the body has come to its end."""
+
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        headers = Headers(scope=scope)
+        has_body = "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
+        # A client that asks first has sent nothing yet.
+        self._is_open = has_body and "expect" not in headers
+        self._receive = receive
+
+    async def __call__(self) -> Message:
+        message = await self._receive()
+        if message["type"] == "http.disconnect" or not message.get("more_body", False):
+            self._is_open = False
+        return message
+
+    async def drain(self) -> None:
+        """Read and drop what is left of the body."""
+        left = DRAINED_BYTES
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DRAIN_S):
+                while self._is_open and left > 0:
+                    left -= len((await self()).get("body", b""))

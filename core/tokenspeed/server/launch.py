@@ -6,19 +6,17 @@ notice the launcher's death by the end of their stdin, so that nothing outlives 
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tokenspeed.checkpoint.model_path import existing_model
 from tokenspeed.config.load import replace_settings
 from tokenspeed.engine.supervisor import EngineSupervisor
-from tokenspeed.errors import ConfigError
 from tokenspeed.log import say, set_up_logging
 from tokenspeed.plugins import check_plugins
 from tokenspeed.server.api_process import ApiSettings
 from tokenspeed.server.progress import StartProgress
+from tokenspeed.server.run_folder import run_folder
 from tokenspeed.server.signals import StopSignals
 from tokenspeed.server.sockets import listen, url_of
 from tokenspeed.server.workers import ApiWorkers
@@ -37,19 +35,14 @@ def serve(config: ServeConfig) -> int:
         TokenSpeedError: the server cannot start; nothing is left running.
     """
     set_up_logging(config.log_level)
-    _check(config)
     if config.model:
         existing_model(config.model)
     signals = StopSignals()
     signals.install()
     check_plugins(config.plugins, settings=config.plugin_config)
-    with listen(config.host, config.port) as listener:
-        folder = Path(tempfile.mkdtemp(prefix="tokenspeed-"))
-        try:
-            config = replace_settings(config, model=_model_path(config.model))
-            return _run(config, listener, folder, signals)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+    with listen(config.host, config.port) as listener, run_folder() as folder:
+        config = replace_settings(config, model=_model_path(config.model))
+        return _run(config, listener, folder, signals)
 
 
 def _run(config: ServeConfig, listener: socket.socket, folder: Path, signals: StopSignals) -> int:
@@ -91,17 +84,6 @@ def _stop(workers: ApiWorkers, supervisor: EngineSupervisor, signals: StopSignal
     supervisor.begin_stop()
     workers.stop()
     supervisor.stop()
-
-
-def _check(config: ServeConfig) -> None:
-    limits = (
-        ("api_workers", config.api_workers, 1, 256),
-        ("max_body_mib", config.max_body_mib, 1, 4096),
-        ("keep_alive_s", config.keep_alive_s, 0.01, 3600),
-    )
-    for name, value, low, high in limits:
-        if not low <= value <= high:
-            raise ConfigError(f"{name} is {value}, allowed is [{low}, {high}]; change it")
 
 
 def _model_path(model: str) -> str:

@@ -6,13 +6,16 @@ pydantic checks the types; `fields.py` has already refused what is unknown or no
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import pydantic
 from pydantic import ConfigDict, Field
 
 from tokenspeed.errors import RequestError
 from tokenspeed.server.fields import NEUTRAL_MESSAGE, known_fields, shorten
+
+if TYPE_CHECKING:
+    from tokenspeed.server.field_limits import FieldLimits
 
 MAX_CHOICES = 128
 MAX_STOPS = 16
@@ -101,8 +104,8 @@ class DetokenizeRequest(_Strict):
 Schema = TypeVar("Schema", bound=pydantic.BaseModel)
 
 
-def read_request(schema: type[Schema], body: Any) -> Schema:
-    """Check a decoded JSON body against a schema.
+def read_request(schema: type[Schema], body: Any, limits: FieldLimits) -> Schema:
+    """Check a decoded JSON body against a schema and the limits of its fields.
 
     Raises:
         RequestError: names the first offending field, its value and what is allowed.
@@ -113,6 +116,7 @@ def read_request(schema: type[Schema], body: Any) -> Schema:
         )
     # A field of the schema is never "not built" there, whatever another route says.
     given = known_fields(body, frozenset(schema.model_fields))
+    limits.check_lengths(given)
     if isinstance(given.get("messages"), list):
         given["messages"] = [_known_message(i, item) for i, item in enumerate(given["messages"])]
     try:
@@ -154,7 +158,7 @@ def _request_error(error: pydantic.ValidationError) -> RequestError:
     # Of a union's branches, the one that the value's type fits says what is wrong with it.
     first = next((item for item in same if not item["type"].endswith("_type")), same[0])
     named = [part for part in first["loc"] if isinstance(part, int) or part.islower()]
-    param = ".".join(str(part) for part in named if part not in _UNION_TAGS)
+    param = ".".join(str(part)[:64] for part in named if part not in _UNION_TAGS)
     if first["type"] == "missing":
         return RequestError(f"{param} is missing; it is required, add it", param=param)
     allowed = first["msg"][0].lower() + first["msg"][1:]

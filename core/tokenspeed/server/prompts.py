@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from array import array
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tokenspeed.engine import submits
 from tokenspeed.errors import RequestError
+from tokenspeed.server.field_limits import MAX_PROMPTS, FieldLimits
 from tokenspeed.server.fields import shorten
+from tokenspeed.tokenizer.lengths import max_token_chars
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +28,9 @@ if TYPE_CHECKING:
     from tokenspeed.tokenizer.incremental import EncodeCache
     from tokenspeed.tokenizer.tokenizer import Tokenizer
 
-MAX_PROMPTS = 256
+MAX_TOKENIZED_CHARS = 1 << 20
+"""What /tokenize takes at least, however small the context is."""
+RENDER_THREADS = 2
 _RESERVED = frozenset({"messages", "tools", "add_generation_prompt"})
 
 
@@ -56,10 +62,15 @@ class PromptReader:
         self._template = template
         self._cache = cache
         self._model = model
+        self._limits = FieldLimits(model.max_prompt_tokens, model.max_context_tokens)
+        self._max_chars = model.max_prompt_tokens * max_token_chars(tokenizer.backend)
+        # Threads of their own: a template that works for seconds keeps no other work waiting.
+        self._renderers = ThreadPoolExecutor(RENDER_THREADS, "render")
 
     async def chat(self, request: ChatRequest) -> Prompt:
         """Render the conversation and encode it."""
         text = await self.render(request.messages, request.chat_template_kwargs)
+        self._check_chars(text, "messages", self._max_chars)
         ids = await self._encode(text, add_special_tokens=False)
         return Prompt(self._checked(ids, "messages"), text)
 
@@ -82,27 +93,35 @@ class PromptReader:
                 f"chat_template_kwargs holds {name!r}, which the server sets itself; remove it",
                 param="chat_template_kwargs",
             )
-        return await asyncio.to_thread(
+        render = partial(
             self._template.render,
             [_message(item) for item in messages],
             add_generation_prompt=add_generation_prompt,
             **template_kwargs,
         )
+        return await asyncio.get_running_loop().run_in_executor(self._renderers, render)
 
     async def completion(self, request: CompletionRequest) -> list[Prompt]:
         """Return the prompts of a plain completion, in order."""
-        prompts = split_prompts(request.prompt)
-        return [await self._one(item) for item in prompts]
+        prompts = await asyncio.to_thread(split_prompts, request.prompt, self._limits)
+        taken = []
+        for item in prompts:
+            taken.append(await self._one(item))
+            await asyncio.sleep(0)  # many prompts of many ids must not hold the loop
+        return taken
 
     async def encode(self, text: str, *, add_special_tokens: bool) -> array[int]:
         """Encode plain text for /tokenize; an empty result is fine."""
+        self._check_chars(text, "prompt", max(self._max_chars, MAX_TOKENIZED_CHARS))
         return await self._encode(text, add_special_tokens=add_special_tokens)
 
     async def _one(self, item: str | list[int]) -> Prompt:
         if isinstance(item, str):
             # "" is empty even where a tokenizer would put a token before it.
+            self._check_chars(item, "prompt", self._max_chars)
             ids = await self._encode(item, add_special_tokens=True) if item else array("i")
             return Prompt(self._checked(ids, "prompt"), item)
+        self._limits.check_prompt_tokens(len(item))
         check_token_ids(item, self._model.vocab_size, "prompt")
         return Prompt(self._checked(array("i", item), "prompt"), None)
 
@@ -114,24 +133,30 @@ class PromptReader:
             raise RequestError(
                 f"{param} is empty: 0 tokens, at least 1 is needed; send some text", param=param
             )
-        if len(ids) > self._model.max_prompt_tokens:
+        self._limits.check_prompt_tokens(len(ids), param)
+        return ids
+
+    def _check_chars(self, text: str, param: str, most: int) -> None:
+        """Refuse by arithmetic what would take seconds to encode and could never fit."""
+        if len(text) > most:
             raise RequestError(
-                f"{param} has {len(ids)} tokens, at most {self._model.max_prompt_tokens} fit "
-                f"(context {self._model.max_context_tokens} tokens); shorten it",
+                f"{param} has {len(text)} characters, at most {most} can fit (context "
+                f"{self._model.max_context_tokens} tokens); shorten it",
                 param=param,
                 code="context_length_exceeded",
             )
-        return ids
 
 
-def split_prompts(prompt: Any) -> list[str] | list[list[int]]:
+def split_prompts(prompt: Any, limits: FieldLimits) -> list[str] | list[list[int]]:
     """Tell the four forms of `prompt` apart and return the prompts in it."""
     if isinstance(prompt, str):
         return [prompt]
     if not isinstance(prompt, list):
         raise _bad_prompt(prompt, "prompt")
-    if prompt and all(type(item) is int for item in prompt):
-        return [prompt]
+    if prompt and type(prompt[0]) is int:
+        limits.check_prompt_tokens(len(prompt))
+        if all(type(item) is int for item in prompt):
+            return [prompt]
     if not prompt or len(prompt) > MAX_PROMPTS:
         raise RequestError(
             f"prompt is a list of {len(prompt)}, 1 to {MAX_PROMPTS} prompts are allowed; change it",
@@ -140,9 +165,18 @@ def split_prompts(prompt: Any) -> list[str] | list[list[int]]:
     if all(isinstance(item, str) for item in prompt):
         return prompt
     for index, item in enumerate(prompt):
-        if not isinstance(item, list) or not all(type(token) is int for token in item):
+        if not isinstance(item, list):
+            raise _bad_prompt(item, f"prompt.{index}")
+        limits.check_prompt_tokens(len(item))
+        if not all(type(token) is int for token in item):
             raise _bad_prompt(item, f"prompt.{index}")
     return prompt
+
+
+def num_prompts(prompt: Any) -> int:
+    """Return how many prompts there are, if they are well-formed."""
+    is_several = isinstance(prompt, list) and prompt and type(prompt[0]) is not int
+    return len(prompt) if is_several else 1
 
 
 def check_token_ids(ids: list[int], vocab_size: int, param: str) -> None:

@@ -1,4 +1,4 @@
-"""Chat messages to prompt text through the model's own Jinja template, in a sandbox.
+"""Chat messages to prompt text through the model's own Jinja template (`sandbox.py` bounds it).
 
 Renders what transformers' `apply_chat_template` renders. Knows nothing of tokens.
 Source: transformers, utils/chat_template_utils.py: environment options, filters, the order of
@@ -7,24 +7,22 @@ message clean-ups.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 import jinja2
 from jinja2 import nodes
-from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from tokenspeed.errors import ConfigError, RequestError
+from tokenspeed.tokenizer.sandbox import ChatEnvironment
 from tokenspeed.tokenizer.tokenizer import Tokenizer
 
 Message = Mapping[str, Any]
 
 # Names that a message's reasoning comes under; templates read the first, some the second.
 _REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
+_MAX_REASON_CHARS = 500
 
 
 class ChatTemplate:
@@ -34,22 +32,30 @@ class ChatTemplate:
         source: Jinja source.
         name: model name, for messages.
         variables: what else the template may read, such as bos_token.
+        environment: with other bounds than the usual ones.
 
     Raises:
         ConfigError: the source is no valid template.
     """
 
     def __init__(
-        self, source: str, *, name: str = "", variables: Mapping[str, Any] | None = None
+        self,
+        source: str,
+        *,
+        name: str = "",
+        variables: Mapping[str, Any] | None = None,
+        environment: ChatEnvironment | None = None,
     ) -> None:
-        environment = _environment()
+        self._environment = environment or ChatEnvironment()
         try:
-            self._takes_parts = _iterates_content(environment.parse(source))
-            self._template = environment.from_string(source)
-        except jinja2.TemplateSyntaxError as error:
+            # Parsed apart: what is compiled has counted loops in place of the written ones.
+            self._takes_parts = _iterates_content(Parser(self._environment, source).parse())
+            self._template = self._environment.from_string(source)
+        except Exception as error:  # also Python's own compiler, when it is nested too deeply
+            line = f"line {error.lineno}: " if isinstance(error, jinja2.TemplateSyntaxError) else ""
             raise ConfigError(
-                f"cannot use the chat template of {name or 'the model'}: line {error.lineno}: "
-                f"{error.message}; a Jinja template was expected; correct chat_template.jinja"
+                f"cannot use the chat template of {name or 'the model'}: {line}{_reason(error)}; "
+                "a Jinja template was expected; correct chat_template.jinja"
             ) from error
         self._variables = dict(variables or {})
 
@@ -65,6 +71,7 @@ class ChatTemplate:
     def render(
         self,
         messages: Sequence[Message],
+        /,
         *,
         add_generation_prompt: bool = True,
         tools: Sequence[Mapping[str, Any]] | None = None,
@@ -78,21 +85,25 @@ class ChatTemplate:
             tools: function schemas, for templates that describe tools.
             variables: further template variables such as enable_thinking.
         Raises:
-            RequestError: the template refuses the messages, or a part is not text.
+            RequestError: the template refuses the messages, fails on them or does too much, or a
+                part is not text.
         """
         chat = [self._prepared(message, index) for index, message in enumerate(messages)]
-        context = {"documents": None, **self._variables, **variables}
+        context = {
+            "documents": None,
+            **self._variables,
+            **variables,
+            "messages": chat,
+            "tools": list(tools) if tools is not None else None,
+            "add_generation_prompt": add_generation_prompt,
+        }
         try:
-            return self._template.render(
-                messages=chat,
-                tools=list(tools) if tools is not None else None,
-                add_generation_prompt=add_generation_prompt,
-                **context,
-            )
-        except (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError) as error:
+            return self._environment.render(self._template, context)
+        except Exception as error:  # a template is code: anything may come out of it
             raise RequestError(
-                f"cannot apply the chat template to these messages: {error}; the model's template "
-                "decides which roles, orders and contents are allowed; change the messages",
+                f"cannot apply the chat template to these messages: {_reason(error)}; the "
+                "model's template decides which roles, orders and contents are allowed; change the "
+                "messages",
                 param="messages",
             ) from error
 
@@ -110,6 +121,14 @@ class ChatTemplate:
         return cleaned
 
 
+def _reason(error: Exception) -> str:
+    """Return an exception's text, short; its type where that says more."""
+    text = getattr(error, "message", None) or str(error)
+    if not isinstance(error, jinja2.TemplateError):
+        text = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return text if len(text) <= _MAX_REASON_CHARS else text[:_MAX_REASON_CHARS] + "..."
+
+
 def _text_of(part: Any, index: int) -> str:
     if isinstance(part, Mapping) and part.get("type") == "text":
         text = part.get("text")
@@ -121,51 +140,6 @@ def _text_of(part: Any, index: int) -> str:
         ' "text" with a string in "text" are supported; send text',
         param="messages",
     )
-
-
-class _GenerationTag(Extension):
-    """Accepts {% generation %} blocks, which only mark text for training."""
-
-    tags = {"generation"}  # noqa: RUF012 - the base class declares it so
-
-    def parse(self, parser: Parser) -> nodes.Node | list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
-    )
-    environment.filters["tojson"] = _tojson
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = _strftime_now
-    return environment
-
-
-def _tojson(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """Write JSON without Jinja's HTML escapes."""
-    return json.dumps(
-        value,
-        ensure_ascii=ensure_ascii,
-        indent=indent,
-        separators=separators,
-        sort_keys=sort_keys,
-    )
-
-
-def _raise_exception(message: str) -> None:
-    raise jinja2.TemplateError(message)
-
-
-def _strftime_now(format: str) -> str:
-    return datetime.now().strftime(format)
 
 
 def _iterates_content(tree: nodes.Template) -> bool:

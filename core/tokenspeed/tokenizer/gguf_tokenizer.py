@@ -1,8 +1,8 @@
-"""A GGUF file's tokenizer as the tokenizer files of a Hugging Face folder, made once and cached.
+"""A GGUF file's tokenizer as a Hugging Face folder would spell it, converted once and cached.
 
 A GGUF names its tokenizer (`tokenizer.ggml.model`) and its way of splitting text
 (`tokenizer.ggml.pre`) and carries the vocabulary; the rest is rebuilt here. The cache is keyed by
-the header's bytes, so that a second start only reads tokenizer.json.
+the header's bytes, so that a second start converts nothing.
 Source: transformers' own conversion (integrations/gguf), to which the tokens are identical. It
 splits `smollm` as GPT-2 does, although the published tokenizer isolates digits first.
 """
@@ -10,20 +10,22 @@ splits `smollm` as GPT-2 does, although the published tokenizer isolates digits 
 from __future__ import annotations
 
 import hashlib
-import json
-import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
+import tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, processors
 
 from tokenspeed.checkpoint.gguf import GgufHeader
-from tokenspeed.env import cache_dir
-from tokenspeed.errors import CheckpointError, ConfigError, TokenSpeedError
+from tokenspeed.checkpoint.json_file import shown
+from tokenspeed.errors import CheckpointError, ConfigError
+from tokenspeed.tokenizer import converted_cache, hf_folder
+from tokenspeed.tokenizer.converted_cache import Converted
+from tokenspeed.tokenizer.library import library_errors
 from tokenspeed.tokenizer.pieces import BYTE_OF_CHAR, SPM_SPACE, byte_level_spelling
 from tokenspeed.tokenizer.splits import SPLITS
+from tokenspeed.tokenizer.tokenizer import Tokenizer
 
 # Part of the cache key: raise it whenever the same header would be converted differently.
 CONVERSION = 1
@@ -36,36 +38,46 @@ _NAMED_TOKENS = {
     "unk_token": "unknown_token_id",
     "pad_token": "padding_token_id",
 }
+_NO_TOKEN = 0xFFFFFFFF
 _END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 
-def converted_folder(path: Path) -> Path:
-    """Return the cached folder with the tokenizer files of a .gguf, converting it at first.
+def load(path: Path, *, name: str) -> Tokenizer:
+    """Build the tokenizer of a .gguf file, converting it where the cache has no whole conversion.
 
     Raises:
         ConfigError: a tokenizer or pre-tokenizer name that is not supported.
         CheckpointError: the header is damaged, or has no vocabulary.
     """
     header = GgufHeader.read(path)
-    folder = cache_dir() / "tokenizers" / _digest(header)
-    if not (folder / "tokenizer.json").is_file():
-        _write(folder, _checked_backend(header), header.metadata)
-    return folder
+    file = converted_cache.cache_file(_digest(header))
+    kept = converted_cache.read(file)
+    converted = kept or _convert(header)
+    tokenizer = hf_folder.assemble(
+        converted.definition, converted.config, file=path, name=name, ends=converted.ends
+    )
+    if kept is None:
+        converted_cache.write(file, converted)
+    return tokenizer
 
 
-def _checked_backend(header: GgufHeader) -> Tokenizer:
-    try:
-        return build_backend(header)
-    except TokenSpeedError:
-        raise
-    except Exception as error:  # The library raises bare Exception, wrong types raise anything.
-        raise CheckpointError(
-            f"cannot use the tokenizer of {header.path}: {error}; tokens, merges, scores and types "
-            "that fit each other were expected; convert the model again"
-        ) from error
+def _convert(header: GgufHeader) -> Converted:
+    with library_errors(
+        header.path,
+        "tokens, merges, scores and types that fit each other were expected; convert the model "
+        "again",
+    ):
+        backend = build_backend(header)
+        tokens = header.metadata[_KEY + "tokens"]
+        ends = [_index_of(header, tokens, key) for key in _END_KEYS]
+        return Converted(
+            definition=backend.to_str(),
+            config=_config(header, tokens),
+            ends=list(dict.fromkeys(index for index in ends if index is not None)),
+        )
 
 
-def build_backend(header: GgufHeader) -> Tokenizer:
+def build_backend(header: GgufHeader) -> tokenizers.Tokenizer:
     """Build the library's tokenizer from a header's metadata."""
     metadata = header.metadata
     kind = metadata.get(_KEY + "model")
@@ -81,12 +93,12 @@ def build_backend(header: GgufHeader) -> Tokenizer:
             "vocabulary was expected; convert the model again"
         )
     backend = _byte_level(header, tokens) if kind == "gpt2" else _spm(metadata, tokens)
-    _add_tokens(backend, metadata, tokens)
-    _wrap_texts(backend, metadata, tokens, is_spm=kind == "llama")
+    _add_tokens(backend, header, tokens)
+    _wrap_texts(backend, header, tokens, is_spm=kind == "llama")
     return backend
 
 
-def _byte_level(header: GgufHeader, tokens: list[str]) -> Tokenizer:
+def _byte_level(header: GgufHeader, tokens: list[str]) -> tokenizers.Tokenizer:
     metadata = header.metadata
     pre = metadata.get(_KEY + "pre", "default")
     if pre not in SPLITS:
@@ -97,7 +109,7 @@ def _byte_level(header: GgufHeader, tokens: list[str]) -> Tokenizer:
     control = _of_type(metadata, tokens, _CONTROL)
     vocab = {_spelled(token, control): index for index, token in enumerate(tokens)}
     merges = [_pair(merge) for merge in metadata.get(_KEY + "merges", [])]
-    backend = Tokenizer(models.BPE(vocab=vocab, merges=merges))
+    backend = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=merges))
     backend.pre_tokenizer = _pre_tokenizer(SPLITS[pre])
     backend.decoder = decoders.ByteLevel()
     return backend
@@ -126,13 +138,15 @@ def _pre_tokenizer(split: str | None) -> pre_tokenizers.PreTokenizer:
     )
 
 
-def _spm(metadata: Mapping[str, Any], tokens: list[str]) -> Tokenizer:
+def _spm(metadata: Mapping[str, Any], tokens: list[str]) -> tokenizers.Tokenizer:
     vocab = {token: index for index, token in enumerate(tokens)}
     stored = metadata.get(_KEY + "merges")
     scores = metadata.get(_KEY + "scores") or [0.0] * len(tokens)
     merges = [_pair(merge) for merge in stored] if stored else _merges_from_scores(vocab, scores)
     has_prefix = bool(metadata.get(_KEY + "add_space_prefix", True))
-    backend = Tokenizer(models.BPE(vocab=vocab, merges=merges, fuse_unk=True, byte_fallback=True))
+    backend = tokenizers.Tokenizer(
+        models.BPE(vocab=vocab, merges=merges, fuse_unk=True, byte_fallback=True)
+    )
     backend.pre_tokenizer = pre_tokenizers.Metaspace(
         replacement=SPM_SPACE, prepend_scheme="first" if has_prefix else "never", split=False
     )
@@ -155,9 +169,10 @@ def _merges_from_scores(vocab: dict[str, int], scores: list[float]) -> list[tupl
     return [(left, right) for _, left, right in found]
 
 
-def _add_tokens(backend: Tokenizer, metadata: Mapping[str, Any], tokens: list[str]) -> None:
+def _add_tokens(backend: tokenizers.Tokenizer, header: GgufHeader, tokens: list[str]) -> None:
     """Keep control and user-defined tokens whole wherever they stand in a text."""
-    named = [_token_at(metadata, tokens, key) for key in _NAMED_TOKENS.values()]
+    metadata = header.metadata
+    named = [_token_at(header, tokens, key) for key in _NAMED_TOKENS.values()]
     special = _of_type(metadata, tokens, _CONTROL) | {token for token in named if token is not None}
     user_defined = _of_type(metadata, tokens, _USER_DEFINED) - special
     order = {token: index for index, token in enumerate(tokens)}
@@ -171,14 +186,15 @@ def _add_tokens(backend: Tokenizer, metadata: Mapping[str, Any], tokens: list[st
 
 
 def _wrap_texts(
-    backend: Tokenizer, metadata: Mapping[str, Any], tokens: list[str], *, is_spm: bool
+    backend: tokenizers.Tokenizer, header: GgufHeader, tokens: list[str], *, is_spm: bool
 ) -> None:
     """Put bos before and eos behind every text where the file says so."""
+    metadata = header.metadata
     # Files from before the flag: a SentencePiece vocabulary begins every text with bos.
     has_bos = metadata.get(_KEY + "add_bos_token", is_spm)
-    bos = _token_at(metadata, tokens, "bos_token_id") if has_bos else None
+    bos = _token_at(header, tokens, "bos_token_id") if has_bos else None
     has_eos = metadata.get(_KEY + "add_eos_token", False)
-    eos = _token_at(metadata, tokens, "eos_token_id") if has_eos else None
+    eos = _token_at(header, tokens, "eos_token_id") if has_eos else None
     parts = [bos and f"{bos}:0", "$A:0", eos and f"{eos}:0"]
     backend.post_processor = processors.TemplateProcessing(
         single=[part for part in parts if part],
@@ -191,42 +207,33 @@ def _of_type(metadata: Mapping[str, Any], tokens: list[str], token_type: int) ->
     return {token for token, own in zip(tokens, types, strict=False) if own == token_type}
 
 
-def _token_at(metadata: Mapping[str, Any], tokens: list[str], key: str) -> str | None:
-    index = metadata.get(_KEY + key)
-    return tokens[index] if index is not None and 0 <= index < len(tokens) else None
+def _token_at(header: GgufHeader, tokens: list[str], key: str) -> str | None:
+    index = _index_of(header, tokens, key)
+    return None if index is None else tokens[index]
+
+
+def _index_of(header: GgufHeader, tokens: list[str], key: str) -> int | None:
+    """Return a token id that the file names; None where it names none, also written as -1."""
+    index = header.metadata.get(_KEY + key)
+    if index is None or index in (-1, _NO_TOKEN):
+        return None
+    num_tokens = len(tokens)
+    if type(index) is not int or not 0 <= index < num_tokens:
+        raise CheckpointError(
+            f"cannot use the tokenizer of {header.path}: {_KEY}{key} is {shown(index)}; a token id "
+            f"from 0 to {num_tokens - 1} was expected; convert the model again"
+        )
+    return index
 
 
 def _digest(header: GgufHeader) -> str:
     """Hash the bytes in front of the tensors: they hold all that the tokenizer depends on."""
     digest = hashlib.sha256(f"{CONVERSION}".encode())
     with header.path.open("rb") as file:
-        digest.update(file.read(header.data_offset))
+        digest.update(file.read(min(header.data_offset, header.file_bytes)))
     return digest.hexdigest()[:32]
 
 
-def _write(folder: Path, backend: Tokenizer, metadata: Mapping[str, Any]) -> None:
-    """Write the files beside `folder` and move them there, so that no reader sees a half."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(dir=folder.parent))
-    values = [metadata.get(_KEY + key) for key in _END_KEYS]
-    ends = [value for value in values if isinstance(value, int)]
-    _write_json(staging / "tokenizer_config.json", _config(metadata))
-    _write_json(staging / "generation_config.json", {"eos_token_id": list(dict.fromkeys(ends))})
-    backend.save(str(staging / "tokenizer.json"), pretty=False)
-    try:
-        staging.rename(folder)
-    except OSError:
-        # Another process was first: its folder holds the same bytes.
-        shutil.rmtree(staging)
-        if not (folder / "tokenizer.json").is_file():
-            raise
-
-
-def _config(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    tokens = metadata[_KEY + "tokens"]
-    config = {name: _token_at(metadata, tokens, key) for name, key in _NAMED_TOKENS.items()}
-    return {**config, "chat_template": metadata.get("tokenizer.chat_template")}
-
-
-def _write_json(file: Path, content: dict[str, Any]) -> None:
-    file.write_text(json.dumps(content), encoding="utf-8")
+def _config(header: GgufHeader, tokens: list[str]) -> dict[str, Any]:
+    config = {name: _token_at(header, tokens, key) for name, key in _NAMED_TOKENS.items()}
+    return {**config, "chat_template": header.metadata.get("tokenizer.chat_template")}

@@ -7,17 +7,26 @@ template is chat_template.jinja or lies in the config.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import tokenizers
 
-from tokenspeed.errors import CheckpointError, ConfigError
+from tokenspeed.checkpoint.json_file import read_optional_json_object, read_text
+from tokenspeed.errors import ConfigError
+from tokenspeed.tokenizer.config_fields import (
+    NAMED_TOKENS,
+    AddedEntry,
+    added_entries,
+    chat_template,
+    end_ids,
+    token_text,
+)
+from tokenspeed.tokenizer.library import library_errors
 from tokenspeed.tokenizer.tokenizer import Tokenizer
 
-_NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
-_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
+CONFIG_FILE = "tokenizer_config.json"
+_EXPECTED = "a tokenizer.json of the tokenizers library was expected; fetch it again"
 
 
 def load(folder: Path, *, name: str) -> Tokenizer:
@@ -27,108 +36,100 @@ def load(folder: Path, *, name: str) -> Tokenizer:
         ConfigError: no tokenizer.json.
         CheckpointError: a file is not what its name says.
     """
-    backend = _read_backend(folder)
-    config = _read_json(folder / "tokenizer_config.json")
-    _add_tokens(backend, config)
-    return Tokenizer(
-        backend,
-        name=name,
-        bos_token_id=_token_id(backend, config, "bos_token"),
-        eos_token_ids=_eos_token_ids(folder, backend, config),
-        chat_template=_chat_template(folder, config),
-        special_tokens={key: text for key in _NAMED_TOKENS if (text := _content(config, key))},
-    )
-
-
-def _read_backend(folder: Path) -> tokenizers.Tokenizer:
     file = folder / "tokenizer.json"
     if not file.is_file():
         raise ConfigError(
             f"cannot load a tokenizer from {folder}: tokenizer.json is missing; it is the only "
             "tokenizer file that is read; write it with transformers' save_pretrained()"
         )
-    try:
-        return tokenizers.Tokenizer.from_file(str(file))
-    except Exception as error:  # The library raises bare Exception for any damage.
-        raise CheckpointError(
-            f"cannot load {file}: {error}; a tokenizer.json of the tokenizers library was expected;"
-            " fetch it again"
-        ) from error
+    ends: list[int] = []
+    for source in (folder / "generation_config.json", folder / "config.json"):
+        ends += end_ids(read_optional_json_object(source), source)
+    return assemble(
+        read_text(file),
+        read_optional_json_object(folder / CONFIG_FILE),
+        file=file,
+        name=name,
+        ends=ends,
+        template=_template_file(folder),
+    )
 
 
-def _read_json(file: Path) -> dict[str, Any]:
-    """Return the object in `file`; a missing file is an empty object."""
-    if not file.is_file():
-        return {}
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CheckpointError(
-            f"cannot read {file}: {error}; a JSON object was expected; fetch it again"
-        ) from error
-    if not isinstance(content, dict):
-        raise CheckpointError(
-            f"cannot read {file}: it holds a {type(content).__name__}; a JSON object was expected; "
-            "fetch it again"
+def assemble(
+    definition: str,
+    config: dict[str, Any],
+    *,
+    file: Path,
+    name: str,
+    ends: list[int],
+    template: str | None = None,
+) -> Tokenizer:
+    """Put a tokenizer together and try it once.
+
+    Args:
+        definition: content of tokenizer.json.
+        config: content of tokenizer_config.json.
+        file: where the definition comes from, for messages.
+        ends: ids that end an answer, beside the config's eos_token.
+        template: chat template that wins over the config's.
+    Raises:
+        CheckpointError: damaged; names the file.
+    """
+    config_file = file.with_name(CONFIG_FILE)
+    entries = added_entries(config, config_file)
+    named = {key: text for key in NAMED_TOKENS if (text := token_text(config, key, config_file))}
+    template = chat_template(config, config_file) if template is None else template
+    with library_errors(file, _EXPECTED):
+        backend = tokenizers.Tokenizer.from_str(definition)
+        _add_tokens(backend, entries, named)
+        own_end = _token_id(backend, named.get("eos_token"))
+        tokenizer = Tokenizer(
+            backend,
+            name=name,
+            bos_token_id=_token_id(backend, named.get("bos_token")),
+            eos_token_ids=tuple(dict.fromkeys(ends + ([] if own_end is None else [own_end]))),
+            chat_template=template,
+            special_tokens=named,
         )
-    return content
+        _try(tokenizer)
+    return tokenizer
 
 
-def _add_tokens(backend: tokenizers.Tokenizer, config: dict[str, Any]) -> None:
+def _add_tokens(
+    backend: tokenizers.Tokenizer, entries: list[AddedEntry], named: dict[str, str]
+) -> None:
     """Add the config's tokens by id, then the named ones, where the backend lacks them."""
     present = {token.content for token in backend.get_added_tokens_decoder().values()}
-    entries = sorted(config.get("added_tokens_decoder", {}).items(), key=lambda item: int(item[0]))
-    for _, entry in entries:
-        if entry["content"] not in present:
+    for entry in entries:
+        if entry.content not in present:
             _add_token(backend, entry)
-            present.add(entry["content"])
-    for key in _NAMED_TOKENS:
-        content = _content(config, key)
-        if content is not None and content not in present:
+            present.add(entry.content)
+    for content in named.values():
+        if content not in present:
             backend.add_special_tokens([content])
             present.add(content)
 
 
-def _add_token(backend: tokenizers.Tokenizer, entry: dict[str, Any]) -> None:
-    flags = {flag: bool(entry[flag]) for flag in _FLAGS if flag in entry}
-    token = tokenizers.AddedToken(entry["content"], **flags)
+def _add_token(backend: tokenizers.Tokenizer, entry: AddedEntry) -> None:
+    token = tokenizers.AddedToken(entry.content, **entry.flags)
     if token.special:
         backend.add_special_tokens([token])
     else:
         backend.add_tokens([token])
 
 
-def _content(config: dict[str, Any], key: str) -> str | None:
-    value = config.get(key)
-    if isinstance(value, dict):
-        value = value.get("content")
-    return value if isinstance(value, str) and value else None
-
-
-def _token_id(backend: tokenizers.Tokenizer, config: dict[str, Any], key: str) -> int | None:
-    content = _content(config, key)
+def _token_id(backend: tokenizers.Tokenizer, content: str | None) -> int | None:
     token_id = backend.token_to_id(content) if content is not None else None
     return None if token_id is None else int(token_id)
 
 
-def _eos_token_ids(
-    folder: Path, backend: tokenizers.Tokenizer, config: dict[str, Any]
-) -> tuple[int, ...]:
-    """Collect from generation_config.json, config.json and the tokenizer, in that order."""
-    found: list[int] = []
-    for file in ("generation_config.json", "config.json"):
-        value = _read_json(folder / file).get("eos_token_id")
-        found += value if isinstance(value, list) else [value] if isinstance(value, int) else []
-    own = _token_id(backend, config, "eos_token")
-    return tuple(dict.fromkeys(found + ([own] if own is not None else [])))
+def _try(tokenizer: Tokenizer) -> None:
+    """Use every part once: what a damaged file breaks shall break here, not in a request."""
+    ids = tokenizer.encode("Try 1, 2:\n caf\u00e9", add_special_tokens=False)
+    tokenizer.decode(ids)
+    _ = (tokenizer.affixes, tokenizer.decoder_kind, tokenizer.vocab_size)
 
 
-def _chat_template(folder: Path, config: dict[str, Any]) -> str | None:
+def _template_file(folder: Path) -> str | None:
     file = folder / "chat_template.jinja"
-    if file.is_file():
-        return file.read_text(encoding="utf-8")
-    value = config.get("chat_template")
-    if isinstance(value, list):
-        named = {entry.get("name"): entry.get("template") for entry in value}
-        value = named.get("default")
-    return value if isinstance(value, str) else None
+    return read_text(file) if file.exists() else None

@@ -20,7 +20,7 @@ def load_tokenizer(path: Path | str) -> Tokenizer:
     if path.is_dir():
         return hf_folder.load(path, name=path.name)
     if path.is_file() and path.suffix == ".gguf":
-        return hf_folder.load(gguf_tokenizer.converted_folder(path), name=path.stem)
+        return gguf_tokenizer.load(path, name=path.stem)
     raise ConfigError(
         f"cannot load a tokenizer from {path}: it is neither a folder nor a .gguf file; a Hugging "
         "Face folder with tokenizer.json or a .gguf file is needed; check the path"

@@ -91,6 +91,17 @@ class Tokenizer:
         return int(max(self.backend.get_vocab(with_added_tokens=True).values(), default=-1)) + 1
 
     @cached_property
+    def added_tokens(self) -> dict[int, str]:
+        """Id -> text of the tokens that are matched whole, special or not."""
+        added = self.backend.get_added_tokens_decoder()
+        return {int(token_id): str(token.content) for token_id, token in added.items()}
+
+    def ids_from(self, first_id: int) -> list[int]:
+        """Return the ids from `first_id` on that a text can get, in order."""
+        vocabulary = self.backend.get_vocab(with_added_tokens=True).values()
+        return sorted({int(token_id) for token_id in vocabulary if token_id >= first_id})
+
+    @cached_property
     def special_token_ids(self) -> frozenset[int]:
         """Ids that `skip_special_tokens` leaves out."""
         added = self.backend.get_added_tokens_decoder()

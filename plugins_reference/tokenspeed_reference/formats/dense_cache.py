@@ -7,6 +7,7 @@ but the next start's time. The folder is bounded; the file used longest ago goes
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -49,16 +50,25 @@ class DenseCache:
             self._folder / f"{content_digest(source)}-{_STORED[dtype]}-v{CACHE_VERSION}.safetensors"
         )
 
-    def open(self, path: Path) -> SafetensorsHeader | None:
-        """Return a whole cached file's header and mark it used; remove a damaged file."""
-        if not path.exists():
+    def open(
+        self, path: Path, tensors: Sequence[tuple[str, tuple[int, ...]]]
+    ) -> SafetensorsHeader | None:
+        """Return a whole cached file's header and mark it used; remove a damaged file.
+
+        Args:
+            tensors: (name, shape) of each tensor that the file must hold, and no other.
+        """
+        try:
+            path.stat()
+        except OSError:
             return None
         try:
             header = SafetensorsHeader.read(path)
+            _check_content(header, tensors)
             os.utime(path)
         except (CheckpointError, OSError) as error:
             LOGGER.warning("cached weights %s are unusable and are made again: %s", path, error)
-            path.unlink(missing_ok=True)
+            _remove(path)
             return None
         return header
 
@@ -81,7 +91,7 @@ class DenseCache:
         """Remove what killed processes left half written."""
         for entry in self._folder.glob(f"{_UNFINISHED}*"):
             if time.time() - entry.stat().st_mtime > _ABANDONED_S:
-                entry.unlink(missing_ok=True)
+                _remove(entry)
 
     def _evict(self, allowed_bytes: int) -> None:
         files = [(entry.stat(), entry) for entry in self._folder.glob("*.safetensors")]
@@ -89,8 +99,29 @@ class DenseCache:
         for stat, entry in sorted(files, key=lambda item: (item[0].st_mtime_ns, item[1].name)):
             if used_bytes <= allowed_bytes:
                 return
-            entry.unlink(missing_ok=True)
+            _remove(entry)
             used_bytes -= stat.st_size
+
+
+def _check_content(
+    header: SafetensorsHeader, tensors: Sequence[tuple[str, tuple[int, ...]]]
+) -> None:
+    suffix = f"-v{CACHE_VERSION}.safetensors"
+    dtype = header.path.name.removesuffix(suffix).rsplit("-", 1)[-1]
+    found = {name: (row.dtype, row.shape) for name, row in header.tensors.items()}
+    if found != {name: (dtype, shape) for name, shape in tensors}:
+        raise CheckpointError(f"{header.path} does not hold the tensors that it is named for")
+
+
+def _remove(path: Path) -> None:
+    """Remove a file, or a folder that stands in its place; another process may be faster."""
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+        return
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        LOGGER.warning("%s cannot be removed: %s", path, error)
 
 
 def content_digest(path: Path) -> str:
@@ -114,9 +145,14 @@ class CacheWriter:
     ) -> None:
         self._path = path
         self._header = _header(tensors, dtype)
-        self._file: IO[bytes] | None = tempfile.NamedTemporaryFile(  # noqa: SIM115
-            dir=path.parent, prefix=_UNFINISHED, delete=False
-        )
+        self._file: IO[bytes] | None = None
+        try:
+            self._file = tempfile.NamedTemporaryFile(  # noqa: SIM115
+                dir=path.parent, prefix=_UNFINISHED, delete=False
+            )
+        except OSError as error:
+            self._give_up(error)
+            return
         self._write(self._header)
 
     def add(self, tensor: torch.Tensor) -> None:
@@ -138,7 +174,8 @@ class CacheWriter:
     def discard(self) -> None:
         """Remove what was written if `finish` was not reached."""
         if self._file is not None:
-            self._file.close()
+            with contextlib.suppress(OSError):  # a full disk refuses the last flush as well
+                self._file.close()
             Path(self._file.name).unlink(missing_ok=True)
             self._file = None
 

@@ -107,7 +107,7 @@ class GgufSource:
         path = cache.path_for(self._header.path, dtype)
         if path is None:
             return (self._expand(tensor, dtype) for _, tensor in self._tensors)
-        cached = cache.open(path)
+        cached = cache.open(path, self._shapes())
         if cached is not None:
             return self._from_cache(cached)
         num_bytes = dtype.itemsize * sum(torch.Size(t.shape).numel() for _, t in self._tensors)
@@ -120,8 +120,7 @@ class GgufSource:
             yield LinearWeight(tensor.shape, read_tensor(cached.path, cached.tensors[name]))
 
     def _expand_into(self, path: Path, dtype: torch.dtype) -> Iterator[LinearWeight]:
-        shapes = [(name, tensor.shape) for name, tensor in self._tensors]
-        writer = CacheWriter(path, shapes, dtype)
+        writer = CacheWriter(path, self._shapes(), dtype)
         try:
             for _, tensor in self._tensors:
                 weight = self._expand(tensor, dtype)
@@ -131,6 +130,9 @@ class GgufSource:
             writer.finish()
         finally:
             writer.discard()
+
+    def _shapes(self) -> list[tuple[str, tuple[int, ...]]]:
+        return [(name, tensor.shape) for name, tensor in self._tensors]
 
     def _expand(self, tensor: GgufTensor, dtype: torch.dtype) -> LinearWeight:
         plain = read_plain(self._header, tensor).to(dtype)

@@ -36,7 +36,7 @@ def config_from_gguf(
         CheckpointError: another architecture, a missing key, a rope scaling that has no name.
     """
     arch = header.metadata.get("general.architecture")
-    if arch not in ARCHITECTURES:
+    if not isinstance(arch, str) or arch not in ARCHITECTURES:
         raise CheckpointError(
             f"cannot load {header.path}: its architecture is {arch!r}, supported are "
             f"{', '.join(ARCHITECTURES)}; use a model of one of these"
@@ -90,17 +90,19 @@ class _Reader:
     def count(self, key: str, default: int | None = None) -> int:
         """Return a positive whole number; required when there is no default."""
         value = self.required(key) if default is None else self.optional(key, default)
-        if not isinstance(value, int) or not 0 < value < 2**31:
+        if type(value) is not int or not 0 < value < 2**31:
             raise CheckpointError(
                 f"cannot load {self.header.path}: metadata '{self.arch}.{key}' is {value!r}; a "
-                "whole number from 1 was expected; the file is damaged; convert the model again"
+                f"whole number from 1 to {2**31 - 1} was expected; the file is damaged; convert "
+                "the model again"
             )
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
         """Return a finite number; required when there is no default."""
         value = self.required(key) if default is None else self.optional(key, default)
-        if not isinstance(value, (int, float)) or not math.isfinite(value):
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not is_number or not math.isfinite(value):
             raise CheckpointError(
                 f"cannot load {self.header.path}: metadata '{self.arch}.{key}' is {value!r}; a "
                 "finite number was expected; the file is damaged; convert the model again"
@@ -111,7 +113,7 @@ class _Reader:
         value = self.header.metadata.get(f"{self.arch}.{key}", default)
         if isinstance(value, list):
             # Some converters write one value a layer; only equal ones fit these architectures.
-            if len(set(value)) != 1:
+            if not value or any(item != value[0] for item in value):
                 raise CheckpointError(
                     f"cannot load {self.header.path}: {self.arch}.{key} differs by layer "
                     f"({value[:8]}); one value for all layers is supported; use another model"

@@ -72,3 +72,15 @@ def test_without_an_index_the_command_says_what_to_do(monkeypatch: pytest.Monkey
     assert "cannot fetch the default model" in done.stderr
     assert "name a model" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("kind", ["a file", "too long"])
+def test_an_unusable_cache_folder_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    folder = tmp_path / ("x" * 300 if kind == "too long" else "file")
+    if kind == "a file":
+        folder.touch()
+    monkeypatch.setenv("TOKENSPEED_CACHE_DIR", str(folder))
+    with pytest.raises(CheckpointError, match="set TOKENSPEED_CACHE_DIR"):
+        default_model.fetch_default_model()

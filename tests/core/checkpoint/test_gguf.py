@@ -75,7 +75,7 @@ def test_a_tensor_beyond_the_end_is_named_with_byte_counts(file: Path) -> None:
     end = last.offset + last.num_bytes
     file.write_bytes(data[: end - 1])
     with pytest.raises(
-        CheckpointError, match=rf"second.weight ends at byte {end}.* {end - 1} bytes"
+        CheckpointError, match=rf"'second.weight' ends at byte {end}.* {end - 1} bytes"
     ):
         GgufHeader.read(file)
 
@@ -98,7 +98,7 @@ def test_a_huge_count_is_refused_at_once(file: Path) -> None:
     data = bytearray(file.read_bytes())
     data[8:16] = (2**60).to_bytes(8, "little")
     file.write_bytes(data)
-    with pytest.raises(CheckpointError, match="truncated or damaged"):
+    with pytest.raises(CheckpointError, match="damaged; fetch it again"):
         GgufHeader.read(file)
 
 

@@ -55,7 +55,14 @@ def test_a_truncated_file_is_refused_with_its_byte_counts(tmp_path: Path, keep: 
 @pytest.mark.parametrize(
     ("table", "data", "text"),
     [
-        ([1], b"", "JSON list"),
+        ([1], b"", "no JSON object"),
+        ({"__metadata__": [1]}, b"", "__metadata__"),
+        ({"w": entry("F32", [float("inf")], 0, 4)}, b"0000", "entry of tensor 'w'"),
+        ({"w": entry("F32", [1], 0, float("inf"))}, b"0000", "entry of tensor 'w'"),
+        ({"w": entry("F32", [2**59, 2**59, 2**59], 0, 4)}, b"0000", "tensor 'w'"),
+        ({"w": entry("F32", [0, 2**59, 2**59], 0, 0)}, b"", "tensor 'w'"),
+        ({"w": entry("F32", [1.5], 0, 6)}, b"000000", "entry of tensor 'w'"),
+        ({"w": entry("F32", [1] * 1000, 0, 4)}, b"0000", "tensor 'w'"),
         ({"w": 3}, b"", "entry of tensor 'w'"),
         ({"w": {"dtype": "F32", "shape": [1]}}, b"", "entry of tensor 'w'"),
         ({"w": entry("F31", [1], 0, 4)}, b"0000", "dtype 'F31'"),

@@ -8,6 +8,7 @@ import pytest
 
 from tokenspeed.config import ServeConfig, load_config
 from tokenspeed.config.load import explicit_settings
+from tokenspeed.config.schema import EngineConfig
 from tokenspeed.errors import ConfigError
 
 
@@ -62,6 +63,20 @@ def test_lists_split_at_commas_and_booleans_read_words() -> None:
     config = load({"plugins": "nvidia, acme", "prefix_cache": "off"})
     assert config.plugins == ("nvidia", "acme")
     assert config.prefix_cache is False
+
+
+def test_an_unknown_variable_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(ConfigError, match=r"TOKENSPEED_PROT.*did you mean 'port'"):
+        load(environ={"TOKENSPEED_PROT": "9"})
+
+
+def test_variables_that_are_no_settings_are_left_alone() -> None:
+    load(environ={"TOKENSPEED_CACHE_DIR": "x", "TOKENSPEED_TEST_SEED": "1", "PATH": "y"})
+
+
+def test_a_serving_variable_does_not_disturb_another_command() -> None:
+    config = load_config(EngineConfig, flags={}, environ={"TOKENSPEED_PORT": "9"})
+    assert config == EngineConfig()
 
 
 def test_explicit_settings_are_those_that_differ() -> None:

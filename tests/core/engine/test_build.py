@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from tests.support.damage import write_tiny_folder
 from tests.support.engines import TEST_SETTINGS
 from tests.support.scripted import write_scripted_model
 
 from tokenspeed.config.schema import EngineConfig
 from tokenspeed.engine.build import build_engine
 from tokenspeed.engine.facts import model_name
+from tokenspeed.engine.memory import memory_errors
 from tokenspeed.engine.reports import Progress
 from tokenspeed.errors import (
     CapabilityError,
@@ -100,3 +103,33 @@ def test_a_file_is_served_under_its_name_without_storage_type(
 def test_a_folder_is_served_under_its_own_name(tmp_path: Path) -> None:
     (tmp_path / "Qwen3-8B.v1").mkdir()
     assert model_name(tmp_path / "Qwen3-8B.v1") == "Qwen3-8B.v1"
+
+
+@pytest.mark.parametrize(
+    ("model", "text"),
+    [("x" * 300, "too long"), ("/" + "x/" * 5000, "too long"), ("~nobody-here/m", "home")],
+)
+def test_a_path_that_cannot_be_looked_at_is_refused(model: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        build_engine(EngineConfig(model=model))
+
+
+def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
+    model = write_scripted_model(tmp_path / "m", vocab_size=100, eos_token_id=5)
+    with pytest.raises(CheckpointError, match="does not fit the model"):
+        build_engine(config_for(model))
+
+
+def test_memory_that_is_not_there_is_a_capacity_error_and_nothing_else_is() -> None:
+    with pytest.raises(CapacityError, match="no memory for the test"), memory_errors("the test"):
+        torch.empty(2**50, dtype=torch.uint8)
+    with pytest.raises(RuntimeError, match="size"), memory_errors("the test"):
+        torch.zeros(2) + torch.zeros(3)
+
+
+def test_integers_in_place_of_weights_are_refused(tmp_path: Path) -> None:
+    model = write_tiny_folder(tmp_path / "m")
+    file = model / "model.safetensors"
+    file.write_bytes(file.read_bytes().replace(b'"F32"', b'"I32"'))
+    with pytest.raises(CheckpointError, match=r"holds torch\.int32, floating point"):
+        build_engine(EngineConfig(model=str(model), plugins=("reference",)))

@@ -10,7 +10,7 @@ import pytest
 import zmq
 
 from tokenspeed.engine.channel import ServerChannel
-from tokenspeed.engine.messages import Abort, Hello, TokensOut
+from tokenspeed.engine.messages import Abort, Hello, TokensOut, Unhealthy
 
 HELLO = Hello(wire_version=1, seen_epoch=0)
 
@@ -58,16 +58,19 @@ def test_sending_to_a_client_that_is_gone_says_so(channel: ServerChannel) -> Non
     assert not channel.send(b"nobody", TokensOut((), 1))
 
 
-def test_unreadable_messages_are_dropped_and_the_next_is_read(
+def test_unreadable_messages_give_the_peer_a_reason_and_the_next_is_read(
     channel: ServerChannel, client: zmq.Socket[bytes]
 ) -> None:
     client.send(b"\xc1not msgpack")
-    client.send_multipart((b"three", b"frames"))
+    client.send_multipart((b"three", b"frames", b"here"))
     client.send(msgspec.msgpack.encode(HELLO))
     received: list[object] = []
     while not received:
         received += [message for _, message in channel.receive(5000)]
     assert received == [HELLO]
+    for words in ("one version", "3 frames"):
+        answer = msgspec.msgpack.decode(client.recv(), type=Unhealthy)
+        assert words in answer.reason
 
 
 def test_receive_without_waiting_returns_at_once(channel: ServerChannel) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -16,7 +17,7 @@ from tokenspeed import LLM, SamplingParams
 from tokenspeed.engine.frontend import Frontend
 from tokenspeed.engine.messages import EngineStats, FromEngine, Hello, TokensOut, Welcome
 from tokenspeed.engine.submits import make_submit
-from tokenspeed.errors import CapacityError, RequestError
+from tokenspeed.errors import CapacityError, EngineError, RequestError
 
 MAX_WAITING = 24
 
@@ -202,3 +203,23 @@ def test_all_deltas_of_a_step_travel_as_one_message(engine: RunningEngine) -> No
     sizes = engine.run(scenario)
     assert sum(sizes) == 300
     assert sizes.count(6) > 30
+
+
+@pytest.mark.parametrize(
+    "payload", [b"\xc1", b"", msgspec.msgpack.encode({"type": "Welcome", "epoch": "x"})]
+)
+def test_an_engine_that_is_not_understood_is_given_up(tmp_path: Path, payload: bytes) -> None:
+    async def scenario(address: str, socket: zmq.Socket[bytes]) -> None:
+        connecting = asyncio.create_task(Frontend.connect(address, timeout_s=30))
+        while not socket.poll(0):
+            await asyncio.sleep(0.01)
+        client, _ = socket.recv_multipart()
+        socket.send_multipart((client, payload))
+        await connecting
+
+    address = f"ipc://{tmp_path}/e"
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as socket:
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.bind(address)
+        with pytest.raises(EngineError, match="cannot read a message of the engine"):
+            asyncio.run(scenario(address, socket))

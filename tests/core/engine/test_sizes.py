@@ -8,8 +8,14 @@ import pytest
 from tests.support.cache_groups import make_groups
 
 from tokenspeed.config.schema import EngineConfig
-from tokenspeed.engine.sizes import EngineSizes, arena_bytes, max_sequence_tokens, resolve_sizes
-from tokenspeed.errors import ConfigError
+from tokenspeed.engine.sizes import (
+    EngineSizes,
+    arena_bytes,
+    check_tables,
+    max_sequence_tokens,
+    resolve_sizes,
+)
+from tokenspeed.errors import CapacityError, ConfigError
 from tokenspeed.kv import solve_layout
 
 MODEL = {"max_position_embeddings": 2048, "vocab_size": 100, "num_attention_heads": 4}
@@ -37,8 +43,6 @@ def test_a_step_has_room_for_one_token_of_every_running_request() -> None:
     ("config", "text"),
     [
         ({"max_context_tokens": 4096}, "2048"),
-        ({"depth": 2}, "0 and 1"),
-        ({"max_running": 0}, "max_running is 0"),
     ],
 )
 def test_settings_out_of_range_are_refused_with_value_and_limit(
@@ -51,6 +55,27 @@ def test_settings_out_of_range_are_refused_with_value_and_limit(
 def test_a_config_without_a_needed_number_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match="vocab_size is None"):
         sizes_of(model={**MODEL, "vocab_size": None})
+
+
+@pytest.mark.parametrize("value", [2**31, 10**400, True, "2048", 1.5])
+def test_a_number_that_is_no_size_is_refused(value: Any) -> None:
+    with pytest.raises(ConfigError, match="max_position_embeddings is "):
+        sizes_of(model={**MODEL, "max_position_embeddings": value})
+
+
+def test_an_endless_context_must_be_limited() -> None:
+    endless = {**MODEL, "max_position_embeddings": 2**31 - 1}
+    with pytest.raises(ConfigError, match=r"allowed is 2 to 16777216 .* set it lower"):
+        sizes_of(model=endless)
+    assert sizes_of(model=endless, max_context_tokens=4096).max_context_tokens == 4096
+
+
+def test_tables_that_leave_no_memory_are_refused_before_they_are_made() -> None:
+    groups = make_groups((2, 1, 16))
+    huge = sizes_of(model={**MODEL, "max_position_embeddings": 2**24})
+    check_tables(EngineConfig(), groups, sizes_of(), free_bytes=1 << 30)
+    with pytest.raises(CapacityError, match="lower max_context_tokens"):
+        check_tables(EngineConfig(), groups, huge, free_bytes=1 << 30)
 
 
 def test_the_cache_takes_four_contexts_or_two_fifths_of_free_memory() -> None:

@@ -13,8 +13,9 @@ import pytest
 from tests.support.engines import RunningEngine
 from tests.support.scripted import write_scripted_model
 
+from tokenspeed.engine.reports import StartFailure
 from tokenspeed.engine.supervisor import EngineState
-from tokenspeed.errors import CheckpointError, ConfigError
+from tokenspeed.errors import CheckpointError, ConfigError, EngineError
 
 
 def is_running(pid: int) -> bool:
@@ -36,6 +37,33 @@ def test_a_model_setting_out_of_range_is_a_config_error(tmp_path: Path) -> None:
     model = write_scripted_model(tmp_path / "model")
     engine = RunningEngine(model, max_context_tokens=100_000)
     with pytest.raises(ConfigError, match="4096"):
+        engine.supervisor.start()
+    engine.__exit__()
+
+
+def test_an_unexpected_error_of_the_start_is_one_line_without_traceback(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    model = write_scripted_model(tmp_path / "model", script=["x"])
+    engine = RunningEngine(model)
+    with pytest.raises(EngineError, match="could not be built") as caught:
+        engine.supervisor.start()
+    engine.__exit__()
+    assert "\n" not in str(caught.value)
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_settings_out_of_range_start_no_process(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="kv_gib is nan"):
+        RunningEngine(write_scripted_model(tmp_path / "model"), kv_gib=float("nan"))
+
+
+def test_a_report_that_cannot_be_read_ends_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tokenspeed.engine.supervisor.EngineReport", StartFailure)
+    engine = RunningEngine(write_scripted_model(tmp_path / "model"))
+    with pytest.raises(EngineError, match="a report of the engine cannot be read"):
         engine.supervisor.start()
     engine.__exit__()
 

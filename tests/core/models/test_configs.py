@@ -55,6 +55,25 @@ def test_cache_groups_need_no_torch(module: str) -> None:
         ({"head_dim": 5}, "head_dim = 5"),
         ({"rms_norm_eps": 0}, "rms_norm_eps = 0"),
         ({"tie_word_embeddings": "yes"}, "tie_word_embeddings = 'yes'"),
+        ({"layer_types": 5}, "layer_types = 5"),
+        ({"quantization_config": []}, r"quantization_config = \[\]"),
+        ({"rope_parameters": 5}, "rope_parameters = 5"),
+        ({"rope_parameters": "x"}, "rope_parameters = 'x'"),
+        ({"rope_scaling": [1]}, "rope_scaling = "),
+        ({"rope_parameters": {"rope_type": []}, "rope_scaling": None}, "rope_type"),
+        ({"rope_theta": "x"}, "rope_theta = 'x'"),
+        ({"rope_theta": -1.0}, "rope_theta = -1.0"),
+        ({"rope_theta": float("inf")}, "rope_theta = inf"),
+        ({"rope_theta": 10**400}, "rope_theta = 1000"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 0}}, "factor = 0"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 0}}, "factor = 0"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 2, "mscale": "x"}}, "mscale = 'x'"),
+        ({"num_hidden_layers": 2**31}, "num_hidden_layers = 2147483648"),
+        ({"num_hidden_layers": 2000}, "num_hidden_layers = 2000, an integer from 1 to 1024"),
+        ({"head_dim": 2**31}, "head_dim = 2147483648"),
+        ({"hidden_size": 2**40}, "hidden_size = "),
+        ({"rms_norm_eps": float("nan")}, "rms_norm_eps = nan"),
+        ({"rms_norm_eps": 10**400}, "rms_norm_eps = 1000"),
     ],
 )
 def test_unsupported_fields_are_refused_with_their_value(
@@ -78,7 +97,7 @@ def test_a_missing_tensor_is_named(module: str) -> None:
 
 def test_a_stored_copy_of_a_tied_head_is_ignored_and_derived_buffers_too() -> None:
     model = entry_class("llama")(tiny_config(tie_word_embeddings=True), definition_context())
-    names = dict(model.model.weight_slots("model"))
+    names = dict(model.weight_slots())
     tensors = [(name, plain(torch.ones(slot.shape))) for name, slot in names.items()]
     extra = [
         ("lm_head.weight", plain(torch.zeros(32, 16))),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -163,13 +164,117 @@ def test_a_chunked_body_over_the_limit_is_413(script_server: ServerProcess) -> N
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_full_queue_is_429_with_retry_after(script_server: ServerProcess, stream: bool) -> None:
-    body = {"model": "scripted", "prompt": "x", "n": 16, "stream": stream}
+    body = {"model": "scripted", "prompt": "x", "n": 2, "stream": stream}
     key = {"Authorization": "Bearer secret"}
-    answer = script_server.call(TEXT, body, headers=key)
-    assert answer.status == 429
-    assert int(answer.headers["retry-after"]) >= 1
-    assert answer.json()["error"]["type"] == "rate_limit_error"
+    with ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(lambda _: script_server.call(TEXT, body, headers=key), range(48)))
+    full = [answer for answer in answers if answer.status != 200]
+    assert full
+    for answer in full:
+        assert answer.status == 429
+        assert int(answer.headers["retry-after"]) >= 1
+        assert answer.json()["error"]["type"] == "rate_limit_error"
     script_server.wait_metric("tokenspeed_blocks_used", 0)
+
+
+@pytest.mark.parametrize(
+    ("route", "fields"),
+    [(TEXT, {"prompt": "x", "n": 3}), (TEXT, {"prompt": ["x", "y"], "n": 2}), (CHAT, {"n": 128})],
+)
+def test_more_choices_than_the_queue_holds_is_400(
+    script_server: ServerProcess, route: str, fields: dict[str, Any]
+) -> None:
+    body = {"model": "scripted", **({"messages": USER} if route == CHAT else {}), **fields}
+    answer = script_server.call(route, body, headers={"Authorization": "Bearer secret"})
+    assert (answer.status, answer.json()["error"]["param"]) == (400, "n")
+    assert "--max-waiting" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path", [TEXT, "/v1/nothing", "/v1/models"])
+@pytest.mark.parametrize("key", ["secret", "wrong"])
+def test_an_early_refusal_reaches_a_client_that_sends_its_whole_body_first(
+    script_server: ServerProcess, path: str, key: str
+) -> None:
+    status = 401 if key == "wrong" else {TEXT: 413, "/v1/nothing": 404, "/v1/models": 405}[path]
+    headers = {"Authorization": f"Bearer {key}"}  # urllib adds Connection: close
+    answer = script_server.call(path, raw=b" " * (24 << 20), headers=headers)
+    assert answer.status == status
+
+
+def test_an_upgrade_is_answered_as_http_and_not_logged(hash_server: ServerProcess) -> None:
+    headers = {"Connection": "Upgrade", "Upgrade": "websocket"}
+    assert hash_server.call("/health", headers=headers).status == 200
+    assert "websockets" not in hash_server.log.read_text()
+
+
+HUGE = 10**400 - 1
+
+
+@pytest.mark.parametrize(
+    ("route", "fields", "param"),
+    [
+        (TEXT, {"prompt": "x", "best_of": HUGE}, "best_of"),
+        (TEXT, {"prompt": "x", "length_penalty": HUGE}, "length_penalty"),
+        (TEXT, {"prompt": "x", "temperature": HUGE}, "temperature"),
+        (TEXT, {"prompt": "x", "seed": HUGE}, "seed"),
+        (CHAT, {"logit_bias": {"1": HUGE}}, "logit_bias"),
+        (TEXT, {"prompt": [HUGE]}, "prompt"),
+        (TEXT, {"prompt": "x", "x" * 1_000_000: 1}, "x" * 64),
+        (TEXT, {"prompt": "x", "best_of": "y" * 1_000_000}, "best_of"),
+        (TEXT, {"prompt": "x", "stream_options": {"z" * 100_000: 1}}, "stream_options." + "z" * 64),
+        (TEXT, {"prompt": [0] * 3000}, "prompt"),
+        (TEXT, {"prompt": [[0]] * 300_000}, "prompt"),
+        (TEXT, {"prompt": "x" * 3_000_000}, "prompt"),
+        (TEXT, {"prompt": "x", "stop_token_ids": [1] * 2000}, "stop_token_ids"),
+        (TEXT, {"prompt": "x", "stop_token_ids": [1] * 1_000_000}, "stop_token_ids"),
+        (CHAT, {"messages": USER * 20_000}, "messages"),
+        (CHAT, {"chat_template_kwargs": {"a": [1] * 1_000_000}}, "chat_template_kwargs"),
+    ],
+)  # fmt: skip
+def test_a_huge_value_is_a_short_400(
+    hash_server: ServerProcess, route: str, fields: dict[str, Any], param: str
+) -> None:
+    status, error = post(hash_server, route, fields)
+    assert (status, error["param"]) == (400, param)
+    assert len(error["message"]) < 1100
+
+
+def test_a_huge_model_name_is_a_short_404(hash_server: ServerProcess) -> None:
+    answer = hash_server.call(TEXT, {"model": "m" * 1_000_000, "prompt": "x"})
+    assert answer.status == 404
+    assert len(answer.body) < 1000
+
+
+@pytest.mark.parametrize("name", ["prompt", "best_of", "logit_bias", "stop", "tools", "metadata"])
+def test_a_deeply_nested_field_is_a_400(hash_server: ServerProcess, name: str) -> None:
+    value = "[" * 900 + "]" * 900
+    prompt = "" if name == "prompt" else '"prompt": "x", "max_tokens": 1, '
+    raw = f'{{"model": "hashed", {prompt}"{name}": {value}}}'.encode()
+    assert hash_server.call(TEXT, raw=raw).status == (200 if name == "metadata" else 400)
+
+
+@pytest.mark.parametrize("name", ["self", "func", "context", "loop", "namespace"])
+def test_any_template_variable_is_taken(hash_server: ServerProcess, name: str) -> None:
+    body = {"model": "hashed", "messages": USER, "max_tokens": 1, "chat_template_kwargs": {name: 1}}
+    assert hash_server.call(CHAT, body).status == 200
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [("\\ud800", "\\ud800"), ("a\\udc00", "\\udc00"), ("\\\\\\uDBFF\\u0041", "\\uDBFF")],
+)
+def test_a_lone_surrogate_is_named(hash_server: ServerProcess, text: str, shown: str) -> None:
+    raw = f'{{"model": "hashed", "prompt": "{text}"}}'.encode()
+    answer = hash_server.call(TEXT, raw=raw)
+    assert answer.status == 400
+    assert f"lone surrogate {shown}" in answer.json()["error"]["message"]
+
+
+def test_tokenize_says_what_it_needs(hash_server: ServerProcess) -> None:
+    for fields, words in (({}, "neither"), ({"prompt": "x", "messages": USER}, "both")):
+        answer = hash_server.call("/tokenize", {"model": "hashed", **fields})
+        assert answer.status == 400
+        assert f"prompt and messages: {words}" in answer.json()["error"]["message"]
 
 
 def test_metrics_of_two_api_processes_add_up(script_server: ServerProcess) -> None:

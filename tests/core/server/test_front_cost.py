@@ -13,6 +13,7 @@ from tests.support.scripted import write_scripted_model
 from tokenspeed.engine.frontend import make_submit
 from tokenspeed.engine.messages import ModelInfo
 from tokenspeed.server.body import _parse
+from tokenspeed.server.field_limits import FieldLimits
 from tokenspeed.server.openai import ChatRequest
 from tokenspeed.server.prompts import PromptReader
 from tokenspeed.server.sampling import chat_params
@@ -35,6 +36,8 @@ INFO = ModelInfo(
     eos_token_ids=(258,),
 )
 
+LIMITS = FieldLimits(max_prompt_tokens=200_000, max_context_tokens=200_001)
+
 
 def test_a_second_turn_on_100k_tokens_costs_under_10_ms_of_cpu(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(write_scripted_model(tmp_path / "model"))
@@ -49,7 +52,7 @@ def test_a_second_turn_on_100k_tokens_costs_under_10_ms_of_cpu(tmp_path: Path) -
         """Return CPU milliseconds and prompt tokens of one request up to its Submit."""
         raw = json.dumps({"model": "m", "messages": messages}).encode()
         started_s = time.process_time()
-        request = _parse(raw, ChatRequest)
+        request = _parse(raw, ChatRequest, LIMITS)
         params = chat_params(request, INFO.vocab_size)
         prompt = await reader.chat(request)
         make_submit(INFO, prompt.token_ids, params, "id")

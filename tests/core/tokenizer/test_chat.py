@@ -9,6 +9,7 @@ from tests.support.texts import trained_bpe
 
 from tokenspeed.errors import ConfigError, RequestError
 from tokenspeed.tokenizer import ChatTemplate
+from tokenspeed.tokenizer.sandbox import ChatEnvironment
 
 CHATML = """{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}\
 {{ '<|im_start|>system\nYou are helpful<|im_end|>\n' }}{% endif %}\
@@ -149,3 +150,70 @@ def test_the_messages_of_the_caller_are_left_alone() -> None:
     before = repr(messages)
     ChatTemplate(CHATML).render(messages)
     assert repr(messages) == before
+
+
+GROWING = "{% set ns = namespace(x='abcdefgh') %}{% for i in range(60) %}SET{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("{{ 1 / 0 }}", "division by zero"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recursion"),
+        ("{% for a in range(9999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "0.05 s"),
+        ("{% macro f(n) %}{% if n %}{{ f(n-1) }}{{ f(n-1) }}{% endif %}{% endmacro %}{{ f(40) }}",
+         "0.05 s"),
+        ("{% for a in range(9999) %}{{ 'x' * 500 }}{% endfor %}", "at most 100000"),
+        ("{{ 'x' * 10**9 }}", "at most 100000"),
+        ("{{ [0] * 10**9 }}", "at most 100000"),
+        ("{{ 10 ** (10 ** 9) }}", "power"),
+        ("{{ 'x'.center(10**9) }}", "at most 100000"),
+        (GROWING.replace("SET", "{% set ns.x = ns.x ~ ns.x %}"), "at most 100000"),
+        (GROWING.replace("SET", "{% set ns.x = (1, 'a' ~ (ns.x ~ ns.x))[1] %}"), "at most 100000"),
+        (GROWING.replace("SET", "{% set ns.x = ns.x + ns.x %}"), "at most 100000"),
+        (GROWING.replace("SET", "{% set y %}{{ ns.x }}{{ ns.x }}{% endset %}{% set ns.x = y %}"),
+         "at most 100000"),
+    ],
+)  # fmt: skip
+def test_a_template_that_does_too_much_is_ended(source: str, message: str) -> None:
+    bounds = ChatEnvironment(max_cpu_s=0.05, max_chars=100_000)
+    with pytest.raises(RequestError, match=message):
+        ChatTemplate(source, environment=bounds).render([{"role": "user", "content": "x"}])
+
+
+def test_the_budget_of_one_rendering_is_not_the_next_ones() -> None:
+    template = ChatTemplate(CHATML, environment=ChatEnvironment(max_cpu_s=0.5, max_chars=200))
+    texts = {template.render([{"role": "user", "content": "x"}]) for _ in range(50)}
+    assert len(texts) == 1
+
+
+def test_loop_variables_are_those_of_the_list() -> None:
+    source = (
+        "{% for m in messages recursive %}{{ loop.index }}/{{ loop.length }}{{ loop.last }}"
+        "{% if m.role %}{{ loop(m.content) }}{% endif %}{% else %}none{% endfor %}"
+        "{% for x in nothing %}{% else %}empty{% endfor %}"
+        "{% for m in messages if m.role != 'user' %}{{ loop.revindex }}{% endfor %}"
+    )
+    messages = [{"role": "user", "content": "ab"}, {"role": "system", "content": "c"}]
+    text = transformers_text(source, messages)
+    assert ChatTemplate(source).render(messages) == text
+    assert "1/2False" in text
+
+
+def test_the_reason_of_a_refusal_is_short() -> None:
+    with pytest.raises(RequestError) as caught:
+        ChatTemplate("{{ raise_exception(messages[0].content) }}").render(
+            [{"role": "user", "content": "x" * 100_000}]
+        )
+    assert len(str(caught.value)) < 1000
+
+
+def test_any_name_can_be_a_template_variable() -> None:
+    text = ChatTemplate("{{ func }}{{ context }}").render([], self=1, func=2, context=3, args=4)
+    assert text == "23"
+
+
+@pytest.mark.parametrize("source", ["{{" + "(" * 5000 + "1" + ")" * 5000 + "}}", "{{ x | nope }}"])
+def test_a_template_that_cannot_be_compiled_is_a_config_error(source: str) -> None:
+    with pytest.raises(ConfigError, match=r"template of the model.*chat_template\.jinja"):
+        ChatTemplate(source)

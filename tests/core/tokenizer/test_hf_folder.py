@@ -91,8 +91,9 @@ def test_missing_and_damaged_files_are_named(tmp_path: Path) -> None:
         load_tokenizer(tmp_path / "none")
     folder = write_folder(tmp_path / "m")
     (folder / "tokenizer_config.json").write_text("[1]")
-    with pytest.raises(CheckpointError, match=r"tokenizer_config\.json: it holds a list"):
+    with pytest.raises(CheckpointError, match=r"tokenizer_config\.json: it holds a JSON list"):
         load_tokenizer(folder)
+    (folder / "tokenizer_config.json").unlink()
     (folder / "tokenizer.json").write_text("{")
     with pytest.raises(CheckpointError, match=r"tokenizer\.json"):
         load_tokenizer(folder)

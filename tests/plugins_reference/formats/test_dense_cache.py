@@ -128,3 +128,49 @@ def test_files_of_killed_writers_are_removed_and_those_of_live_ones_kept(
 
 def test_what_is_larger_than_half_the_bound_is_not_kept(cache_folder: Path) -> None:
     assert not DenseCache(max_bytes=1000).has_room(501)
+
+
+@pytest.mark.parametrize("damage", ["folder", "other name", "other type"])
+def test_a_cached_file_that_is_not_what_its_name_says_is_made_again(
+    tmp_path: Path, cache_folder: Path, damage: str
+) -> None:
+    write_gguf(tmp_path / "m.gguf", weights(1), type_name="Q4_1")
+    first = load(tmp_path / "m.gguf")
+    (file,) = cached_files(cache_folder)
+    whole = file.read_bytes()
+    if damage == "folder":
+        file.unlink()
+        (file / "sub").mkdir(parents=True)
+    elif damage == "other name":
+        file.write_bytes(whole.replace(b"embed_tokens", b"embed_tokans", 1))
+    else:
+        file.write_bytes(whole.replace(b'"F32"', b'"I32"'))
+    again = load(tmp_path / "m.gguf")
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    load(tmp_path / "m.gguf")
+    assert cached_files(cache_folder) == [file]
+    assert file.is_file()
+
+
+@pytest.mark.parametrize("kind", ["a file", "too long"])
+def test_an_unusable_cache_folder_is_in_nobodys_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    folder = tmp_path / ("x" * 300 if kind == "too long" else "file")
+    if kind == "a file":
+        folder.touch()
+    monkeypatch.setenv("TOKENSPEED_CACHE_DIR", str(folder))
+    write_gguf(tmp_path / "m.gguf", weights(1), type_name="Q4_1")
+    assert load(tmp_path / "m.gguf")
+
+
+def test_a_file_that_cannot_be_made_is_in_nobodys_way(
+    tmp_path: Path, cache_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(**_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(dense_cache.tempfile, "NamedTemporaryFile", refuse)
+    write_gguf(tmp_path / "m.gguf", weights(1), type_name="Q4_1")
+    assert load(tmp_path / "m.gguf")
+    assert cached_files(cache_folder) == []

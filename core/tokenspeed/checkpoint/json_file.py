@@ -1,0 +1,75 @@
+"""The one reader of a model folder's JSON files, and how their values are quoted in errors.
+
+Whatever a file holds, the outcome is an object or an error that names the file.
+"""
+
+from __future__ import annotations
+
+import json
+import reprlib
+from pathlib import Path
+from typing import Any
+
+from tokenspeed.errors import CheckpointError
+
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxother = 100
+
+
+def shown(value: object) -> str:
+    """Return a value as an error message quotes it: cut short, unprintable characters escaped."""
+    return _REPR.repr(value)
+
+
+def read_text(path: Path) -> str:
+    """Read a UTF-8 file.
+
+    Raises:
+        CheckpointError: it cannot be read, or is not UTF-8.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise CheckpointError(
+            f"cannot read {path}: {error.strerror}; a readable file was expected there; check the "
+            "model folder"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise CheckpointError(
+            f"cannot read {path}: byte {error.start} is not UTF-8 ({error.reason}); UTF-8 text was "
+            "expected; fetch the file again"
+        ) from error
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """Read a JSON file that holds an object.
+
+    Raises:
+        CheckpointError: missing, not UTF-8 JSON, nested without end, or not an object.
+    """
+    return parse_json_object(read_text(path), path)
+
+
+def read_optional_json_object(path: Path) -> dict[str, Any]:
+    """Read a JSON file that holds an object; a missing file is an empty object."""
+    return read_json_object(path) if path.exists() else {}
+
+
+def parse_json_object(text: str | bytes, path: Path) -> dict[str, Any]:
+    """Parse the JSON object that `path` holds.
+
+    Raises:
+        CheckpointError: as `read_json_object`.
+    """
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(
+            f"cannot read {path}: {error}; valid UTF-8 JSON was expected; fetch the file again"
+        ) from error
+    if not isinstance(value, dict):
+        raise CheckpointError(
+            f"cannot read {path}: it holds a JSON {type(value).__name__}; an object was expected; "
+            "fetch the file again"
+        )
+    return value

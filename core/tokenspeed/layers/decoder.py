@@ -1,0 +1,184 @@
+"""What pre-norm decoders share: embedding, layers around an attention, final norm and head.
+
+A model file adds its config, its attention and, where it differs, its MLP.
+Legend: T tokens, D hidden, R rows, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
+
+from tokenspeed.contracts.model import CacheGroup
+from tokenspeed.contracts.placement import ParallelGroup
+from tokenspeed.layers.embedding import TokenEmbedding
+from tokenspeed.layers.linear import Linear
+from tokenspeed.layers.mlp import GatedMLP
+from tokenspeed.layers.norm import RMSNorm
+from tokenspeed.layers.placements import column_parallel
+from tokenspeed.layers.rotary import RotaryEmbedding
+from tokenspeed.layers.weights import fill_slots, shared_slot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    import torch
+
+    from tokenspeed.contracts.model import ForwardContext, ModelContext
+    from tokenspeed.contracts.weights import LinearWeight
+    from tokenspeed.layers.rotary import Angles, RopeParameters
+    from tokenspeed.layers.weights import WeightSlot
+
+CACHE_GROUP = "full"
+
+
+class DecoderConfig(Protocol):
+    """The fields that the shared body reads; a model's own config has more."""
+
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def hidden_size(self) -> int: ...
+    @property
+    def intermediate_size(self) -> int: ...
+    @property
+    def num_layers(self) -> int: ...
+    @property
+    def num_kv_heads(self) -> int: ...
+    @property
+    def head_dim(self) -> int: ...
+    @property
+    def norm_eps(self) -> float: ...
+    @property
+    def tie_embeddings(self) -> bool: ...
+    @property
+    def rope(self) -> RopeParameters: ...
+
+    @classmethod
+    def read(cls, config: Mapping[str, Any]) -> Self:
+        """Read and check config.json."""
+        ...
+
+
+class Attention(Protocol):
+    """Mixes tokens: (T, D) to (T, D)."""
+
+    def weight_slots(self, name: str) -> Iterator[tuple[str, WeightSlot]]: ...
+    def __call__(
+        self, x_TD: torch.Tensor, step: ForwardContext, angles: Angles
+    ) -> torch.Tensor: ...
+
+
+class FeedForward(Protocol):
+    """Works on each token alone: (T, D) to (T, D)."""
+
+    def weight_slots(self, name: str) -> Iterator[tuple[str, WeightSlot]]: ...
+    def __call__(self, x_TD: torch.Tensor) -> torch.Tensor: ...
+
+
+Config = TypeVar("Config", bound=DecoderConfig)
+
+
+class DecoderLayer:
+    """Attention and MLP, each normalised before and added to the residual stream after."""
+
+    def __init__(
+        self, config: DecoderConfig, context: ModelContext, attention: Attention, mlp: FeedForward
+    ) -> None:
+        self.attention_norm = RMSNorm(context, config.hidden_size, eps=config.norm_eps)
+        self.attention = attention
+        self.mlp_norm = RMSNorm(context, config.hidden_size, eps=config.norm_eps)
+        self.mlp = mlp
+
+    def weight_slots(self, name: str) -> Iterator[tuple[str, WeightSlot]]:
+        """Yield the slots below module `name`."""
+        yield from self.attention_norm.weight_slots(f"{name}.input_layernorm")
+        yield from self.attention.weight_slots(f"{name}.self_attn")
+        yield from self.mlp_norm.weight_slots(f"{name}.post_attention_layernorm")
+        yield from self.mlp.weight_slots(f"{name}.mlp")
+
+    def __call__(
+        self,
+        x_TD: torch.Tensor,
+        residual_TD: torch.Tensor | None,
+        step: ForwardContext,
+        angles: Angles,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return (what is still to be added to the residual stream, the residual stream)."""
+        if residual_TD is None:
+            normed_TD, residual_TD = self.attention_norm(x_TD), x_TD
+        else:
+            normed_TD, residual_TD = self.attention_norm.add(x_TD, residual_TD)
+        x_TD = self.attention(normed_TD, step, angles)
+        normed_TD, residual_TD = self.mlp_norm.add(x_TD, residual_TD)
+        return self.mlp(normed_TD), residual_TD
+
+
+class DecoderForCausalLM(ABC, Generic[Config]):
+    """Base of an architecture's EntryClass; satisfies contracts.model.CausalLM.
+
+    A subclass names `architectures` and `config_class` and makes its attention.
+    """
+
+    architectures: ClassVar[tuple[str, ...]]
+    config_class: type[Config]
+
+    def __init__(self, config: Mapping[str, Any], context: ModelContext) -> None:
+        self.config = self.config_class.read(config)
+        self.context = context
+        self.rotary = RotaryEmbedding(context, self.config.rope, self.config.head_dim)
+        hidden_size, vocab_size = self.config.hidden_size, self.config.vocab_size
+        self.embedding = TokenEmbedding(context, vocab_size, hidden_size)
+        self.layers = [
+            DecoderLayer(self.config, context, self.make_attention(layer), self.make_mlp(layer))
+            for layer in range(self.config.num_layers)
+        ]
+        self.norm = RMSNorm(context, hidden_size, eps=self.config.norm_eps)
+        placement = column_parallel(ParallelGroup.VOCAB_TP)
+        self.head = Linear(context, hidden_size, (vocab_size,), placement=placement)
+
+    @abstractmethod
+    def make_attention(self, layer: int) -> Attention:
+        """Build the attention of one layer."""
+
+    def make_mlp(self, layer: int) -> FeedForward:
+        """Build the MLP of one layer."""
+        return GatedMLP(self.context, self.config.hidden_size, self.config.intermediate_size)
+
+    @classmethod
+    def cache_groups(cls, config: Mapping[str, Any]) -> tuple[CacheGroup, ...]:
+        """Declare one full group over all layers."""
+        read = cls.config_class.read(config)
+        layers = tuple(range(read.num_layers))
+        return (CacheGroup(CACHE_GROUP, "full", layers, read.num_kv_heads, read.head_dim),)
+
+    def weight_slots(self) -> Iterator[tuple[str, WeightSlot]]:
+        """Yield the slots of everything but the head, by Hugging Face name."""
+        yield from self.embedding.weight_slots("model.embed_tokens")
+        for index, layer in enumerate(self.layers):
+            yield from layer.weight_slots(f"model.layers.{index}")
+        yield from self.norm.weight_slots("model.norm")
+
+    def load_weights(self, weights: Iterable[tuple[str, LinearWeight]]) -> None:
+        """Take every checkpoint tensor by its Hugging Face name."""
+        slots, ignored = dict(self.weight_slots()), ["rotary_emb.inv_freq"]
+        head = dict(self.head.weight_slots("lm_head"))["lm_head.weight"]
+        if self.config.tie_embeddings:
+            embedding = "model.embed_tokens.weight"
+            slots[embedding] = shared_slot(slots[embedding], head)
+            ignored.append("lm_head.weight")
+        else:
+            slots["lm_head.weight"] = head
+        fill_slots(slots, weights, ignored=tuple(ignored))
+
+    def forward(self, token_ids_T: torch.Tensor, context: ForwardContext) -> torch.Tensor:
+        """Return hidden states (T, D) after the final norm."""
+        angles = self.rotary.angles(context.positions_T)
+        x_TD, residual_TD = self.layers[0](self.embedding(token_ids_T), None, context, angles)
+        for layer in self.layers[1:]:
+            x_TD, residual_TD = layer(x_TD, residual_TD, context, angles)
+        return self.norm.add(x_TD, residual_TD)[0]
+
+    def compute_logits(self, hidden_RD: torch.Tensor) -> torch.Tensor:
+        """Return logits (R, V) float32."""
+        return self.head(hidden_RD).float()
