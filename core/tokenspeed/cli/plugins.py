@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     import argparse
 
 OK, PROBLEMS = 0, 1
+LOADS_NOTES = {
+    "auto": "when its device is found; `tokenspeed plugins info ID` looks for it and says why not",
+    "when named": "with --plugins ID",
+}
 
 
 def add_parser(subparsers: Any) -> None:
@@ -38,10 +42,20 @@ def _list(args: argparse.Namespace) -> int:
         print(json.dumps(entries, indent=2))
     else:
         rows = [
-            (entry["id"], entry["version"], entry["loads"], _slots(entry), entry["wheel"])
+            (
+                entry["id"],
+                entry["version"],
+                entry["loads"],
+                _slots(entry),
+                entry["wheel"],
+                entry["summary"],
+            )
             for entry in entries
         ]
-        print_table(("ID", "VERSION", "LOADS", "SLOTS", "WHEEL"), rows)
+        print_table(("ID", "VERSION", "LOADS", "SLOTS", "WHEEL", "ABOUT"), rows)
+        print()
+        for loads in sorted(LOADS_NOTES.keys() & {entry["loads"] for entry in entries}):
+            print(f"{loads}: {LOADS_NOTES[loads]}")
         for entry in entries:
             if entry["problem"]:
                 print(f"\n{entry['id']}: {entry['problem']}")

@@ -114,7 +114,9 @@ def _build_parts(
     )
     with memory_errors("the model"):
         model = _build_model(model_class, model_config, sizes, attention, binder, runtime)
-        _load_weights(model, source, sizes, keep_packed=config.weights == "packed", tell=tell)
+        weights_bytes = _load_weights(
+            model, source, sizes, keep_packed=config.weights == "packed", tell=tell
+        )
     tell(Progress("cache"))
     layout = solve_layout(
         groups,
@@ -130,7 +132,7 @@ def _build_parts(
         binder=binder,
         model_config=model_config,
         eos_token_ids=eos_token_ids,
-        weights_bytes=source.total_bytes,
+        weights_bytes=weights_bytes,
     )
 
 
@@ -163,12 +165,12 @@ def _load_weights(
     *,
     keep_packed: bool,
     tell: ProgressCallback,
-) -> None:
+) -> int:
     import torch
 
     from tokenspeed.executor import load_weights
 
-    load_weights(
+    return load_weights(
         model,
         source,
         dtype=getattr(torch, sizes.dtype),

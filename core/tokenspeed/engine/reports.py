@@ -30,6 +30,7 @@ class StartReport(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     """The facts of a start, for the start-up block.
 
     Args:
+        weights_bytes: in memory, as loaded.
         kernels: (operator or slot, chosen implementation).
         plan: the binding plan with every decision record, and the state of every plugin.
         start_s: seconds from the process's first line to ready.

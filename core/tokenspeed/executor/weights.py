@@ -22,8 +22,8 @@ def load_weights(
     dtype: torch.dtype,
     keep_packed: bool,
     progress: Progress | None = None,
-) -> None:
-    """Hand every tensor of `source` to `model`.
+) -> int:
+    """Hand every tensor of `source` to `model`; return their bytes in memory.
 
     Args:
         keep_packed: low-bit tensors stay as stored, if the source has such.
@@ -33,16 +33,22 @@ def load_weights(
         CheckpointError: damaged files; unknown, missing or wrongly shaped tensors.
     """
     tensors = source.tensors(dtype, keep_packed=keep_packed)
-    if progress is None:
-        model.load_weights(tensors)
-        return
-    model.load_weights(_reported(source, tensors, progress))
-    progress(source.total_bytes, source.total_bytes)
+    sizes: list[int] = []
+    model.load_weights(_reported(source, tensors, progress, sizes))
+    if progress is not None:
+        progress(source.total_bytes, source.total_bytes)
+    return sum(sizes)
 
 
 def _reported(
-    source: WeightSource, tensors: Iterator[tuple[str, LinearWeight]], progress: Progress
+    source: WeightSource,
+    tensors: Iterator[tuple[str, LinearWeight]],
+    progress: Progress | None,
+    sizes: list[int],
 ) -> Iterator[tuple[str, LinearWeight]]:
-    for pair in tensors:
-        progress(source.bytes_read, source.total_bytes)
-        yield pair
+    for name, weight in tensors:
+        if progress is not None:
+            progress(source.bytes_read, source.total_bytes)
+        parts = weight.packed.values() if weight.plain is None else (weight.plain,)
+        sizes.append(sum(part.nbytes for part in parts))
+        yield name, weight

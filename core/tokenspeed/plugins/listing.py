@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from typing import TYPE_CHECKING, Any
 
 from tokenspeed import __version__
@@ -37,6 +38,7 @@ def describe(plugin: FoundPlugin) -> dict[str, Any]:
         "id": plugin.id,
         "version": plugin.version,
         "wheel": plugin.distribution,
+        "summary": _summary(plugin.distribution),
         "loads": "never" if problem else _loads(plugin),
         "problem": problem,
         "is_first_party": is_first_party(plugin),
@@ -77,6 +79,14 @@ def _loads(plugin: FoundPlugin) -> str:
     return "auto" if plugin.manifest.probe else "when named"
 
 
+def _summary(wheel: str) -> str:
+    """Return the wheel's one-line description; "" when it has none or is not installed."""
+    try:
+        return importlib.metadata.metadata(wheel).get("Summary", "")
+    except (importlib.metadata.PackageNotFoundError, ValueError):
+        return ""
+
+
 def _core_entry() -> dict[str, Any]:
     return _bare_entry(CORE_ID, __version__, "tokenspeed", "always")
 
@@ -91,6 +101,7 @@ def _bare_entry(plugin_id: str, version: str, wheel: str, loads: str) -> dict[st
         "id": plugin_id,
         "version": version,
         "wheel": wheel,
+        "summary": _summary(wheel),
         "loads": loads,
         "problem": "",
         "is_first_party": True,

@@ -46,7 +46,14 @@ def test_the_list_says_when_each_plugin_loads(plugin_space: PluginSpace) -> None
 def test_the_table_is_on_stdout_and_the_exit_code_is_zero() -> None:
     result = tokenspeed("plugins", "list")
     assert result.returncode == 0, result.stderr
-    assert result.stdout.splitlines()[0].split() == ["ID", "VERSION", "LOADS", "SLOTS", "WHEEL"]
+    assert result.stdout.splitlines()[0].split() == [
+        "ID",
+        "VERSION",
+        "LOADS",
+        "SLOTS",
+        "WHEEL",
+        "ABOUT",
+    ]
     assert result.stderr == ""
 
 
