@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     from tokenspeed.cli.load_progress import LoadProgress
     from tokenspeed.server.signals import StopSignals
 
-    if args.model is not None:
+    if args.model is not None and args.url is None:
         existing_model(args.model)
     StopSignals().install()
     with _server(args) as url, LoadProgress(args.requests) as progress:

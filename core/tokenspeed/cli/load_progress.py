@@ -29,9 +29,11 @@ class LoadProgress:
             import rich.progress
 
             console = rich.console.Console(stderr=True)
-            columns = (*rich.progress.Progress.get_default_columns(), "{task.completed}/")
             self._bars = rich.progress.Progress(
-                *columns, "{task.total} requests", console=console, transient=True
+                *rich.progress.Progress.get_default_columns(),
+                "{task.completed:.0f} of {task.total:.0f} requests",
+                console=console,
+                transient=True,
             )
             self._task = self._bars.add_task("measuring", total=self._total)
             self._bars.start()

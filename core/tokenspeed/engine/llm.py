@@ -147,7 +147,11 @@ class LLM:
     def _prepare(
         self, prompt: Prompt, params: SamplingParams, *, timeout_s: float | None = None
     ) -> tuple[Submit, Completion]:
-        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) and prompt else prompt
+        ids: Sequence[int] | NDArray[np.int32] = []
+        if not isinstance(prompt, str):
+            ids = prompt
+        elif prompt:  # "" is empty even where a tokenizer would put a token before it
+            ids = self.tokenizer.encode(prompt)
         if not len(ids):
             raise RequestError(
                 "prompt is empty: 0 tokens, at least 1 is needed; give some text", param="prompt"

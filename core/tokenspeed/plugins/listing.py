@@ -82,9 +82,10 @@ def _loads(plugin: FoundPlugin) -> str:
 def _summary(wheel: str) -> str:
     """Return the wheel's one-line description; "" when it has none or is not installed."""
     try:
-        return importlib.metadata.metadata(wheel).get("Summary", "")
+        metadata = importlib.metadata.metadata(wheel)
     except (importlib.metadata.PackageNotFoundError, ValueError):
         return ""
+    return metadata["Summary"] if "Summary" in metadata else ""
 
 
 def _core_entry() -> dict[str, Any]:

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     Handler = Callable[[Request], Awaitable[Response]]
 
-ROUTES = {
+ROUTES: dict[str, tuple[str, str, Any]] = {
     "/v1/chat/completions": ("chat", "POST", ChatRequest),
     "/v1/completions": ("completions", "POST", CompletionRequest),
     "/v1/models": ("models", "GET", None),

@@ -30,7 +30,7 @@ def test_a_wrong_plugin_stops_serve_with_its_exit_code(
     tail = '[config.flush]\ntype = "boolean"\ndefault = false'
     space.install("acme", "raise RuntimeError('imported')", tail=tail)
     space.install("broken", api='">=9"')
-    command = [sys.executable, "-m", "tokenspeed", "serve", str(tmp_path / "no-model"), *flags]
+    command = [sys.executable, "-m", "tokenspeed", "serve", str(tmp_path), *flags]
     start = time.monotonic()
     result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert result.returncode == code, result.stderr

@@ -13,9 +13,9 @@ import pytest
 from tests.support.engines import RunningEngine
 from tests.support.scripted import write_scripted_model
 
-from tokenspeed.engine.reports import StartFailure
+from tokenspeed.engine.reports import Progress, StartFailure
 from tokenspeed.engine.supervisor import EngineState
-from tokenspeed.errors import CheckpointError, ConfigError, EngineError
+from tokenspeed.errors import ConfigError, EngineError
 
 
 def is_running(pid: int) -> bool:
@@ -28,9 +28,23 @@ def is_running(pid: int) -> bool:
 
 def test_a_failed_start_raises_the_engines_own_error(tmp_path: Path) -> None:
     engine = RunningEngine(tmp_path / "nowhere")
-    with pytest.raises(CheckpointError, match="does not exist"):
+    with pytest.raises(ConfigError, match="is not on this machine"):
         engine.supervisor.start()
     engine.__exit__()
+
+
+def test_an_exception_in_the_watching_thread_ends_the_start_with_its_text(tmp_path: Path) -> None:
+    def refuse(progress: Progress) -> None:
+        raise RuntimeError(f"no place for {progress.stage}")
+
+    engine = RunningEngine(write_scripted_model(tmp_path / "model"))
+    engine.supervisor._on_progress = refuse
+    with pytest.raises(EngineError, match="no place for libraries"):
+        engine.supervisor.start()
+    pid = engine.supervisor.pid
+    engine.__exit__()
+    assert pid is not None
+    assert not is_running(pid)
 
 
 def test_a_model_setting_out_of_range_is_a_config_error(tmp_path: Path) -> None:

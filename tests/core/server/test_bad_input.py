@@ -138,7 +138,9 @@ def test_a_body_that_is_not_json_is_400(hash_server: ServerProcess, raw: bytes, 
 def test_unknown_model_route_and_method(hash_server: ServerProcess) -> None:
     unknown = hash_server.call(CHAT, {"model": "gpt", "messages": USER})
     assert (unknown.status, unknown.json()["error"]["code"]) == (404, "model_not_found")
-    assert hash_server.call("/v1/nothing", {}).status == 404
+    nowhere = hash_server.call("/v1/nothing", {})
+    assert nowhere.status == 404
+    assert "/v1/chat/completions, " in nowhere.json()["error"]["message"]
     wrong = hash_server.call(CHAT)
     assert (wrong.status, wrong.headers["allow"]) == (405, "POST")
     assert "use POST" in wrong.json()["error"]["message"]

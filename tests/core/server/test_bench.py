@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING
 
+import pytest
 from tests.support.scripted import write_scripted_model
 from tests.support.server import SCRIPT, run_cli
+
+from tokenspeed.cli.load_progress import LoadProgress
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,6 +38,30 @@ def test_bench_without_a_server_is_one_clear_line() -> None:
     assert done.returncode == 1
     assert "is a server there?" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_bench_shows_the_servers_own_words_and_names_the_key(script_server: ServerProcess) -> None:
+    done = run_cli("bench", "--url", script_server.url)
+    assert done.returncode == 1
+    assert "answered 401: " in done.stderr
+    assert "pass --api-key" in done.stderr
+    assert "{" not in done.stderr
+    long = ("--api-key", "secret", "--output-tokens", "5000")
+    done = run_cli("bench", "--url", script_server.url, *long)
+    assert "but the context is 512 tokens" in done.stderr
+    assert "{" not in done.stderr
+
+
+def test_progress_of_a_load_is_a_line_now_and_then(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tokenspeed.cli.load_progress.INTERVAL_S", 0.05)
+    with LoadProgress(9) as progress:
+        progress.show(1)
+        time.sleep(0.06)
+        progress.show(4)
+        progress.show(5)
+    assert capsys.readouterr().err == "tokenspeed: 4 of 9 requests done\n"
 
 
 def test_bench_starts_and_stops_a_server_for_a_model(tmp_path: Path) -> None:
