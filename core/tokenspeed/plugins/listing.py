@@ -85,7 +85,7 @@ def _summary(wheel: str) -> str:
         metadata = importlib.metadata.metadata(wheel)
     except (importlib.metadata.PackageNotFoundError, ValueError):
         return ""
-    return metadata["Summary"] if "Summary" in metadata else ""
+    return " ".join(metadata.get_all("Summary") or ())
 
 
 def _core_entry() -> dict[str, Any]:
