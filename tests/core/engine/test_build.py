@@ -72,7 +72,7 @@ def test_an_unknown_architecture_is_refused_with_those_there_are(tmp_path: Path)
 
 
 def test_a_missing_model_says_what_to_give(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="does not exist; give a Hugging Face folder"):
+    with pytest.raises(ConfigError, match="not on this machine: a Hugging Face folder"):
         build_engine(config_for(tmp_path / "nowhere"))
 
 
