@@ -202,6 +202,17 @@ def versions() -> dict[str, str]:
     return dict(line.split() for line in done.stdout.splitlines())
 
 
+def keep(rows: list[Row]) -> None:
+    """Merge rows into the results as soon as they are measured, and print them."""
+    if not rows:
+        return
+    path = merge_rows(rows, versions())
+    for row in rows:
+        ratio = f"{row.ratio:.2f}x" if row.ratio else ""
+        print(f"{row.name}: {row.value:,} {row.unit}  {row.peer} {row.peer_value or ''}  {ratio}")
+    print(f"written to {path.relative_to(ROOT)}", flush=True)
+
+
 def main() -> int:
     """Measure what was chosen and merge the rows."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -215,20 +226,16 @@ def main() -> int:
     if unknown := chosen - set(ENGINES):
         parser.error(f"unknown: {', '.join(unknown)}; allowed: {', '.join(ENGINES)}")
     found = measure(gguf, chosen)
-    rows = generation_rows(found)
-    if "memory" in chosen:
-        rows += memory_rows(gguf)
-    if "front_end" in chosen:
-        rows += front_end_rows(gguf)
-    if "server" in chosen:
-        rows += measure_server(gguf)
+    keep(generation_rows(found))
     if "batch 1" in found.get("dense", {}):
-        rows.append(bandwidth_row(found["dense"]["batch 1"], DENSE_BYTES))
-    path = merge_rows(rows, versions())
-    for row in rows:
-        ratio = f"{row.ratio:.2f}x" if row.ratio else ""
-        print(f"{row.name}: {row.value:,} {row.unit}  {row.peer} {row.peer_value or ''}  {ratio}")
-    print(f"written to {path.relative_to(ROOT)}")
+        keep([bandwidth_row(found["dense"]["batch 1"], DENSE_BYTES)])
+    for name, measure_rows in (
+        ("memory", memory_rows),
+        ("front_end", front_end_rows),
+        ("server", measure_server),
+    ):
+        if name in chosen:
+            keep(measure_rows(gguf))
     return 0
 
 

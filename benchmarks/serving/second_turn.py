@@ -44,7 +44,7 @@ def server(model: Path) -> Iterator[tuple[str, float]]:
         port = probe.getsockname()[1]
     start = time.perf_counter()
     process = subprocess.Popen(
-        [sys.executable, "-m", "tokenspeed.cli", "serve", str(model), "--port", str(port)],
+        [sys.executable, "-m", "tokenspeed", "serve", str(model), "--port", str(port)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
