@@ -79,6 +79,7 @@ def chat(url: str, messages: list[dict], max_tokens: int) -> tuple[float, str, d
         "messages": messages,
         "max_tokens": max_tokens,
         "temperature": 0,
+        "ignore_eos": True,
         "stream": True,
         "stream_options": {"include_usage": True},
     }
@@ -99,6 +100,8 @@ def chat(url: str, messages: list[dict], max_tokens: int) -> tuple[float, str, d
                 if piece and not first:
                     first = time.perf_counter() - start
                 text += piece
+    if not first:
+        raise RuntimeError("an answer without text: no time to its first token; the run is void")
     return first, text, usage
 
 
