@@ -79,7 +79,6 @@ def chat(url: str, messages: list[dict], max_tokens: int) -> tuple[float, str, d
         "messages": messages,
         "max_tokens": max_tokens,
         "temperature": 0,
-        "ignore_eos": True,
         "stream": True,
         "stream_options": {"include_usage": True},
     }
@@ -109,7 +108,12 @@ def conversation(url: str, run: int) -> tuple[float, float, int, int]:
     """Two turns on about 1,800 tokens; (TTFT 1, TTFT 2, cached tokens of turn 2, shared prefix)."""
     rng = random.Random(run)
     story = " ".join(rng.choice(WORDS) for _ in range(1730))
-    messages = [{"role": "user", "content": f"Conversation {run}. Remember this: {story}"}]
+    messages = [
+        {
+            "role": "user",
+            "content": f"{run}. {story}. What is the capital of France? Answer in one sentence.",
+        }
+    ]
     first, answer, usage = chat(url, messages, 32)
     shared = usage["prompt_tokens"] + usage["completion_tokens"] - 1
     messages += [
