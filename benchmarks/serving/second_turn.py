@@ -11,6 +11,7 @@ import sys
 import time
 import urllib.request
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from benchmarks.results_file import Row
@@ -150,7 +151,7 @@ def measure_server(model: Path) -> list[Row]:
         overhead = metric(url, "tokenspeed_overhead_us_p50")
     first, second = (statistics.median(turn[i] for turn in turns) for i in (0, 1))
     worst = max(abs(cached - shared) for _, _, cached, shared in turns)
-    make = lambda **facts: Row(group="serving", command=COMMAND, **facts)  # noqa: E731
+    make = partial(Row, group="serving", command=COMMAND)
     return [
         make(
             name="second start until /health answers (median of 5)",
