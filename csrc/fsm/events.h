@@ -5,7 +5,7 @@
 #include <variant>
 
 #include "base/slot_pool.h"
-#include "kv/block_pool.h"
+#include "kv/kv_table.h"
 
 namespace tokenspeed {
 
@@ -13,7 +13,7 @@ namespace tokenspeed {
 struct Admit {
   static constexpr const char* kName = "Admit";
   SlotRef slot;
-  BlockTable blocks;
+  KvTable blocks;
 };
 
 // The chunk with its last known token was planned.

@@ -13,7 +13,7 @@
 #include <variant>
 
 #include "base/slot_pool.h"
-#include "kv/block_pool.h"
+#include "kv/kv_table.h"
 
 namespace tokenspeed {
 
@@ -27,7 +27,7 @@ struct Submitted {
 struct Prefilling {
   static constexpr const char* kName = "Prefilling";
   SlotRef slot;
-  BlockTable blocks;
+  KvTable blocks;
   auto Tie() { return std::tie(slot, blocks); }
 };
 
@@ -35,7 +35,7 @@ struct Prefilling {
 struct Decoding {
   static constexpr const char* kName = "Decoding";
   SlotRef slot;
-  BlockTable blocks;
+  KvTable blocks;
   auto Tie() { return std::tie(slot, blocks); }
 };
 
@@ -49,7 +49,7 @@ struct Retracted {
 struct Draining {
   static constexpr const char* kName = "Draining";
   SlotRef slot;
-  BlockTable blocks;
+  KvTable blocks;
   auto Tie() { return std::tie(slot, blocks); }
 };
 
