@@ -67,6 +67,7 @@ class BlockPool {
   BlockPool(const BlockPool&) = delete;
   BlockPool& operator=(const BlockPool&) = delete;
 
+  bool has_free_item() const { return !free_items_.empty(); }
   // Says whether Acquire would succeed without evicting anything.
   bool CanAcquire() const;
   // Returns a fresh thing that the caller alone holds, its blocks beside those of `near` if there

@@ -21,8 +21,10 @@
 // Thread: scheduler thread only.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <utility>
 #include <vector>
 
 namespace tokenspeed {
@@ -93,6 +95,7 @@ class EvictionQueue {
   void Link(List& list, int32_t item);
   void Unlink(List& list, int32_t item);
   void Enqueue(int32_t item);  // by its key, leaf or not
+  void Leave(int32_t item);
   void EndRetentions(int64_t now_us);
   void CheckHeap(const Heap& heap) const;
 

@@ -25,6 +25,7 @@
 // Thread: scheduler thread only.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -72,11 +73,14 @@ struct KvNeed {
   std::array<int64_t, kMaxGroups> windows{};  // [window group in order]
 };
 
+// Physical blocks below which not even one block of one request fits, the sentinel included.
+int32_t MinPhysicalBlocks(const FlatKvConfig& config);
+
 class FlatKv {
  public:
   using Tokens = std::span<const int32_t>;
 
-  // REQUIRES: NeedAlone() and one set fit (see CanEverHold).
+  // REQUIRES: CanEverHold(1) (see MinPhysicalBlocks).
   explicit FlatKv(const FlatKvConfig& config);
 
   // Time of the calls that follow.
@@ -116,7 +120,7 @@ class FlatKv {
   bool Grow(KvTable& table, size_t num_blocks);
 
   // Lets go of window blocks that no step from `computed` on reads, and of a read source row.
-  // `keeps(index)` says whether block `index` lies in the window before a reuse point.
+  // `keeps(w, index)` says whether block `index` lies in window w before a reuse point.
   template <class Keeps>
   void Slide(KvTable& table, int32_t computed, const Keeps& keeps);
 
@@ -129,14 +133,14 @@ class FlatKv {
   // Makes the partly filled block `index` matchable up to `tokens`; it may be filled further and be
   // published again. Returns the set that has this content now: its own or one known before;
   // SetId(0) for none.
-  SetId PublishTail(NodeId root, const KvTable& table, size_t index, Tokens tokens);
+  SetId PublishTail(NodeId root, KvTable& table, size_t index, Tokens tokens);
 
   // Makes the state at `position` matchable; `set` has the tokens before it. The index takes the
   // row; a fresh one takes its place in the table, or none if `is_last` (the request goes).
-  // `previous`: the snapshot before it in this chain, RowId(0) for none.
-  // Returns: the snapshot there now, RowId(0) if there is none: no room, or no row at `position`.
-  RowId PublishState(KvTable& table, SetId set, int32_t position, RowId previous, bool is_branch,
-                     bool is_last);
+  // `previous`: the snapshot before it in this chain, if any.
+  // Returns: the snapshot there now, none when there is no room or no row at `position`.
+  SnapshotId PublishState(KvTable& table, SetId set, int32_t position, SnapshotId previous,
+                          bool is_branch, bool is_last);
 
   // How long the things of a table are expected to rest once it is let go, and until when their
   // first `num_blocks` are kept (as far as the quota goes).
@@ -163,9 +167,14 @@ class FlatKv {
   const PrefixIndex& index() const { return index_; }
   // Counts things let go, of all classes: while it stands still, no room has come.
   int64_t num_releases() const;
+  int64_t num_refs() const;
+  // Sets, window blocks and snapshots evicted, ever.
   int64_t num_evictions() const { return num_evictions_; }
+  int64_t num_window_evictions() const { return num_window_evictions_; }
+  int64_t num_snapshot_evictions() const { return num_snapshot_evictions_; }
   // Physical blocks' worth of unused room inside occupied physical blocks.
   double vacant_blocks() const;
+  int32_t max_snapshots() const { return max_snapshots_; }
 
   // Stored and removed blocks since the last call; empty unless record_events.
   KvEvents& events() { return events_; }
@@ -176,22 +185,37 @@ class FlatKv {
  private:
   // match.cc
   struct Candidate;
-  void WalkChain(NodeId root, Tokens tokens, const ChainKeys& keys);
+  class Walk;
   void HoldMatch(const Candidate& best, PrefixMatch& match);
+  int64_t Position(size_t index) const {
+    return static_cast<int64_t>(index) * config_.block_tokens;
+  }
 
   // room.cc
-  void MakeRoom(BlockPool& pool);
+  void MakeRoom(BlockPool& pool, KvNeed& rest);
+  int64_t& WindowNeed(const BlockPool& pool, KvNeed& need) const {
+    return need.windows[WindowNumber(pool)];
+  }
+  int32_t WindowNumber(const BlockPool& pool) const;
+  void UseSpare(BlockPool& pool);
+  BlockPool* ColdestClass(BlockPool& pool);
+  bool CanGivePhysical(const BlockPool& pool) const;
+  void TakePhysicalFrom(BlockPool& pool);
+  bool DropResidents(BlockPool& pool, GroupId group, PhysicalId id);
+  bool SortLeavesFirst(std::span<int32_t> sets) const;
   void EvictColdest(BlockPool& pool);
-  bool TakePhysicalFrom(BlockPool& pool);
   void EvictItem(BlockPool& pool, int32_t item);
-  void EvictSubtree(SetId set);
-  bool LimitSnapshots(RowId newcomer);
+  bool LimitSnapshots();
 
+  void PublishWindows(KvTable& table, size_t index, SetId set, bool may_replace);
+  void NeedsByGroup(const KvNeed& need, std::span<int64_t> blocks) const;
   NodeId ParentOf(NodeId root, const KvTable& table, size_t index) const {
     return index == 0 ? root : NodeId::Of(table.blocks.set(index - 1));
   }
   // First block that covers [position - window, position).
-  int64_t WindowStart(int32_t w, int64_t position) const;
+  int64_t WindowStart(int32_t w, int64_t position) const {
+    return std::max<int64_t>(0, position - window_tokens_[w]) / config_.block_tokens;
+  }
 
   FlatKvConfig config_;
   std::vector<int32_t> place_;
@@ -203,12 +227,24 @@ class FlatKv {
   PrefixIndex index_;
   KvEvents events_;
   EvictedKeys evicted_;
-  std::vector<int32_t> scratch_;  // sets of the chain being matched
+  std::vector<int32_t> chain_;  // sets of the chain being matched
   int32_t max_snapshots_ = 0;
   int32_t max_retained_ = 0;
   bool has_keys_ = false;  // a gap or a retention was ever given
   int64_t now_us_ = 0;
-  int64_t num_evictions_ = 0;
+  int64_t num_evictions_ = 0, num_window_evictions_ = 0, num_snapshot_evictions_ = 0;
 };
+
+template <class Keeps>
+void FlatKv::Slide(KvTable& table, int32_t computed, const Keeps& keeps) {
+  for (size_t w = 0; w < table.windows.size(); ++w) {
+    WindowTable& window = table.windows[w];
+    const auto start = static_cast<size_t>(WindowStart(static_cast<int32_t>(w), computed));
+    while (window.first() < start && window.size() > 0) {
+      window.DropFirst(!keeps(static_cast<int32_t>(w), window.first()));
+    }
+  }
+  table.rows.Settle(computed);
+}
 
 }  // namespace tokenspeed

@@ -4,8 +4,9 @@
 //
 // A group takes a new physical block only when all that it has are full, so it never has more than
 // ceil(n / packing), n being the most logical blocks that were ever taken at once. FlatKv builds
-// its promise of progress on that. A caller names the block that comes before the new one in its
-// sequence: if there is room in the same physical block, the two stay together.
+// its promise of progress on that. It fills physical blocks that hold pinned blocks first. A caller
+// names the block that comes before the new one in its sequence: if there is room in the same
+// physical block, the two stay together.
 //
 // Who gives way when another group needs a physical block: each group keeps its unpinned physical
 // blocks in buckets by the number of logical blocks that live there, each bucket in the order in
@@ -31,9 +32,14 @@ class PhysicalPool {
   PhysicalPool& operator=(const PhysicalPool&) = delete;
 
   // Says whether a logical block of `group` can be acquired right now.
-  bool CanAcquire(GroupId group) const {
-    return groups_[group.value].roomy_head != 0 || !free_.empty();
+  bool CanAcquire(GroupId group) const { return HasRoom(group) || !free_.empty(); }
+  // Says whether there is room in the group's own physical blocks, or in those that have a pin.
+  bool HasRoom(GroupId group) const {
+    return HasPinnedRoom(group) || groups_[group.value].roomy[0] != 0;
   }
+  bool HasPinnedRoom(GroupId group) const { return groups_[group.value].roomy[1] != 0; }
+  // Logical blocks that are not pinned, cached ones included, inside physical blocks with a pin.
+  int64_t num_spare(GroupId group) const { return groups_[group.value].spare; }
 
   // Says whether needs[g] more logical blocks of each group g fit once all unpinned ones are
   // dropped. REQUIRES: one need per group.
@@ -88,6 +94,7 @@ class PhysicalPool {
     int32_t group = -1;
     int32_t pinned = 0;
     int32_t previous = 0, next = 0;  // list of the group's blocks with room; 0 ends it
+    bool is_in_pinned_list = false;  // which of the two lists
     int32_t colder = 0, hotter = 0;  // bucket of unpinned blocks with as many residents
     int32_t bucket = 0;              // residents when it was put into a bucket; 0: in none
   };
@@ -96,7 +103,7 @@ class PhysicalPool {
   };
   struct Group {
     int32_t packing = 1;
-    int32_t roomy_head = 0;  // first physical block with room, 0 for none
+    int32_t roomy[2] = {0, 0};  // first physical block with room, without and with a pin
     int32_t num_physical = 0;
     int64_t num_taken = 0;
     int64_t spare = 0;            // unpinned room inside physical blocks that have a pin
@@ -105,6 +112,7 @@ class PhysicalPool {
 
   void LinkRoomy(int32_t id);
   void UnlinkRoomy(int32_t id);
+  void Relink(int32_t id);
   void Settle(int32_t id, bool is_hot);  // into the bucket of its residents, or out of all
   void LeaveBucket(int32_t id);
   uint64_t FullMask(int32_t group) const;

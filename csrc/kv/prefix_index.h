@@ -50,11 +50,17 @@ class PrefixIndex {
   const Hash128& key(NodeId node) const { return NodeAt(node).key; }
   Hash128 Key(NodeId parent, Tokens block) const { return HashBlock(NodeAt(parent).key, block); }
 
+  // Starts to load what Find of this key will read: first the place in the table, then, some calls
+  // later, the node there.
+  void PrefetchSlot(const Hash128& key) const { __builtin_prefetch(&slots_[key.lo & slot_mask_]); }
+  void PrefetchNode(const Hash128& key) const {
+    const int32_t set = slots_[key.lo & slot_mask_].set;
+    __builtin_prefetch(&nodes_[set]);
+    __builtin_prefetch(TokensOf(set));
+  }
+
   // Returns the full child of `parent` with these tokens, SetId(0) for none.
   SetId Find(NodeId parent, const Hash128& key, Tokens block) const;
-
-  // Starts to load what Find of this key will read.
-  void Prefetch(const Hash128& key) const { __builtin_prefetch(&slots_[key.lo & slot_mask_]); }
 
   // Children that are remembered, most recent first, 0 ends them; and how many first tokens of
   // `tokens` a child has.
@@ -91,14 +97,17 @@ class PrefixIndex {
   void DetachWindow(int32_t w, WindowId window);
 
   // REQUIRES: the set is indexed and has `offset` tokens or more; see Snapshots.
-  void AttachSnapshot(RowId row, SetId set, int32_t offset, RowId previous, bool is_branch);
+  void AttachSnapshot(RowId row, SetId set, int32_t offset, SnapshotId previous, bool is_branch);
   void DetachSnapshot(RowId row);
+  // A chain keeps its newest two snapshots and its branch points: drops what `newest` replaces.
+  void DropSuperseded(RowId newest);
   RowId SnapshotAt(SetId set, int32_t offset) const {
     return snapshots_.At(nodes_[set.value].first_snapshot, offset);
   }
   RowId BestSnapshot(SetId set, int32_t limit, int32_t grain) const {
     return snapshots_.Best(nodes_[set.value].first_snapshot, limit, grain, block_tokens_);
   }
+  int32_t first_snapshot(SetId set) const { return nodes_[set.value].first_snapshot; }
   const Snapshots& snapshots() const { return snapshots_; }
   void MarkBranch(RowId row) { snapshots_.MarkBranch(row); }
 
@@ -148,6 +157,7 @@ class PrefixIndex {
   void Grow(int32_t set, Tokens tokens);
   void MoveParts(int32_t from, int32_t to);
   void DropSuperseded(int32_t by, NodeId parent, Tokens tokens);
+  void CheckParts() const;
   void Unlink(NodeId parent, int32_t set);
   void EraseSlot(const Hash128& key, int32_t set);
   void FreeRootIfUnused(int32_t root);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kv/kv_table.h"
+#include "kv/snapshots.h"
 
 namespace tokenspeed {
 
@@ -27,6 +28,7 @@ struct PrefixMatch {
   KvTable table;
   BlockRef tail;
   std::vector<WindowRef> window_tails;  // [window group], when tail_tokens > 0
+  SnapshotId snapshot;  // the table's source row, as the one before the next published
   int32_t tail_tokens = 0;
   int32_t num_tokens = 0;
   int32_t chain_tokens =

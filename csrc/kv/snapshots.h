@@ -16,14 +16,22 @@
 
 namespace tokenspeed {
 
+// A snapshot as others remember it: the row may have become another one since.
+struct SnapshotId {
+  RowId row;
+  int64_t serial = 0;
+  explicit operator bool() const { return row.value != 0; }
+};
+
 class Snapshots {
  public:
   // REQUIRES: `rows` outlives this.
   explicit Snapshots(BlockPool& rows) : rows_(rows), records_(rows.max_items() + 1) {}
 
   // `head`: the set's list. Places `row` at `offset` in (0, block_tokens] of `set`, after
-  // `previous` (RowId(0) for none or unknown). REQUIRES: the row is held, nothing lies there.
-  void Attach(RowId row, SetId set, int32_t& head, int32_t offset, RowId previous, bool is_branch);
+  // `previous` (none, or gone since: unknown). REQUIRES: the row is held, nothing lies there.
+  void Attach(RowId row, SetId set, int32_t& head, int32_t offset, SnapshotId previous,
+              bool is_branch);
   // Forgets it; a row that nobody holds is freed.
   void Detach(RowId row, int32_t& head);
   // Moves those at or before `limit` from one set's list to another's; the rest and doubles go.
@@ -38,14 +46,20 @@ class Snapshots {
   // Returns the snapshot of `row`'s chain that its publication made superfluous: the third newest,
   // unless it is a branch point or held. RowId(0) for none.
   RowId Superseded(RowId row) const;
+  // Links `row`'s predecessor past the superseded one, which is then detached.
+  void Skip(RowId row);
   void MarkBranch(RowId row) { records_[row.value].is_branch = true; }
 
-  bool Has(RowId row) const { return records_[row.value].set != 0; }
+  SnapshotId id(RowId row) const { return {row, records_[row.value].serial}; }
+  bool Has(SnapshotId id) const {
+    return id.serial != 0 && records_[id.row.value].serial == id.serial;
+  }
   SetId set(RowId row) const { return SetId(records_[row.value].set); }
   int32_t offset(RowId row) const { return records_[row.value].offset; }
   int32_t next(int32_t row) const { return records_[row].next; }
   int32_t num_next(RowId row) const { return records_[row.value].num_next; }
   int32_t size() const { return size_; }
+  int32_t num_cached() const { return rows_.num_cached(); }
 
  private:
   struct Record {
@@ -61,7 +75,6 @@ class Snapshots {
 
   int32_t Previous(const Record& record) const;
   void Unlink(int32_t row, int32_t& head);
-  void Skip(int32_t row, int32_t gone);
 
   BlockPool& rows_;  // not owned; outlives this
   std::vector<Record> records_;
