@@ -101,6 +101,9 @@ class FlatKv {
     return index_.Find(parent, key, block).value != 0;
   }
 
+  // Says whether a full block of this key is cached; a hint, as its tokens are not verified.
+  bool MayHave(const Hash128& key) const { return index_.MayHave(key); }
+
   // What `table` lacks to hold `num_blocks` blocks and its working rows.
   KvNeed Need(const KvTable& table, size_t num_blocks) const;
   // The same, but window groups counted at the most that the request needs at once when it goes on
@@ -119,6 +122,10 @@ class FlatKv {
   // Appends fresh sets and window blocks until the table has `num_blocks`, and draws its working
   // rows, or changes nothing. Evicts as needed. Returns: false when it does not fit.
   bool Grow(KvTable& table, size_t num_blocks);
+
+  // Draws working rows until the table has `num_rows`, for the positions of drafts.
+  // Returns: false when they do not fit; the table is then unchanged.
+  bool DrawRows(KvTable& table, size_t num_rows);
 
   // Lets go of window blocks that no step from `computed` on reads, and of a read source row.
   // `keeps(w, index)` says whether block `index` lies in window w before a reuse point.
@@ -216,7 +223,10 @@ class FlatKv {
   BlockPool* ColdestClass(BlockPool& pool);
   bool CanGivePhysical(const BlockPool& pool) const;
   void TakePhysicalFrom(BlockPool& pool);
-  bool DropResidents(BlockPool& pool, GroupId group, PhysicalId id);
+  using Residents = std::array<int32_t, PhysicalPool::kMaxPacking>;
+  bool IsFreeable(const BlockPool& pool, GroupId group, PhysicalId id) const;
+  std::span<const int32_t> ResidentsOf(GroupId group, PhysicalId id, Residents& residents,
+                                       bool are_sets) const;
   bool SortLeavesFirst(std::span<int32_t> sets) const;
   void EvictColdest(BlockPool& pool);
   void EvictItem(BlockPool& pool, int32_t item);

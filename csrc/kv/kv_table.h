@@ -130,6 +130,20 @@ class StateRows {
     source_ = {std::exchange(working_[index].row, std::move(fresh)),
                std::exchange(working_[index].position, kNowhere)};
   }
+  // Positions after `computed` are not those of this sequence: their drafts were rejected.
+  void Reject(int32_t computed) {
+    for (Row& row : working_) {
+      if (row.position > computed) row.position = kNowhere;
+    }
+  }
+  // Gives back working rows beyond the first `num_rows`, but not the one at `position`.
+  void Shrink(size_t num_rows, int32_t position) {
+    for (size_t i = working_.size(); i-- > 0 && working_.size() > num_rows;) {
+      if (working_[i].position == position) continue;
+      std::swap(working_[i], working_.back());
+      working_.pop_back();
+    }
+  }
   // Every step that starts before `computed` is committed: a source there is not read any more.
   void Settle(int32_t computed) {
     if (source_.row && source_.position < computed) source_.row.Reset();

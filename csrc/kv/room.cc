@@ -67,41 +67,51 @@ bool FlatKv::CanGivePhysical(const BlockPool& pool) const {
   return false;
 }
 
-// Frees the unpinned physical block with fewest residents; or, where that would drop what the order
-// of eviction protects, the coldest thing of the class: then the next call looks again.
+// Frees the unpinned physical block with fewest residents of those that can be freed without
+// dropping what the order of eviction protects. Where none is near, the coldest thing of the class
+// goes, and the next call looks again.
 void FlatKv::TakePhysicalFrom(BlockPool& pool) {
+  constexpr int kMaxCandidates = 16;
   GroupId best_group;
   PhysicalId best;
-  int32_t fewest = 0;
   for (int32_t k = 0; k < pool.num_groups(); ++k) {
-    const PhysicalId id = physical_.LeastResident(pool.group(k));
+    const GroupId group = pool.group(k);
+    if (physical_.packing(group) == 1) continue;  // its coldest thing is as good
+    const PhysicalId id = physical_.LeastResident(
+        group, kMaxCandidates, [&](PhysicalId at) { return IsFreeable(pool, group, at); });
     if (id.value == 0) continue;
-    const int32_t residents = physical_.num_residents(id);
-    if (best.value != 0 && residents >= fewest) continue;
-    best_group = pool.group(k);
+    if (best.value != 0 && physical_.num_residents(id) >= physical_.num_residents(best)) continue;
+    best_group = group;
     best = id;
-    fewest = residents;
   }
-  const bool is_surplus = pool.ColdestScore() == EvictionQueue::kSurplusScore;
-  const bool has_choice = physical_.packing(best_group) > 1;
-  if (is_surplus || !has_choice || !DropResidents(pool, best_group, best)) EvictColdest(pool);
+  if (best.value == 0) return EvictColdest(pool);
+  Residents residents;
+  for (const int32_t item : ResidentsOf(best_group, best, residents, &pool == &sets_)) {
+    EvictItem(pool, item);
+  }
 }
 
-// Drops all residents of a physical block, unless one of them is retained or has children that do
-// not live here. Returns: whether it did.
-bool FlatKv::DropResidents(BlockPool& pool, GroupId group, PhysicalId id) {
-  std::array<int32_t, PhysicalPool::kMaxPacking> residents;
+// Says whether no resident is retained or has children that live elsewhere.
+bool FlatKv::IsFreeable(const BlockPool& pool, GroupId group, PhysicalId id) const {
+  Residents residents;
+  const auto items = ResidentsOf(group, id, residents, &pool == &sets_);
+  return !items.empty() && std::ranges::none_of(items, [&](int32_t item) {
+    return pool.queue().is_retained(item, now_us_);
+  });
+}
+
+// Returns the owners of what lives in a physical block; sets in an order in which each comes after
+// its children, none when children are missing.
+std::span<const int32_t> FlatKv::ResidentsOf(GroupId group, PhysicalId id, Residents& residents,
+                                             bool are_sets) const {
   const int32_t packing = physical_.packing(group);
   size_t count = 0;
   for (uint64_t mask = physical_.used_mask(id); mask != 0; mask &= mask - 1) {
     const BlockId block(id.value * packing + std::countr_zero(mask));
     residents[count++] = physical_.owner(group, block);
-    if (pool.queue().is_retained(residents[count - 1], now_us_)) return false;
   }
-  const auto mine = std::span(residents).first(count);
-  if (&pool == &sets_ && !SortLeavesFirst(mine)) return false;
-  for (const int32_t item : mine) EvictItem(pool, item);
-  return true;
+  const auto items = std::span(residents).first(count);
+  return are_sets && !SortLeavesFirst(items) ? items.first(0) : items;
 }
 
 // Puts sets into an order in which each comes after its children. Returns: false when children are

@@ -30,7 +30,11 @@ bool Scheduler::Rekey(RequestId id, int64_t gap_us, int64_t victim_key) {
   return true;
 }
 
-std::optional<EventBatch> Scheduler::DrainEvents() { return std::nullopt; }
+std::optional<EventBatch> Scheduler::DrainEvents() {
+  EventBatch batch = kv_.TakeEvents();
+  if (batch.empty()) return std::nullopt;
+  return batch;
+}
 
 bool Scheduler::HasWork() const { return requests_.size() > 0 || !uncommitted_.empty(); }
 
