@@ -1,5 +1,6 @@
 // FlatKv, where room comes from: which class gives way, and what it drops.
 #include <bit>
+#include <limits>
 
 #include "base/check.h"
 #include "kv/flat_kv.h"
@@ -67,68 +68,74 @@ bool FlatKv::CanGivePhysical(const BlockPool& pool) const {
   return false;
 }
 
-// Frees the unpinned physical block with fewest residents of those that can be freed without
-// dropping what the order of eviction protects. Where none is near, the coldest thing of the class
-// goes, and the next call looks again.
+// Frees a physical block of the class: of the unpinned ones with fewest residents, the one that
+// costs fewest things; a set takes those after it along. Nothing retained goes this way. Evicting
+// the coldest one by one instead would leave holes everywhere before a physical block is empty.
 void FlatKv::TakePhysicalFrom(BlockPool& pool) {
-  constexpr int kMaxCandidates = 16;
-  GroupId best_group;
-  PhysicalId best;
+  constexpr int kMaxCandidates = 8;
+  Residents best;
+  size_t num_best = 0;
+  int32_t least = std::numeric_limits<int32_t>::max();
   for (int32_t k = 0; k < pool.num_groups(); ++k) {
     const GroupId group = pool.group(k);
-    if (physical_.packing(group) == 1) continue;  // its coldest thing is as good
-    const PhysicalId id = physical_.LeastResident(
-        group, kMaxCandidates, [&](PhysicalId at) { return IsFreeable(pool, group, at); });
-    if (id.value == 0) continue;
-    if (best.value != 0 && physical_.num_residents(id) >= physical_.num_residents(best)) continue;
-    best_group = group;
-    best = id;
+    if (physical_.packing(group) == 1) return EvictColdest(pool);  // that frees one
+    physical_.LeastResident(group, kMaxCandidates, [&](PhysicalId id) {
+      Residents items;
+      const size_t count = ResidentsOf(pool, group, id, items);
+      const int32_t cost = CostOf(pool, std::span(items).first(count));
+      if (cost < least) {
+        least = cost;
+        best = items;
+        num_best = count;
+      }
+      return false;
+    });
   }
-  if (best.value == 0) return EvictColdest(pool);
-  Residents residents;
-  for (const int32_t item : ResidentsOf(best_group, best, residents, &pool == &sets_)) {
-    EvictItem(pool, item);
-  }
+  if (num_best == 0) return EvictColdest(pool);
+  for (size_t i = 0; i < num_best; ++i) EvictWhole(pool, best[i]);
 }
 
-// Says whether no resident is retained or has children that live elsewhere.
-bool FlatKv::IsFreeable(const BlockPool& pool, GroupId group, PhysicalId id) const {
-  Residents residents;
-  const auto items = ResidentsOf(group, id, residents, &pool == &sets_);
-  return !items.empty() && std::ranges::none_of(items, [&](int32_t item) {
-    return pool.queue().is_retained(item, now_us_);
-  });
-}
-
-// Returns the owners of what lives in a physical block; sets in an order in which each comes after
-// its children, none when children are missing.
-std::span<const int32_t> FlatKv::ResidentsOf(GroupId group, PhysicalId id, Residents& residents,
-                                             bool are_sets) const {
+// Returns how many things live in a physical block and have to be named to drop them all: of sets
+// those that do not follow another one there. 0 when one of them is retained.
+size_t FlatKv::ResidentsOf(const BlockPool& pool, GroupId group, PhysicalId id,
+                           Residents& items) const {
   const int32_t packing = physical_.packing(group);
   size_t count = 0;
   for (uint64_t mask = physical_.used_mask(id); mask != 0; mask &= mask - 1) {
     const BlockId block(id.value * packing + std::countr_zero(mask));
-    residents[count++] = physical_.owner(group, block);
+    const int32_t item = physical_.owner(group, block);
+    if (pool.queue().is_retained(item, now_us_)) return 0;
+    const NodeId parent = &pool == &sets_ ? index_.parent(SetId(item)) : NodeId();
+    const bool follows =
+        parent.value > 0 &&
+        physical_.physical_of(group, pool.block(parent.value, pool.place(group))) == id;
+    if (!follows) items[count++] = item;
   }
-  const auto items = std::span(residents).first(count);
-  return are_sets && !SortLeavesFirst(items) ? items.first(0) : items;
+  return count;
 }
 
-// Puts sets into an order in which each comes after its children. Returns: false when children are
-// missing.
-bool FlatKv::SortLeavesFirst(std::span<int32_t> sets) const {
-  std::array<int32_t, PhysicalPool::kMaxPacking> num_children{};
-  for (size_t i = 0; i < sets.size(); ++i) num_children[i] = index_.num_children(SetId(sets[i]));
-  for (size_t next = 0; next < sets.size(); ++next) {
-    size_t leaf = next;
-    while (leaf < sets.size() && num_children[leaf] > 0) ++leaf;
-    if (leaf == sets.size()) return false;
-    std::swap(sets[next], sets[leaf]);
-    std::swap(num_children[next], num_children[leaf]);
-    const NodeId parent = index_.parent(SetId(sets[next]));
-    for (size_t i = next + 1; i < sets.size(); ++i) num_children[i] -= sets[i] == parent.value;
+int32_t FlatKv::CostOf(const BlockPool& pool, std::span<const int32_t> items) const {
+  constexpr int32_t kMaxSubtree = 64;
+  if (items.empty()) return std::numeric_limits<int32_t>::max();
+  if (&pool != &sets_) return static_cast<int32_t>(items.size());
+  int32_t cost = 0;
+  for (const int32_t item : items) cost += index_.SubtreeSize(SetId(item), kMaxSubtree);
+  return cost;
+}
+
+// A set goes after all that follow it.
+void FlatKv::EvictWhole(BlockPool& pool, int32_t item) {
+  if (&pool == &sets_) {
+    while (index_.num_children(SetId(item)) > 0) {
+      SetId leaf = index_.DeepestFirst(SetId(item));
+      while (leaf.value != item && index_.num_children(leaf) == 0) {
+        const SetId parent(index_.parent(leaf).value);
+        EvictItem(pool, leaf.value);
+        leaf = parent;
+      }
+    }
   }
-  return true;
+  EvictItem(pool, item);
 }
 
 void FlatKv::EvictColdest(BlockPool& pool) {

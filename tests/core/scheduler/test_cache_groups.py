@@ -126,5 +126,5 @@ def test_groups_out_of_range_are_refused(groups: list[dict[str, Any]], message: 
 
 
 def test_a_pool_too_small_for_one_request_is_refused_with_the_number() -> None:
-    with pytest.raises(ValueError, match="allowed: 6 or more"):
-        make_scheduler(FULL, WINDOW, STATE, num_physical_blocks=5)
+    with pytest.raises(ValueError, match="allowed: 7 or more"):
+        make_scheduler(FULL, WINDOW, STATE, num_physical_blocks=6)

@@ -39,14 +39,6 @@ class MixedDay {
       }
       if (step > num_steps / 10) idle.push_back(kv_.vacant_blocks() / kv_.physical().num_usable());
       if (step % 500 == 0) kv_.CheckInvariants();
-      if (std::getenv("TRACE") && step % 100 == 0) {
-        for (int g = 0; g < 3; ++g)
-          std::cout << kv_.physical().num_vacant(GroupId(g)) << "/"
-                    << kv_.physical().num_taken(GroupId(g)) << " ";
-        std::cout << kv_.physical().num_free() << " run " << running_.size() << " ev "
-                  << kv_.num_evictions() << " " << kv_.num_window_evictions() << " "
-                  << kv_.num_snapshot_evictions() << "\n";
-      }
     }
     std::ranges::sort(idle);
     return idle;
