@@ -9,14 +9,14 @@ FlatKv::FlatKv(const FlatKvConfig& config)
       pool_(config.packing, config.num_physical_blocks),
       index_(pool_, config.block_tokens, config.hash_seed) {}
 
-PrefixMatch FlatKv::Match(NodeId root, Tokens tokens) {
+PrefixMatch FlatKv::Match(NodeId root, Tokens tokens, const ChainKeys& keys) {
   PrefixMatch match;
   NodeId parent = root;
   const size_t block_tokens = config_.block_tokens;
   match.blocks.Reserve(tokens.size() / block_tokens + 1);
   while (tokens.size() >= block_tokens) {
     const Tokens block = tokens.first(block_tokens);
-    const SetId set = index_.Find(parent, index_.Key(parent, block), block);
+    const SetId set = index_.Find(parent, keys[match.blocks.size()], block);
     if (set.value == 0) break;
     match.blocks.Append(pool_.Hold(set));
     parent = NodeId::Of(set);
@@ -29,13 +29,6 @@ PrefixMatch FlatKv::Match(NodeId root, Tokens tokens) {
     match.tail_tokens = usable;
   }
   return match;
-}
-
-bool FlatKv::Continues(NodeId parent, Tokens tokens) const {
-  const size_t block_tokens = config_.block_tokens;
-  if (tokens.size() < block_tokens) return false;
-  const Tokens block = tokens.first(block_tokens);
-  return index_.Find(parent, index_.Key(parent, block), block).value != 0;
 }
 
 bool FlatKv::Grow(BlockTable& table, size_t num_sets) {
@@ -67,10 +60,10 @@ bool FlatKv::CanEverHold(int64_t num_sets) const {
   return num_physical <= pool_.physical().num_usable();
 }
 
-FlatKv::Publication FlatKv::Publish(NodeId root, BlockTable& table, size_t index, Tokens block) {
+FlatKv::Publication FlatKv::Publish(NodeId root, BlockTable& table, size_t index, const Hash128& key, Tokens block) {
   const NodeId parent = ParentOf(root, table, index);
   const SetId mine = table.set(index);
-  const SetId known = index_.InsertFull(mine, parent, index_.Key(parent, block), block);
+  const SetId known = index_.InsertFull(mine, parent, key, block);
   if (known == mine) return Publication::kAdded;
   if (known.value == 0) return Publication::kPrivate;
   table.Replace(index, pool_.Hold(known));

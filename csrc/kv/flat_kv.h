@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kv/block_pool.h"
+#include "kv/chain_keys.h"
 #include "kv/prefix_index.h"
 
 namespace tokenspeed {
@@ -39,11 +40,17 @@ class FlatKv {
   NodeId AcquireRoot(const std::string& salt) { return index_.AcquireRoot(salt); }
   void ReleaseRoot(NodeId root) { index_.ReleaseRoot(root); }
 
-  // Returns the longest reusable prefix of `tokens`, held so that it cannot be evicted.
-  PrefixMatch Match(NodeId root, Tokens tokens);
+  // Empty chain of this namespace, to be extended by the tokens of a sequence.
+  ChainKeys Chain(NodeId root) const { return {index_.key(root), config_.block_tokens}; }
 
-  // Says whether a match that ended at `parent` could go on with the first block of `tokens`.
-  bool Continues(NodeId parent, Tokens tokens) const;
+  // Returns the longest reusable prefix of `tokens`, held so that it cannot be evicted.
+  // REQUIRES: `keys` covers the full blocks of `tokens` (it may go further).
+  PrefixMatch Match(NodeId root, Tokens tokens, const ChainKeys& keys);
+
+  // Says whether a match that ended at `parent` could go on with the block of this key and tokens.
+  bool Continues(NodeId parent, const Hash128& key, Tokens block) const {
+    return index_.Find(parent, key, block).value != 0;
+  }
 
   // Appends fresh sets until the table has `num_sets`, or none. Evicts cached sets as needed.
   // Returns: false when they do not fit; the table is then unchanged.
@@ -60,10 +67,13 @@ class FlatKv {
   // already takes its place in the table.
   // Returns: kAdded, kReplaced, or kPrivate (its key belongs to other content).
   enum class Publication { kAdded, kReplaced, kPrivate };
-  Publication Publish(NodeId root, BlockTable& table, size_t index, Tokens block);
+  Publication Publish(NodeId root, BlockTable& table, size_t index, const Hash128& key, Tokens block);
 
   // Makes the partly filled block `index` matchable up to `tokens`.
   void PublishTail(NodeId root, const BlockTable& table, size_t index, Tokens tokens);
+
+  // Says whether a full block of this key is cached; a hint, as its tokens are not verified.
+  bool MayHave(const Hash128& key) const { return index_.MayHave(key); }
 
   const BlockPool& pool() const { return pool_; }
   int64_t num_evictions() const { return num_evictions_; }

@@ -5,11 +5,13 @@
 
 namespace tokenspeed {
 
-bool Scheduler::AbortRequest(RequestId id, int64_t /*now_us*/) {
+bool Scheduler::AbortRequest(RequestId id, int64_t now_us) {
+  record_.End(id, true, now_us);
   return EndById(id, FinishReason::kAbort);
 }
 
-bool Scheduler::StopRequest(RequestId id, int64_t /*now_us*/) {
+bool Scheduler::StopRequest(RequestId id, int64_t now_us) {
+  record_.End(id, false, now_us);
   return EndById(id, FinishReason::kStop);
 }
 
@@ -21,6 +23,7 @@ void Scheduler::TakeEnded(CommitResult& result) {
 }
 
 bool Scheduler::Rekey(RequestId id, int64_t gap_us, int64_t victim_key) {
+  record_.Rekey(id, gap_us, victim_key);
   const RequestIndex* index = requests_.Find(id);
   if (index == nullptr || std::holds_alternative<Draining>(requests_[*index].state)) return false;
   requests_[*index].gap_us = gap_us;
@@ -55,10 +58,13 @@ void Scheduler::End(RequestIndex index, FinishReason reason) {
   } else {
     Dequeue(index);
   }
-  if (request.deadline_us > 0) deadlines_.erase({request.deadline_us, index.value});
+  if (request.next_deadline_us() > 0) deadlines_.erase({request.next_deadline_us(), index.value});
   ++num_finished_;
   const bool has_rows = request.uncommitted_rows > 0;
   if (!has_rows) PublishTail(request);
+  const int32_t num_outputs = request.num_outputs() - request.given_outputs;
+  if (num_outputs > 0) sessions_.Count(request.session, {.output = num_outputs});
+  KeepTurn(request, has_rows);
   if (reason == FinishReason::kAbort) {
     Move(request, Abort{has_rows});
   } else if (reason == FinishReason::kTimeout) {
@@ -67,6 +73,17 @@ void Scheduler::End(RequestIndex index, FinishReason reason) {
     Move(request, Finish{has_rows});
   }
   if (!has_rows) Retire(index);
+}
+
+// A turn that drains still needs its tokens: the session gets a copy then.
+void Scheduler::KeepTurn(Request& request, bool has_rows) {
+  if (request.session == 0) return;
+  if (has_rows) {
+    sessions_.Keep(request.session, {request.tokens, request.keys}, request.salt, request.tenant);
+  } else {
+    sessions_.Keep(request.session, {std::move(request.tokens), std::move(request.keys)},
+                   std::move(request.salt), request.tenant);
+  }
 }
 
 void Scheduler::DrainIfDone(RequestIndex index) {
@@ -94,11 +111,18 @@ void Scheduler::RetractNow(RequestIndex index) {
   request.computed = request.planned = request.published_blocks = request.sent_blocks = 0;
   request.step_query = 0;
   request.is_private = false;
-  queue_.insert(RankOf(index));
+  Enqueue(index);
   ++num_retractions_;
 }
 
-void Scheduler::Dequeue(RequestIndex index) { queue_.erase(RankOf(index)); }
+void Scheduler::Dequeue(RequestIndex index) {
+  if (queue_.Contains(index)) {
+    queue_.Remove(index);
+    if (requests_[index].is_short) short_queue_.Remove(index);
+  } else {
+    std::erase_if(parked_, [index](const Parked& parked) { return parked.request == index; });
+  }
+}
 
 void Scheduler::LeaveRunning(RequestIndex index) {
   Request& request = requests_[index];
@@ -109,6 +133,7 @@ void Scheduler::LeaveRunning(RequestIndex index) {
 }
 
 void Scheduler::Expire(int64_t now_us) {
+  now_us_ = std::max(now_us_, now_us);
   while (!deadlines_.empty() && deadlines_.begin()->first <= now_us) {
     EndOutsideCommit(RequestIndex(deadlines_.begin()->second), FinishReason::kTimeout);
   }

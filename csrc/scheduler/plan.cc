@@ -11,22 +11,33 @@ std::shared_ptr<const StepPlan> Scheduler::Plan(int64_t now_us) {
 }
 
 bool Scheduler::Plan(int64_t now_us, std::shared_ptr<StepPlan> buffer) {
+  const bool has_work = PlanStep(now_us, buffer);
+  record_.Plan(now_us, has_work ? buffer.get() : nullptr);
+  return has_work;
+}
+
+bool Scheduler::PlanStep(int64_t now_us, std::shared_ptr<StepPlan> buffer) {
   Expire(now_us);
   if (uncommitted_.size() > static_cast<size_t>(config_.depth)) return false;
   step_.plan = std::move(buffer);
   step_.plan->Clear();
   has_retracted_in_step_ = false;
   int32_t budget = config_.max_step_tokens;
+  queue_.Advance(now_us_);
+  short_queue_.Advance(now_us_);
+  ReturnParked();
+  load_ = StepLoad{};
   ReserveDecodes(budget);
-  ReserveChunks(budget);
-  EmitReserved();
-  AdmitFromQueue(budget);
+  EmitDecodes();
+  StartFloor();
+  PlanPrefills(budget);
   if (step_.plan->num_rows() == 0) {
     TS_CHECK(!uncommitted_.empty() || requests_.size() == 0, "a waiting request makes progress");
     step_.plan.reset();
     return false;
   }
   EmitReplacements();
+  floor_.Planned(load_, now_us_, HasSamples(*step_.plan));
   step_.plan->step_id = next_step_id_++;
   uncommitted_.push_back(std::move(step_));
   step_ = Uncommitted{};
@@ -36,25 +47,61 @@ bool Scheduler::Plan(int64_t now_us, std::shared_ptr<StepPlan> buffer) {
 // Blocks first, rows later: a victim of the reservations has no row in this step yet.
 void Scheduler::ReserveDecodes(int32_t& budget) {
   scan_ = running_;
+  int32_t spare = std::max(0, budget - static_cast<int32_t>(scan_.size()));  // for drafts
   for (const RequestIndex index : scan_) {
     Request& request = requests_[index];
     if (!std::holds_alternative<Decoding>(request.state)) continue;  // or retracted just now
     if (request.retract_pending || !request.can_sample()) continue;
     if (!ReserveBlocks(index, request.planned + 1)) continue;
-    request.step_query = 1;
-    --budget;
+    request.step_drafts = std::min(spare, request.num_drafts());
+    // Nobody is retracted for a draft.
+    if (request.step_drafts > 0 &&
+        !kv_.Grow(*request.blocks(), BlocksFor(request.planned + 1 + request.step_drafts))) {
+      request.step_drafts = 0;
+    }
+    request.step_query = 1 + request.step_drafts;
+    budget -= request.step_query;
+    spare -= request.step_drafts;
   }
 }
 
-void Scheduler::ReserveChunks(int32_t& budget) {
+// Little ones first, so that a short turn starts at once beside a long prefill, which is displaced
+// for that step; but never for more than max_prefill_steps in a row.
+void Scheduler::PlanPrefills(int32_t budget) {
+  const auto is_long = [this](RequestIndex index) {
+    const Request& request = requests_[index];
+    return std::holds_alternative<Prefilling>(request.state) && request.to_plan() > ShortTokens();
+  };
+  const bool has_long = std::ranges::any_of(running_, is_long);
+  const bool is_displaceable = num_displaced_steps_ < std::max(1, config_.max_prefill_steps);
+  ReserveChunks(budget, true);
+  if (has_long && !is_displaceable) ReserveChunks(budget, false);
+  EmitChunks();
+  if (has_long && is_displaceable) {
+    AdmitShort(budget);
+    const int32_t left = budget;
+    ReserveChunks(budget, false);
+    EmitChunks();
+    num_displaced_steps_ = budget < left ? 0 : num_displaced_steps_ + 1;
+  } else {
+    num_displaced_steps_ = 0;
+  }
+  AdmitFromQueue(budget);
+}
+
+void Scheduler::ReserveChunks(int32_t& budget, bool is_short) {
   scan_ = running_;
   for (const RequestIndex index : scan_) {
     if (budget == 0) return;
     Request& request = requests_[index];
     if (!std::holds_alternative<Prefilling>(request.state) || request.retract_pending) continue;
-    const int32_t num_query = ShrinkToFit(request, std::min(budget, request.to_plan()));
+    if ((request.to_plan() <= ShortTokens()) != is_short || request.step_query > 0) continue;
+    const int32_t most = FloorChunk(request.planned, std::min(budget, request.to_plan()));
+    if (most == 0) continue;
+    const int32_t num_query = ShrinkToFit(request, most);
     if (!ReserveBlocks(index, request.planned + num_query)) continue;
     request.step_query = num_query;
+    load_.prefill_tokens += num_query;
     budget -= num_query;
   }
 }
@@ -87,7 +134,11 @@ bool Scheduler::RetractLast() {
     TS_CHECK(!uncommitted_.empty(), "an accepted request has room when it is alone");
     return false;  // an ended request still drains
   }
-  const auto rank = [this](RequestIndex index) { return requests_[index].Rank(); };
+  const auto seniority = [this](RequestIndex index) { return requests_[index].Seniority(); };
+  const RequestIndex first = *std::ranges::min_element(running_, {}, seniority);
+  const auto rank = [this, first](RequestIndex index) {
+    return std::pair(index != first, requests_[index].Rank());
+  };
   const RequestIndex victim = *std::ranges::max_element(running_, {}, rank);
   if (requests_[victim].uncommitted_rows > 0) {
     requests_[victim].retract_pending = true;
@@ -99,39 +150,66 @@ bool Scheduler::RetractLast() {
   return true;
 }
 
-void Scheduler::EmitReserved() {
-  for (const RequestIndex index : running_) {
-    const Request& request = requests_[index];
-    if (request.step_query > 0 && std::holds_alternative<Decoding>(request.state)) {
-      EmitRow(index, 1);
-    }
-  }
-  step_.plan->num_decode_rows = step_.plan->num_rows();
+void Scheduler::EmitDecodes() {
   for (const RequestIndex index : running_) {
     if (requests_[index].step_query > 0) EmitRow(index, requests_[index].step_query);
+  }
+  step_.plan->num_decode_rows = step_.plan->num_rows();
+}
+
+void Scheduler::EmitChunks() {
+  for (const RequestIndex index : running_) {
+    if (requests_[index].step_query == 0) continue;
+    load_.prefill_tokens -= requests_[index].step_query;  // counted when it was reserved
+    EmitRow(index, requests_[index].step_query);
   }
 }
 
 void Scheduler::EmitRow(RequestIndex index, int32_t num_query) {
   Request& request = requests_[index];
   StepPlan& plan = *step_.plan;
-  const bool samples = num_query == request.to_plan();
+  const int32_t num_drafts = request.step_drafts;
+  const bool samples = num_query - num_drafts == request.to_plan();
+  CountLoad(request, num_query);
   plan.requests.push_back(index);
   plan.request_ids.push_back(request.id.value);
   plan.slots.push_back(request.slot()->value());
   plan.context_tokens.push_back(request.planned);
   plan.output_index.push_back(samples ? request.num_outputs() + request.ahead : -1);
-  const int32_t num_known = std::min(num_query, request.size() - request.planned);
+  const int32_t num_known = std::min(num_query - num_drafts, request.size() - request.planned);
   const auto first = request.tokens.begin() + request.planned;
   plan.token_ids.insert(plan.token_ids.end(), first, first + num_known);
-  if (num_known < num_query) plan.token_ids.push_back(kTokenFromDevice);
+  if (num_known < num_query - num_drafts) plan.token_ids.push_back(kTokenFromDevice);
+  if (num_drafts > 0) EmitDrafts(request);
+  plan.num_drafts.push_back(num_drafts);
   plan.query_start.push_back(plan.num_tokens());
   EmitTable(request);
-  request.step_query = 0;
+  request.step_query = request.step_drafts = 0;
   request.planned += num_query;
   ++request.uncommitted_rows;
-  request.ahead += samples;
+  request.ahead += samples ? 1 + num_drafts : 0;
   if (samples && std::holds_alternative<Prefilling>(request.state)) Move(request, LastChunk{});
+}
+
+void Scheduler::EmitDrafts(Request& request) {
+  std::vector<int32_t>& tokens = step_.plan->token_ids;
+  if (request.device_drafts) {
+    tokens.insert(tokens.end(), request.step_drafts, kTokenFromDevice);
+  } else {
+    tokens.insert(tokens.end(), request.drafts.begin(),
+                  request.drafts.begin() + request.step_drafts);
+  }
+  request.drafts.clear();
+}
+
+void Scheduler::CountLoad(const Request& request, int32_t num_query) {
+  ++load_.rows;
+  if (std::holds_alternative<Decoding>(request.state)) {
+    load_.context_tokens += request.planned;
+    return;
+  }
+  load_.prefill_tokens += num_query;
+  load_.prefill_work += num_query * (request.planned + num_query / 2.0);
 }
 
 // Tells the executor the table entries that it does not have yet.

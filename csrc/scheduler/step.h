@@ -54,6 +54,7 @@ struct StepPlan {
   std::vector<std::array<int32_t, 6>> transfers;
 
   std::vector<RequestIndex> requests;  // not for Python: whose rows these are
+  std::vector<int32_t> num_drafts;     // likewise: of each row
 
   int32_t num_rows() const { return static_cast<int32_t>(slots.size()); }
   int32_t num_tokens() const { return static_cast<int32_t>(token_ids.size()); }
@@ -72,6 +73,7 @@ struct StepPlan {
     state_rows.clear();
     transfers.clear();
     requests.clear();
+    num_drafts.clear();
   }
 };
 
