@@ -78,7 +78,7 @@ class StateRows:
         read_R: (R,) int64 device; block id of the state before the row's first query token, -1:
             zeros (a fresh sequence).
         write_R: (R,) int64 device; block id that takes the state after its last query token; never
-            a block that another row reads, and never read_R of its own row.
+            a block that another row reads. It may be read_R of its own row: read first.
     """
 
     read_R: torch.Tensor
