@@ -28,6 +28,7 @@ def poison_fresh(arena: Arena, plan: StepPlan) -> None:
             fresh.setdefault(group, set()).add(block)
     states = [index for index, group in enumerate(arena.layout.groups) if group.kind == "state"]
     for place, group in enumerate(states):
-        fresh[group] = set(plan.state_rows[:, place, 1].tolist())
+        rows = plan.state_rows[:, place]
+        fresh[group] = set(rows[:, 1:].flat) - set(rows[:, 0].tolist())  # in place: not fresh
     for group, blocks in fresh.items():
         arena.poison(group, sorted(blocks))

@@ -16,15 +16,15 @@ GROUPS = (
 )
 
 
-def test_new_blocks_copy_targets_and_write_rows_are_poisoned_and_matched_ones_kept() -> None:
+def test_new_blocks_copy_targets_and_write_rows_are_poisoned_and_what_has_content_is_kept() -> None:
     layout = solve_layout(GROUPS, block_tokens=16, dtype="float32", arena_bytes=2**18)
     arena = Arena(layout, torch.zeros(layout.total_bytes, dtype=torch.uint8))
     write = 20 * layout.groups[1].packing
     plan = make_plan(
-        [Row(slot=2, tokens=[1] * 12, context_tokens=24)],
+        [Row(slot=2, tokens=[1] * 12, context_tokens=24), Row(slot=1, tokens=[1])],
         block_updates=[(2, 0, 0, 3), (2, 0, 1, 4), (2, 0, 2, 5)],
         copies=[(0, 9, 4, 8)],
-        state_rows=[[(-1, write)]],
+        state_rows=[[(-1, write)], [(write + 1, write + 1)]],
     )
     poison_fresh(arena, plan)
     kv, state = arena.views()
