@@ -118,6 +118,9 @@ class Choices:
             "dtype": sizes.dtype,
             "head_dim": head_dim,
             "block_tokens": sizes.block_tokens,
+            "window": group.window,
+            "sinks": group.sinks,
+            "softcap": group.softcap,
         }
         decision = self._decide(
             slot, self._registry.offers("attention"), traits, pin=self._config.attention
