@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from tokenspeed_reference.attention_prefill import Scoring, share_beside
 from tokenspeed_sdk import KVView
 
 
@@ -92,28 +93,21 @@ def decode(
     q_RKGH: torch.Tensor,
     kv: KVView,
     groups: tuple[DecodeGroup, ...],
-    *,
-    scale: float,
-    sinks_KG: torch.Tensor | None = None,
-    softcap: float = 0.0,
+    scoring: Scoring,
 ) -> torch.Tensor:
     """Attend one token a row; scores and their softmax are float32."""
-    queries = q_RKGH.float() * scale
+    queries = q_RKGH.float() * scoring.scale
     if len(groups) == 1:
-        return _attend_group(queries, kv, groups[0], sinks_KG, softcap).type_as(q_RKGH)
+        return _attend_group(queries, kv, groups[0], scoring).type_as(q_RKGH)
     out = torch.empty_like(q_RKGH)
     for group in groups:
-        attended = _attend_group(queries, kv, group, sinks_KG, softcap)
+        attended = _attend_group(queries, kv, group, scoring)
         out.index_copy_(0, group.row_ids_R, attended.type_as(out))
     return out
 
 
 def _attend_group(
-    queries: torch.Tensor,
-    kv: KVView,
-    group: DecodeGroup,
-    sinks_KG: torch.Tensor | None,
-    softcap: float,
+    queries: torch.Tensor, kv: KVView, group: DecodeGroup, scoring: Scoring
 ) -> torch.Tensor:
     """Return (R, K, G, H) of the group's rows, dtype of the cache."""
     keys = kv.k.transpose(2, 3)
@@ -122,13 +116,12 @@ def _attend_group(
         for tile in tiles:
             seen = keys[tile.block].narrow(2, tile.first_key, tile.num_keys)
             torch.bmm(query, seen.float(), out=tile.products_KGS)
-            if softcap:
-                tile.products_KGS.div_(softcap).tanh_().mul_(softcap)
+            if scoring.softcap:
+                tile.products_KGS.div_(scoring.softcap).tanh_().mul_(scoring.softcap)
             tile.scores_KGS.copy_(tile.products_KGS)
     weights = torch.softmax(group.scores_RKGS, -1, out=group.weights_RKGS)
-    if sinks_KG is not None:  # its share of the softmax leaves the rest
-        total_RKG = group.scores_RKGS.logsumexp(-1)
-        weights.mul_(torch.sigmoid(total_RKG - sinks_KG.float())[..., None])
+    if scoring.sinks_KG is not None:
+        weights.mul_(share_beside(group.scores_RKGS.logsumexp(-1), scoring.sinks_KG)[..., None])
     if group.bags is None:
         group.bags = _bags(group, kv.v)
     cells, starts = group.bags
