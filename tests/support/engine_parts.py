@@ -145,8 +145,8 @@ def build_parts(
     attention = {
         group.name: _offer(registry, "attention").load(
             num_heads=config["num_attention_heads"],
-            num_kv_heads=group.num_kv_heads,
-            head_dim=group.head_dim,
+            num_kv_heads=group.fields[0].shape[0],
+            head_dim=group.fields[0].shape[1],
             block_tokens=block_tokens,
             dtype=torch.float32,
             device=CPU,

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import numpy as np
     import torch
     from numpy.typing import NDArray
@@ -28,6 +30,19 @@ class KVView:
 
 
 @dataclass(frozen=True, slots=True)
+class StateView:
+    """One layer of any other group; strided views, nothing is copied.
+
+    Args:
+        fields: field name -> (num_blocks, *shape), device; written in place. Where a field is kept
+            per token, the tokens lie before the last axis: (num_blocks, *shape[:-1], block_tokens,
+            shape[-1]).
+    """
+
+    fields: Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
 class AttentionBatch:
     """One step's rows as the backend of one cache group sees them. Host arrays are views.
 
@@ -35,9 +50,11 @@ class AttentionBatch:
         query_start: (R + 1,) int32 host.
         context_tokens: (R,) int32 host; tokens in the cache before this step.
         num_decode_rows: rows [0, num_decode_rows) have one query token each.
-        block_tables: (R, M) int32 host; logical block ids, SENTINEL_BLOCK where unused.
+        block_tables: (R, M) int32 host; logical block ids, SENTINEL_BLOCK where unused. Entries of
+            blocks that lie wholly before the window are undefined: never read them.
         block_tokens: tokens per logical block.
         positions_T: (T,) int64 device; position of each query token.
+        window: a token at position p sees the positions (p - window, p]; 0: all up to p.
     """
 
     query_start: NDArray[np.int32]
@@ -46,6 +63,7 @@ class AttentionBatch:
     block_tables: NDArray[np.int32]
     block_tokens: int
     positions_T: torch.Tensor
+    window: int = 0
 
 
 class AttentionBackend(Protocol):

@@ -112,10 +112,11 @@ class Choices:
         import torch
 
         slot = f"attention.{group.name}"
+        num_kv_heads, head_dim = group.fields[0].shape
         traits = {
             "device": runtime.facts.kind,
             "dtype": sizes.dtype,
-            "head_dim": group.head_dim,
+            "head_dim": head_dim,
             "block_tokens": sizes.block_tokens,
         }
         decision = self._decide(
@@ -125,8 +126,8 @@ class Choices:
             slot,
             decision,
             num_heads=sizes.num_heads,
-            num_kv_heads=group.num_kv_heads,
-            head_dim=group.head_dim,
+            num_kv_heads=num_kv_heads,
+            head_dim=head_dim,
             block_tokens=sizes.block_tokens,
             dtype=getattr(torch, sizes.dtype),
             device=runtime.torch_device(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +74,7 @@ def arena_bytes(
     if config.kv_gib:
         return int(config.kv_gib * GIB)
     token_bytes = DTYPE_BYTES[sizes.dtype] * sum(
-        2 * len(group.layers) * group.num_kv_heads * group.head_dim for group in groups
+        len(group.layers) * math.prod(field.shape) for group in groups for field in group.fields
     )
     spare_tokens = (len(groups) + 1) * sizes.block_tokens  # the sentinel, and a started block each
     wanted_tokens = CONTEXTS_IN_CACHE * sizes.max_context_tokens + spare_tokens
@@ -89,7 +90,9 @@ def check_tables(
         CapacityError: they do not; context or running requests must be limited.
     """
     # Cosines and sines in float32, and as much again while they are computed.
-    position_bytes = 2 * 4 * max((group.head_dim for group in groups), default=0)
+    position_bytes = (
+        2 * 4 * max((field.shape[-1] for group in groups for field in group.fields), default=0)
+    )
     # Block ids in int32, on the host and on the device.
     row_bytes = 2 * 4 * len(groups) * -(-sizes.max_context_tokens // sizes.block_tokens)
     wanted_bytes = position_bytes * sizes.max_context_tokens + row_bytes * config.max_running

@@ -69,7 +69,7 @@ def _group_blocks(
     elements: torch.Tensor, layout: ArenaLayout, index: int, group: CacheGroup
 ) -> torch.Tensor:
     """Return (blocks, layers, 2, heads, tokens, dim) over the whole arena; ids are global."""
-    tokens, heads, dim = layout.block_tokens, group.num_kv_heads, group.head_dim
+    tokens, (heads, dim) = layout.block_tokens, group.fields[0].shape
     num_layers = len(group.layers)
     shape = (layout.num_blocks(index), num_layers, 2, heads, tokens, dim)
     block_stride = layout.groups[index].logical_bytes // elements.element_size()

@@ -171,8 +171,8 @@ def _check(groups: Sequence[CacheGroup], block_tokens: int, dtype_bytes: int) ->
 
 
 def _payload_bytes(group: CacheGroup, block_tokens: int, dtype_bytes: int) -> int:
-    head_bytes = block_tokens * group.head_dim * dtype_bytes
-    return len(group.layers) * 2 * group.num_kv_heads * head_bytes
+    elements = sum(math.prod(field.shape) for field in group.fields)
+    return len(group.layers) * elements * block_tokens * dtype_bytes
 
 
 def _candidates(payloads: Sequence[int]) -> Iterator[tuple[int, tuple[int, ...]]]:

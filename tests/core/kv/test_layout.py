@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.cache_groups import make_groups
 
-from tokenspeed.contracts.model import CacheGroup
+from tokenspeed.contracts.model import CacheGroup, gqa_fields
 from tokenspeed.errors import CapabilityError, CapacityError, ConfigError
 from tokenspeed.kv import solve_layout
 
@@ -62,7 +62,7 @@ def test_description_names_every_group_and_its_waste() -> None:
 
 @pytest.mark.parametrize("kind", ["window", "state"])
 def test_other_kinds_are_refused_by_name(kind: str) -> None:
-    group = CacheGroup("odd", kind, (0,), 1, 16)
+    group = CacheGroup("odd", kind, (0,), gqa_fields(1, 16))
     with pytest.raises(CapabilityError, match=f"'odd' is of kind '{kind}'"):
         solve_layout((group,), block_tokens=16, dtype_bytes=4, arena_bytes=GIB)
 

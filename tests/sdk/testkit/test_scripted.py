@@ -38,7 +38,7 @@ def make_executor(config: dict[str, Any]) -> Executor:
     attention = PagedAttention(
         num_heads=1,
         num_kv_heads=1,
-        head_dim=group.head_dim,
+        head_dim=group.fields[0].shape[1],
         block_tokens=BLOCK_TOKENS,
         dtype=torch.float32,
         device=CPU,
