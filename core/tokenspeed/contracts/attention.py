@@ -106,13 +106,26 @@ class AttentionBackend(Protocol):
         ...
 
     def attend(
-        self, q_TNH: torch.Tensor, kv: KVView, metadata: object, *, scale: float
+        self,
+        q_TNH: torch.Tensor,
+        kv: KVView,
+        metadata: object,
+        *,
+        scale: float,
+        sinks_N: torch.Tensor | None = None,
+        softcap: float = 0.0,
     ) -> torch.Tensor:
         """Attend causally to each row's cache, the step's own tokens included.
+
+        The batch's window limits what a token sees. Layers give `sinks_N` and `softcap` only where
+        the group declares them.
 
         Args:
             q_TNH: (T, N, H) device, heads of a token contiguous; N is a multiple of K.
             scale: multiplies q.k before softmax.
+            sinks_N: (N,) device, dtype of q; a logit beside the scores of each head that takes
+                weight and gives nothing.
+            softcap: scores s become softcap tanh(s / softcap); 0: none.
         Returns:
             (T, N, H), dtype and device of q.
         """

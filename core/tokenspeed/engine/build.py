@@ -133,6 +133,7 @@ def _build_parts(
         model_config=model_config,
         eos_token_ids=eos_token_ids,
         weights_bytes=weights_bytes,
+        cache_groups=tuple(group.name for group in groups),
     )
 
 
@@ -249,6 +250,7 @@ def _finish(
         report=start_report(config, registry, runtime, plan, parts),
         max_running=config.max_running,
         depth=config.depth,
+        cache_groups=parts.cache_groups,
     )
 
 

@@ -133,6 +133,8 @@ class Choices:
             "head_dim": head_dim,
             "block_tokens": sizes.block_tokens,
             "window": group.window,
+            "sinks": group.sinks,
+            "softcap": group.softcap,
         }
         decision = self._decide(
             slot, self._registry.offers("attention"), traits, pin=self._config.attention

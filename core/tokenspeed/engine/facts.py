@@ -38,6 +38,7 @@ class EngineParts:
     model_config: Mapping[str, Any]
     eos_token_ids: tuple[int, ...]
     weights_bytes: int
+    cache_groups: tuple[str, ...]
 
 
 def model_name(path: Path) -> str:
