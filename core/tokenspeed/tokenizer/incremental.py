@@ -103,12 +103,21 @@ class EncodeCache:
             while index < len(pieces) and start + len(pieces[index][0]) <= offset:
                 start, count = start + len(pieces[index][0]), count + len(pieces[index][1]) // 4
                 index += 1
-            inside = 0
-            if start < offset and index < len(pieces):
-                part = self._encode_piece(text[start:offset])
-                inside = _common_ids(part, pieces[index][1])
+            is_cut = start < offset and index < len(pieces)
+            inside = self._common(pieces, index, text[start:offset]) if is_cut else 0
             positions.append(count + inside)
         return tuple(positions)
+
+    def _common(self, pieces: list[_Piece], index: int, part: str) -> int:
+        """Return how many ids piece `index` has in common with its beginning `part` alone.
+
+        Negative where the text cut off there changes the piece before: inside a special token.
+        """
+        text, ids = "", b""
+        if index and not self._boundaries.is_at(part, 0):
+            text, ids = pieces[index - 1]
+        shared = _common_ids(self._encode_piece(text + part), ids + pieces[index][1])
+        return shared - len(ids) // 4
 
     # ---- walking
 
