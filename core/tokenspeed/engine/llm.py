@@ -113,12 +113,12 @@ class LLM:
             )
         each = _params_for(conversations, params)
         completions = []
-        for messages, own_params in zip(conversations, each, strict=True):
-            text = template.render(messages, **template_variables)
+        for conversation, own_params in zip(conversations, each, strict=True):
+            text = template.render(conversation, **template_variables)
             ids = self.tokenizer.encode(text, add_special_tokens=False)
             points: tuple[int, ...] = ()
             if self.engine.info.has_snapshots:
-                offsets = reuse_offsets(template, messages, text, **template_variables)
+                offsets = reuse_offsets(template, conversation, text, **template_variables)
                 points = self._encodings.token_positions(text, offsets)
             completions.append(self._prepare(ids, own_params, reuse_points=points))
         return self._answer(completions)
