@@ -104,6 +104,13 @@ class EngineConfig:
         high=1,
     )
     prefix_cache: bool = setting(True, "reuse KV blocks of equal prefixes")
+    state_cache_share: float = setting(
+        0.3,
+        "most of the cache that kept snapshots of recurrent states may take, a share; more starts "
+        "more conversations again without recomputing, less keeps longer histories",
+        low=0,
+        high=1,
+    )
     threads: int = setting(0, "CPU threads for kernels; 0: all cores", low=0, high=1024)
     deterministic: bool = setting(False, "choose only kernels that do not depend on the batch")
 

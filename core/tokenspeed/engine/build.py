@@ -212,6 +212,8 @@ def _build_scheduler(config: EngineConfig, layout: ArenaLayout, sizes: EngineSiz
             kind=group.kind,
             packing=group.packing,
             share_tokens=group.group.share_tokens,
+            window=group.group.window,
+            speculation=group.group.speculation,
         )
         for group in layout.groups
     ]
@@ -226,6 +228,7 @@ def _build_scheduler(config: EngineConfig, layout: ArenaLayout, sizes: EngineSiz
             max_context_tokens=sizes.max_context_tokens,
             depth=config.depth,
             prefix_cache=config.prefix_cache,
+            state_cache_share=config.state_cache_share,
         )
     )
 

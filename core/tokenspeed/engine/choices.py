@@ -148,7 +148,6 @@ class Choices:
             block_tokens=sizes.block_tokens,
             dtype=getattr(torch, sizes.dtype),
             device=runtime.torch_device(),
-            **({"window": group.window} if group.window else {}),
         )
         return backend
 

@@ -68,6 +68,7 @@ def model_info(config: EngineConfig, path: Path, parts: EngineParts) -> ModelInf
         max_context_tokens=parts.sizes.max_context_tokens,
         max_prompt_tokens=longest_tokens - 1,
         eos_token_ids=parts.eos_token_ids,
+        has_snapshots=any(group.kind == "state" for group in parts.layout.groups),
     )
 
 

@@ -149,6 +149,7 @@ class Intake:
             salt=message.salt,
             match_prefix=params.prompt_logprobs is None,
             deadline_us=deadline_us,
+            reuse_points=np.array(message.reuse_points, dtype=np.int32),
             now_us=now,
         )
         request = LiveRequest(

@@ -105,6 +105,7 @@ class Generation:
             request_id=engine_id,
             priority=self._priority,
             salt=self._salt,
+            reuse_points=self.prompt_of(index).reuse_points,
         )
         async with stream:
             async for delta in stream:
