@@ -115,6 +115,39 @@ class StepPlan:
         (C, 4) (group, source block, target block, num_tokens): copied before the step's writes.
         """
 
+    @property
+    def transfers(
+        self,
+    ) -> Annotated[NDArray[numpy.int32], dict(shape=(None, 6), order="C", writable=False)]:
+        """
+        (X, 6) (transfer id, direction, group, device block, tier slot, layer range): direction 0
+        stores to the host before the step's writes, 1 loads beside the step; layer range -1 is all layers.
+        Each is acknowledged by `notify`.
+        """
+
+    @property
+    def store_moves(
+        self,
+    ) -> Annotated[NDArray[numpy.int32], dict(shape=(None, 4), order="C", writable=False)]:
+        """
+        (Y, 4) (transfer id, direction, group, tier slot): direction 0 puts into the KV store, 1 gets.
+        Each is acknowledged by `notify`.
+        """
+
+    @property
+    def store_keys(
+        self,
+    ) -> Annotated[NDArray[numpy.uint8], dict(shape=(None, 16), order="C", writable=False)]:
+        """(Y, 16) key of each store move's record."""
+
+    @property
+    def store_tokens(
+        self,
+    ) -> Annotated[NDArray[numpy.int32], dict(shape=(None, None), order="C", writable=False)]:
+        """
+        (Y, block_tokens) tokens of each record's block, -1 behind the last; its tag.
+        """
+
 class CommitResult:
     """
     What became final, one entry per request that got a token or ended.

@@ -23,5 +23,8 @@ using Vector = nanobind::ndarray<nanobind::numpy, const T, nanobind::ndim<1>, na
 template <class T, size_t Columns>
 using Matrix =
     nanobind::ndarray<nanobind::numpy, const T, nanobind::shape<-1, Columns>, nanobind::c_contig>;
+template <class T>
+using Rows =
+    nanobind::ndarray<nanobind::numpy, const T, nanobind::shape<-1, -1>, nanobind::c_contig>;
 
 }  // namespace tokenspeed

@@ -14,9 +14,15 @@ Vector<T> View(const std::vector<T>& values, nb::handle owner) {
   return Vector<T>(values.data(), {values.size()}, owner);
 }
 
-template <size_t N>
-Matrix<int32_t, N> View(const std::vector<std::array<int32_t, N>>& rows, nb::handle owner) {
-  return Matrix<int32_t, N>(rows.empty() ? nullptr : rows.front().data(), {rows.size(), N}, owner);
+template <class T, size_t N>
+Matrix<T, N> View(const std::vector<std::array<T, N>>& rows, nb::handle owner) {
+  return Matrix<T, N>(rows.empty() ? nullptr : rows.front().data(), {rows.size(), N}, owner);
+}
+
+Rows<int32_t> StoreTokens(nb::handle_t<StepPlan> self) {
+  const StepPlan& plan = nb::cast<const StepPlan&>(self);
+  const size_t width = static_cast<size_t>(plan.block_tokens);
+  return Rows<int32_t>(plan.store_tokens.data(), {plan.store_moves.size(), width}, self);
 }
 
 template <auto Member, class Class>
@@ -62,6 +68,18 @@ Arrays are read-only views without a copy; each keeps the plan alive. The contra
   DefView<&StepPlan::copies>(plan, "copies",
                              "(C, 4) (group, source block, target block, num_tokens): copied "
                              "before the step's writes.");
+  DefView<&StepPlan::transfers>(
+      plan, "transfers",
+      "(X, 6) (transfer id, direction, group, device block, tier slot, layer range): direction 0\n"
+      "stores to the host before the step's writes, 1 loads beside the step; layer range -1 is "
+      "all layers.\nEach is acknowledged by `notify`.");
+  DefView<&StepPlan::store_moves>(plan, "store_moves",
+                                  "(Y, 4) (transfer id, direction, group, tier slot): direction 0 "
+                                  "puts into the KV store, 1 gets.\nEach is acknowledged by "
+                                  "`notify`.");
+  DefView<&StepPlan::store_keys>(plan, "store_keys", "(Y, 16) key of each store move's record.");
+  plan.def_prop_ro("store_tokens", &StoreTokens,
+                   "(Y, block_tokens) tokens of each record's block, -1 behind the last; its tag.");
 }
 
 void BindCommitResult(nb::module_& m) {

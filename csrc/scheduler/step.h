@@ -29,6 +29,11 @@ struct StepPlan {
   std::vector<std::array<int32_t, 2>> admitted;       // row, slot
   std::vector<std::array<int32_t, 4>> block_updates;  // slot, group, index, block
   std::vector<std::array<int32_t, 4>> copies;         // group, source, target, tokens
+  std::vector<std::array<int32_t, 6>> transfers;      // id, direction, group, block, slot, range
+  std::vector<std::array<int32_t, 4>> store_moves;    // id, direction, group, slot
+  std::vector<std::array<uint8_t, 16>> store_keys;    // of each store move
+  std::vector<int32_t> store_tokens;                  // [store move][block_tokens], -1 pads
+  int32_t block_tokens = 0;
 
   std::vector<RequestIndex> requests;  // not for Python: whose rows these are
 
@@ -46,6 +51,10 @@ struct StepPlan {
     admitted.clear();
     block_updates.clear();
     copies.clear();
+    transfers.clear();
+    store_moves.clear();
+    store_keys.clear();
+    store_tokens.clear();
     requests.clear();
   }
 };
