@@ -65,6 +65,7 @@ void Tiers::Close(BatchId batch) {
 }
 
 void Tiers::Emit(TierRows& rows) {
+  rows.block_tokens = config_.block_tokens;
   const auto append = [&](std::vector<std::array<int32_t, 6>>& added) {
     for (const auto& row : added) transfers_.at(row[0]).is_emitted = true;
     rows.transfers.insert(rows.transfers.end(), added.begin(), added.end());

@@ -24,6 +24,7 @@
 
 #include "kv/store_index.h"
 #include "kv/tier_items.h"
+#include "kv/tier_rows.h"
 
 namespace tokenspeed {
 
@@ -33,22 +34,6 @@ struct TiersConfig {
   int32_t block_tokens = 128;
   int32_t layer_ranges = 1;  // into how many transfers a load is cut
   bool has_store = false;
-};
-
-// Flat rows of one plan; see tokenspeed/contracts/step.py.
-struct TierRows {
-  std::vector<std::array<int32_t, 6>> transfers;    // id, direction, group, block, slot, range
-  std::vector<std::array<int32_t, 4>> store_moves;  // id, direction, group, slot
-  std::vector<std::array<uint8_t, 16>> store_keys;  // of each store move
-  std::vector<int32_t> store_tokens;                // [store move][block_tokens], -1 pads
-
-  bool empty() const { return transfers.empty() && store_moves.empty(); }
-  void Clear() {
-    transfers.clear();
-    store_moves.clear();
-    store_keys.clear();
-    store_tokens.clear();
-  }
 };
 
 // Moves that somebody waits for; 0 is none.

@@ -15,13 +15,21 @@ from tokenspeed.checkpoint import (
     SafetensorsTensor,
     is_hf_folder,
 )
-from tokenspeed.contracts.attention import AttentionBackend, AttentionBatch, KVView
+from tokenspeed.contracts.attention import AttentionBackend, AttentionBatch, KVView, StateView
 from tokenspeed.contracts.capability import TRAITS, VOCABULARY_VERSION, Clause, Trait
 from tokenspeed.contracts.device import DeviceFacts, DeviceRuntime
 from tokenspeed.contracts.faults import Fault, Faults
 from tokenspeed.contracts.kernel import Band, KernelBinder, KernelOffer, Operator
 from tokenspeed.contracts.kv_store import KEY_BYTES, KVStore, StoreDone, StoreFacts
-from tokenspeed.contracts.model import CacheGroup, CausalLM, ForwardContext, ModelContext
+from tokenspeed.contracts.model import (
+    CacheField,
+    CacheGroup,
+    CausalLM,
+    ForwardContext,
+    ModelContext,
+    StateRows,
+    gqa_fields,
+)
 from tokenspeed.contracts.placement import ParallelGroup, Partial, Placement, Replicate, Shard
 from tokenspeed.contracts.registration import Offer, Registration
 from tokenspeed.contracts.sampler import (
@@ -64,6 +72,7 @@ __all__ = [
     "AttentionBackend",
     "AttentionBatch",
     "Band",
+    "CacheField",
     "CacheGroup",
     "CapabilityError",
     "CapacityError",
@@ -102,6 +111,8 @@ __all__ = [
     "Sampler",
     "SamplingBatch",
     "Shard",
+    "StateRows",
+    "StateView",
     "StoreDone",
     "StoreFacts",
     "TokenLogprobs",
@@ -110,6 +121,7 @@ __all__ = [
     "WeightFormat",
     "WeightSource",
     "cache_dir",
+    "gqa_fields",
     "hookimpl",
     "is_hf_folder",
     "lazy",
