@@ -17,8 +17,9 @@ import numpy as np
 from tokenspeed.contracts.faults import Faults
 from tokenspeed.contracts.kv_store import KEY_BYTES
 from tokenspeed.contracts.step import LOAD, PUT, STORE
-from tokenspeed.executor.copy_lanes import copy_lanes
-from tokenspeed.kv.tiers import block_bytes, layer_span
+from tokenspeed.executor.copy_lanes import Batch, copy_lanes
+from tokenspeed.kv.tiers import tier_bytes
+from tokenspeed.log import LOGGER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tokenspeed.contracts.kv_store import KVStore
-    from tokenspeed.contracts.model import CacheGroup
     from tokenspeed.contracts.step import StepPlan
     from tokenspeed.kv import ArenaLayout
 
@@ -40,7 +40,7 @@ class TierTransfers:
     Args:
         arena: (bytes,) uint8, device; the KV arena.
         host: (bytes,) uint8, host; pinned where the device needs it.
-        layout, groups: of the arena; the host is laid out alike.
+        layout: of the arena; the host has physical blocks like it.
         layer_ranges: into how many parts a load is cut.
         store: behind the host tier; None: there is none.
         faults: injected into copies, for tests. A corrupted copy is not told from a good one and
@@ -53,17 +53,12 @@ class TierTransfers:
         host: torch.Tensor,
         *,
         layout: ArenaLayout,
-        groups: Sequence[CacheGroup],
         layer_ranges: int = 1,
         store: KVStore | None = None,
         faults: Faults = NO_FAULTS,
     ) -> None:
-        self._device_blocks = block_bytes(arena, layout, groups)
-        self._host_blocks = block_bytes(host, layout, groups)
+        self._groups = tier_bytes(layout, arena, host, layer_ranges)
         self._host_bytes = memoryview(host.numpy())  # type: ignore[arg-type]
-        self._logical_bytes = tuple(group.logical_bytes for group in layout.groups)
-        self._payload_bytes = tuple(group.payload_bytes for group in layout.groups)
-        self._layer_ranges = layer_ranges
         self._store = store
         self._faults = faults
         self._stores, self._loads = copy_lanes(arena.device)
@@ -115,29 +110,35 @@ class TierTransfers:
         """Copy (transfer id, direction, group, device block, tier slot, layer range) rows."""
         if not rows:
             return
-        is_store = rows[0][1] == STORE
-        lane = self._stores if is_store else self._loads
+        lane = self._stores if rows[0][1] == STORE else self._loads
         with lane.batch() as batch:
-            for transfer_id, _, group, block, slot, layer_range in rows:
+            for row in rows:
                 fault = self._faults.draw()
-                if fault.fails:
-                    self._waiting.append((fault.delay_polls, transfer_id, False))
-                    continue
-                device = self._device_blocks[group][block]
-                host = self._host_blocks[group][slot]
-                first, end = layer_span(len(device), layer_range, self._layer_ranges)
-                if layer_range < 0:
-                    first, end = 0, len(device)
-                source, target = (device, host) if is_store else (host, device)
-                batch.copy(target[first:end], source[first:end])
-                batch.note(transfer_id, fault.delay_polls)
+                if fault.fails or not self._copy_block(batch, row):
+                    self._waiting.append((fault.delay_polls, row[0], False))
+                else:
+                    batch.note(row[0], fault.delay_polls)
+
+    def _copy_block(self, batch: Batch, row: Sequence[int]) -> bool:
+        """Start one row's copies; False if the device refuses them. The rest goes on."""
+        _, direction, group, block, slot, layer_range = row
+        ranges = self._groups[group].ranges
+        try:
+            for parts in ranges if layer_range < 0 else (ranges[layer_range],):
+                for part in parts:
+                    device, host = part.device[block], part.host[slot]
+                    batch.copy(*((host, device) if direction == STORE else (device, host)))
+        except RuntimeError as error:
+            LOGGER.error("transfer %d failed: %s", row[0], error)
+            return False
+        return True
 
     def _move(self, plan: StepPlan) -> None:
         assert self._store is not None, "the plan moves records and there is no store"
         keys, tags = plan.store_keys, plan.store_tokens
         for row, (transfer_id, direction, group, slot) in enumerate(plan.store_moves.tolist()):
-            start = slot * self._logical_bytes[group]
-            data = self._host_bytes[start : start + self._payload_bytes[group]]
+            start = slot * self._groups[group].slot_bytes
+            data = self._host_bytes[start : start + self._groups[group].used_bytes]
             key, tag = keys[row].tobytes(), tags[row].tobytes()
             move = self._store.put if direction == PUT else self._store.get
             self._tickets[move(key, tag, data)] = transfer_id
