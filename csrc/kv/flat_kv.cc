@@ -100,7 +100,6 @@ FlatKv::FlatKv(const FlatKvConfig& config)
             return pools;
           }(),
           rows_, config.block_tokens, config.hash_seed),
-      events_(config.record_events),
       evicted_(sets_.max_items() * 2) {
   std::array<int32_t, 3> num_of_kind{};
   for (const KvGroup& group : config.groups) {
@@ -212,14 +211,20 @@ FlatKv::Publication FlatKv::Publish(NodeId root, KvTable& table, size_t index, c
   const bool is_mine = known == mine;
   if (!is_mine) table.blocks.Replace(index, sets_.Hold(known));
   if (is_mine) {
+    ++num_publications_;
     evicted_.Forget(key);
-    if (events_.is_on()) {
-      const Hash128* parent_key = parent.is_root() ? nullptr : &index_.key(parent);
-      events_.Stored(KvEvents::Part::kFull, key, parent_key, block, index_.name(root));
-    }
+    if (config_.events) RecordStored(root, parent, key, block);
   }
   PublishWindows(table, index, known, !is_mine);
   return is_mine ? Publication::kAdded : Publication::kReplaced;
+}
+
+void FlatKv::RecordStored(NodeId root, NodeId parent, const Hash128& key, Tokens block) {
+  const std::string& name = index_.name(root);
+  if (events_.salts.empty() || events_.salts.back() != name) events_.salts.push_back(name);
+  const Hash128 parent_key = parent.is_root() ? Hash128{} : index_.key(parent);
+  const auto name_space = static_cast<int32_t>(events_.salts.size()) - 1;
+  events_.Stored(KvMedium::kDevice, key, parent_key, name_space, block);
 }
 
 // The window blocks of a table's block become those of its node, or known ones take their place.
@@ -238,6 +243,7 @@ void FlatKv::PublishWindows(KvTable& table, size_t index, SetId set, bool may_re
 }
 
 SetId FlatKv::PublishTail(NodeId root, KvTable& table, size_t index, Tokens tokens) {
+  ++num_publications_;
   const SetId set =
       index_.InsertTail(table.blocks.set(index), ParentOf(root, table, index), tokens);
   // A node that has more tokens than ours needs a window block that has them too.
@@ -266,6 +272,7 @@ SnapshotId FlatKv::PublishState(KvTable& table, SetId set, int32_t position, Sna
     MakeRoom(rows_, rest);
     table.rows.Publish(place, rows_.Acquire<RowId>());
   }
+  ++num_publications_;
   index_.AttachSnapshot(row, set, offset, previous, is_branch);
   index_.DropSuperseded(row);
   return index_.snapshots().id(row);
@@ -281,11 +288,11 @@ bool FlatKv::LimitSnapshots() {
   return true;
 }
 
-void FlatKv::SetKeys(const KvTable& table, int64_t gap_us, int64_t retain_until_us,
-                     size_t num_blocks) {
-  if (gap_us == 0 && retain_until_us == 0 && !has_keys_) return;
+void FlatKv::SetKeys(const KvTable& table, int64_t gap_us, int64_t retain_us, size_t num_blocks) {
+  if (gap_us == 0 && retain_us == 0 && !has_keys_) return;
   has_keys_ = true;
-  bool is_kept = retain_until_us > now_us_;
+  const int64_t retain_until_us = now_us_ + retain_us;
+  bool is_kept = retain_us > 0;
   for (size_t i = 0; i < table.size(); ++i) {
     const SetId set = table.blocks.set(i);
     EvictionQueue& queue = sets_.queue();

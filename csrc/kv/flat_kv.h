@@ -31,12 +31,13 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kv/block_pool.h"
 #include "kv/chain_keys.h"
+#include "kv/events.h"
 #include "kv/evicted_keys.h"
-#include "kv/kv_events.h"
 #include "kv/kv_table.h"
 #include "kv/prefix_index.h"
 #include "kv/prefix_match.h"
@@ -61,7 +62,7 @@ struct FlatKvConfig {
   int32_t step_tokens_ahead = 1;  // tokens of one request in uncommitted steps, at least: depth + 1
   double state_cache_share = 0.3;  // of the physical blocks, for snapshots
   double retain_share = 0.25;      // of the sets, for retained prefixes
-  bool record_events = false;
+  bool events = false;
 };
 
 inline constexpr int32_t kMaxGroups = 16;
@@ -124,6 +125,11 @@ class FlatKv {
   template <class Keeps>
   void Slide(KvTable& table, int32_t computed, const Keeps& keeps);
 
+  // Says whether block `index` lies in window w before `position`.
+  bool IsInWindow(int32_t w, size_t index, int64_t position) const {
+    return static_cast<int64_t>(index) >= WindowStart(w, position) && Position(index) < position;
+  }
+
   // Makes full block `index` of `table` matchable. Blocks with the same content that are cached
   // already take their place in the table.
   // Returns: kAdded, kReplaced, or kPrivate (its key belongs to other content).
@@ -142,9 +148,9 @@ class FlatKv {
   SnapshotId PublishState(KvTable& table, SetId set, int32_t position, SnapshotId previous,
                           bool is_branch, bool is_last);
 
-  // How long the things of a table are expected to rest once it is let go, and until when their
-  // first `num_blocks` are kept (as far as the quota goes).
-  void SetKeys(const KvTable& table, int64_t gap_us, int64_t retain_until_us, size_t num_blocks);
+  // How long the things of a table are expected to rest once it is let go, and for how long
+  // their first `num_blocks` are kept, as far as the quota goes.
+  void SetKeys(const KvTable& table, int64_t gap_us, int64_t retain_us, size_t num_blocks);
 
   // Block of group `group` at `index` of a table; BlockId(0) where a window group has none.
   BlockId block(const KvTable& table, GroupId group, size_t index) const;
@@ -153,6 +159,7 @@ class FlatKv {
   BlockId set_block(SetId set, GroupId group) const { return sets_.block(set, place(group)); }
   BlockId window_block(int32_t w, WindowId window) const { return windows_[w]->block(window, 0); }
 
+  int32_t share_tokens() const { return config_.share_tokens; }
   int32_t num_groups() const { return static_cast<int32_t>(config_.groups.size()); }
   int32_t num_window_groups() const { return static_cast<int32_t>(windows_.size()); }
   int32_t num_state_groups() const { return rows_.num_groups(); }
@@ -161,6 +168,12 @@ class FlatKv {
   int32_t place(GroupId group) const { return place_[group.value]; }
 
   const PhysicalPool& physical() const { return physical_; }
+  template <class Visit>
+  void ForEachPool(const Visit& visit) const {
+    visit(sets_);
+    for (const auto& pool : windows_) visit(*pool);
+    visit(rows_);
+  }
   const BlockPool& sets() const { return sets_; }
   const BlockPool& rows() const { return rows_; }
   const BlockPool& windows(int32_t w) const { return *windows_[w]; }
@@ -170,14 +183,16 @@ class FlatKv {
   int64_t num_refs() const;
   // Sets, window blocks and snapshots evicted, ever.
   int64_t num_evictions() const { return num_evictions_; }
+  // Counts what became matchable.
+  int64_t num_publications() const { return num_publications_; }
   int64_t num_window_evictions() const { return num_window_evictions_; }
   int64_t num_snapshot_evictions() const { return num_snapshot_evictions_; }
   // Physical blocks' worth of unused room inside occupied physical blocks.
   double vacant_blocks() const;
   int32_t max_snapshots() const { return max_snapshots_; }
 
-  // Stored and removed blocks since the last call; empty unless record_events.
-  KvEvents& events() { return events_; }
+  // What was stored and removed since the last call; empty unless `events` is on.
+  EventBatch TakeEvents() { return std::exchange(events_, EventBatch{}); }
   const EvictedKeys& evicted() const { return evicted_; }
 
   void CheckInvariants() const;
@@ -207,6 +222,7 @@ class FlatKv {
   void EvictItem(BlockPool& pool, int32_t item);
   bool LimitSnapshots();
 
+  void RecordStored(NodeId root, NodeId parent, const Hash128& key, Tokens block);
   void PublishWindows(KvTable& table, size_t index, SetId set, bool may_replace);
   void NeedsByGroup(const KvNeed& need, std::span<int64_t> blocks) const;
   NodeId ParentOf(NodeId root, const KvTable& table, size_t index) const {
@@ -225,13 +241,14 @@ class FlatKv {
   std::vector<std::unique_ptr<BlockPool>> windows_;
   BlockPool rows_;
   PrefixIndex index_;
-  KvEvents events_;
+  EventBatch events_;
   EvictedKeys evicted_;
   std::vector<int32_t> chain_;  // sets of the chain being matched
   int32_t max_snapshots_ = 0;
   int32_t max_retained_ = 0;
   bool has_keys_ = false;  // a gap or a retention was ever given
   int64_t now_us_ = 0;
+  int64_t num_publications_ = 0;
   int64_t num_evictions_ = 0, num_window_evictions_ = 0, num_snapshot_evictions_ = 0;
 };
 

@@ -107,16 +107,12 @@ class StateRows {
   // Chooses the row that a step from `start` to `end` writes: the one whose state is oldest, other
   // than the one it reads if there is a choice. REQUIRES: size() > 0.
   RowId Write(int32_t start, int32_t end) {
-    const auto age = [start](const Row& row) {
-      return row.position == start ? start : row.position;
+    const auto rank = [start](const Row& row) {
+      return std::pair(row.position == start, row.position);
     };
-    size_t chosen = working_.size() > 1 && working_[0].position == start ? 1 : 0;
-    for (size_t i = 0; i < working_.size(); ++i) {
-      if (working_[i].position == start) continue;
-      if (age(working_[i]) < age(working_[chosen])) chosen = i;
-    }
-    working_[chosen].position = end;
-    return working_[chosen].row.id();
+    Row& chosen = *std::ranges::min_element(working_, {}, rank);
+    chosen.position = end;
+    return chosen.row.id();
   }
 
   // Index of the working row at `position`, -1 for none.
@@ -163,6 +159,11 @@ struct KvTable {
   StateRows rows;
 
   size_t size() const { return blocks.size(); }
+  int64_t num_refs() const {
+    int64_t sum = static_cast<int64_t>(blocks.size()) + rows.num_refs();
+    for (const WindowTable& window : windows) sum += static_cast<int64_t>(window.size());
+    return sum;
+  }
 };
 
 }  // namespace tokenspeed

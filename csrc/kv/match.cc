@@ -114,17 +114,17 @@ PrefixMatch FlatKv::Match(NodeId root, Tokens tokens, const ChainKeys& keys) {
   match.num_tokens = static_cast<int32_t>(best.position);
   match.chain_tokens = static_cast<int32_t>(walk.chain_tokens());
   if (best.position == static_cast<int64_t>(tokens.size())) {
-    match.end = MatchEnd::kComplete;
+    match.limit = MatchLimit::kComplete;
   } else if (best.position < walk.stated_tokens()) {
-    match.end = MatchEnd::kWindow;
+    match.limit = MatchLimit::kWindow;
   } else if (best.position < walk.full_tokens()) {
-    match.end = MatchEnd::kSnapshot;
+    match.limit = MatchLimit::kSnapshot;
   } else if (best.position < walk.chain_tokens()) {
-    match.end = MatchEnd::kGrain;
+    match.limit = MatchLimit::kGrain;
   } else {
     const size_t next = chain_.size();
     const bool was_evicted = next < keys.size() && evicted_.Contains(keys[next]);
-    match.end = was_evicted ? MatchEnd::kEvicted : MatchEnd::kUnknown;
+    match.limit = was_evicted ? MatchLimit::kEvicted : MatchLimit::kUnknown;
   }
   HoldMatch(best, match);
   return match;

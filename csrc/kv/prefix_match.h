@@ -12,7 +12,7 @@
 namespace tokenspeed {
 
 // Why a match is not longer.
-enum class MatchEnd : uint8_t {
+enum class MatchLimit : uint8_t {
   kComplete,  // all that was asked for
   kUnknown,   // no block with this content is known: never stored, or other tokens
   kEvicted,   // the next block was known and was evicted
@@ -33,7 +33,7 @@ struct PrefixMatch {
   int32_t num_tokens = 0;
   int32_t chain_tokens =
       0;  // how far the tokens were known in full groups, whatever the others say
-  MatchEnd end = MatchEnd::kComplete;
+  MatchLimit limit = MatchLimit::kComplete;
 };
 
 }  // namespace tokenspeed

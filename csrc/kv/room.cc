@@ -134,7 +134,7 @@ void FlatKv::EvictItem(BlockPool& pool, int32_t item) {
     if (index_.IsFull(set)) {
       const Hash128 key = index_.key(NodeId::Of(set));
       evicted_.Add(key);
-      if (events_.is_on()) events_.Removed(KvEvents::Part::kFull, key);
+      if (config_.events) events_.Removed(KvMedium::kDevice, key);
     }
     index_.Remove(set);
   } else if (&pool == &rows_) {

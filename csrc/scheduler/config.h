@@ -18,6 +18,8 @@ struct GroupSpec {
   std::string speculation = "rows_per_position";  // kind "state": or "replay"
 };
 
+struct FlatKvConfig;
+
 struct SchedulerConfig {
   int32_t block_tokens = 128;
   std::vector<GroupSpec> groups;
@@ -52,5 +54,8 @@ struct SchedulerConfig {
 
 // Throws std::invalid_argument that names the first field out of range.
 void Validate(const SchedulerConfig& config);
+
+// What the cache needs of it.
+FlatKvConfig KvConfig(const SchedulerConfig& config);
 
 }  // namespace tokenspeed

@@ -9,7 +9,7 @@ std::map<std::string, int64_t> Scheduler::Stats() const {
   const auto count = [this]<class S>(fsm::Type<S>) -> int64_t {
     return num_in_state_[State(S{}).index()];
   };
-  const PhysicalPool& physical = kv_.pool().physical();
+  const PhysicalPool& physical = kv_.physical();
   return {
       {"waiting", count(fsm::Type<Submitted>{})},
       {"prefilling", count(fsm::Type<Prefilling>{})},
@@ -40,14 +40,11 @@ std::vector<RequestView> Scheduler::Requests() {
                      .slot = -1,
                      .computed_tokens = request.computed,
                      .blocks = {}};
-    view.blocks.resize(kv_.pool().num_groups());
-    if (const BlockTable* blocks = request.blocks(); blocks != nullptr) {
+    view.blocks.resize(kv_.num_groups());
+    if (const KvTable* blocks = request.blocks(); blocks != nullptr) {
       view.slot = request.slot()->value();
-      for (size_t group = 0; group < view.blocks.size(); ++group) {
-        for (size_t i = 0; i < blocks->size(); ++i) {
-          const GroupId id(static_cast<int32_t>(group));
-          view.blocks[group].push_back(kv_.pool().block(blocks->set(i), id).value);
-        }
+      for (int32_t group = 0; group < kv_.num_groups(); ++group) {
+        view.blocks[group] = BlocksOf(*blocks, GroupId(group));
       }
     }
     views.push_back(std::move(view));
@@ -56,20 +53,51 @@ std::vector<RequestView> Scheduler::Requests() {
   return views;
 }
 
-std::vector<PhysicalView> Scheduler::PhysicalBlocks() const {
-  const BlockPool& pool = kv_.pool();
-  std::vector<PhysicalView> views(pool.physical().num_physical());
-  for (int32_t id = 0; id < static_cast<int32_t>(views.size()); ++id) {
-    views[id] = {.id = id, .group = pool.physical().group_of(PhysicalId(id)), .refs = 0};
+// Blocks by index, 0 where a window group let one go; working rows of a state group.
+std::vector<int32_t> Scheduler::BlocksOf(const KvTable& table, GroupId group) const {
+  std::vector<int32_t> blocks;
+  if (kv_.kind(group) != GroupKind::kState) {
+    for (size_t i = 0; i < table.size(); ++i) blocks.push_back(kv_.block(table, group, i).value);
+    return blocks;
   }
-  for (int32_t set = 1; set <= pool.max_sets(); ++set) {
-    const int32_t refs = pool.refs(SetId(set));
-    for (int32_t group = 0; refs > 0 && group < pool.num_groups(); ++group) {
-      const GroupId id(group);
-      views[pool.block(SetId(set), id).value / pool.physical().packing(id)].refs += refs;
+  for (int i = 0; i < static_cast<int>(table.rows.size()); ++i) {
+    blocks.push_back(kv_.row_block(table.rows.row(i).id(), kv_.place(group)).value);
+  }
+  return blocks;
+}
+
+std::vector<PhysicalView> Scheduler::PhysicalBlocks() const {
+  const PhysicalPool& physical = kv_.physical();
+  std::vector<PhysicalView> views(physical.num_physical());
+  for (int32_t id = 0; id < static_cast<int32_t>(views.size()); ++id) {
+    views[id] = {.id = id, .group = physical.group_of(PhysicalId(id)), .refs = 0};
+  }
+  kv_.ForEachPool([&](const BlockPool& pool) {
+    for (int32_t item = 1; item <= pool.max_items(); ++item) {
+      for (int32_t k = 0; pool.refs(item) > 0 && k < pool.num_groups(); ++k) {
+        const PhysicalId id = physical.physical_of(pool.group(k), pool.block(item, k));
+        views[id.value].refs += pool.refs(item);
+      }
+    }
+  });
+  return views;
+}
+
+void Scheduler::CheckHeld(const Request& request, const KvTable& table) const {
+  for (const WindowTable& window : table.windows) {
+    TS_CHECK(window.end() == table.size(), "a window table ends with the blocks");
+  }
+  for (int32_t w = 0; w < static_cast<int32_t>(table.windows.size()); ++w) {
+    for (size_t i = 0; i < table.size(); ++i) {
+      TS_CHECK(!kv_.IsInWindow(w, i, request.computed) || table.windows[w].Has(i),
+               "a window group has what the next step sees");
     }
   }
-  return views;
+  if (kv_.num_state_groups() == 0) return;
+  TS_CHECK(static_cast<int32_t>(table.rows.size()) == config_.depth + 1,
+           "a running request has its working rows");
+  TS_CHECK(request.planned == 0 || table.rows.At(request.planned).value != 0,
+           "a running request has the state to go on from");
 }
 
 void Scheduler::CheckInvariants() {
@@ -81,7 +109,7 @@ void Scheduler::CheckInvariants() {
   int32_t num_slots = 0, num_pending = 0;
   for (const RequestIndex index : requests_.Live()) {
     Request& request = requests_[index];
-    const BlockTable* blocks = request.blocks();
+    const KvTable* blocks = request.blocks();
     ++in_state[request.state.index()];
     num_pending += request.retract_pending;
     const bool is_draining = std::holds_alternative<Draining>(request.state);
@@ -101,18 +129,19 @@ void Scheduler::CheckInvariants() {
       TS_CHECK(queue_.contains(RankOf(index)), "a request without blocks is in the queue");
       continue;
     }
-    num_refs += static_cast<int64_t>(blocks->size());
+    num_refs += blocks->num_refs();
     const int32_t slot = request.slot()->value();
     TS_CHECK(slot >= 0 && !is_slot_taken[slot], "a slot has one owner");
     is_slot_taken[slot] = true;
     ++num_slots;
     TS_CHECK(request.computed <= request.planned, "what is computed was planned");
     TS_CHECK(BlocksFor(request.planned) <= blocks->size(), "planned tokens have blocks");
+    CheckHeld(request, *blocks);
   }
   for (const Uncommitted& step : uncommitted_) {
-    num_refs += static_cast<int64_t>(step.copy_sources.size());
+    num_refs += static_cast<int64_t>(step.copy_sources.size() + step.copy_windows.size());
   }
-  TS_CHECK(num_refs == kv_.pool().num_refs(), "every block reference has an owner");
+  TS_CHECK(num_refs == kv_.num_refs(), "every block reference has an owner");
   TS_CHECK(num_queued == queue_.size(), "the queue has no strangers");
   TS_CHECK(num_with_deadline == deadlines_.size(), "live deadlines are listed");
   TS_CHECK(num_slots + slots_.num_free() == slots_.num_slots(), "slots add up");

@@ -5,11 +5,13 @@
 
 namespace tokenspeed {
 
-bool Scheduler::AbortRequest(RequestId id, int64_t /*now_us*/) {
+bool Scheduler::AbortRequest(RequestId id, int64_t now_us) {
+  kv_.SetNow(now_us);
   return EndById(id, FinishReason::kAbort);
 }
 
-bool Scheduler::StopRequest(RequestId id, int64_t /*now_us*/) {
+bool Scheduler::StopRequest(RequestId id, int64_t now_us) {
+  kv_.SetNow(now_us);
   return EndById(id, FinishReason::kStop);
 }
 
@@ -58,7 +60,7 @@ void Scheduler::End(RequestIndex index, FinishReason reason) {
   if (request.deadline_us > 0) deadlines_.erase({request.deadline_us, index.value});
   ++num_finished_;
   const bool has_rows = request.uncommitted_rows > 0;
-  if (!has_rows) PublishTail(request);
+  if (!has_rows) PublishRest(request);
   if (reason == FinishReason::kAbort) {
     Move(request, Abort{has_rows});
   } else if (reason == FinishReason::kTimeout) {
@@ -72,7 +74,7 @@ void Scheduler::End(RequestIndex index, FinishReason reason) {
 void Scheduler::DrainIfDone(RequestIndex index) {
   Request& request = requests_[index];
   if (request.uncommitted_rows > 0) return;
-  PublishTail(request);
+  PublishRest(request);
   Move(request, Drained{});
   Retire(index);
 }
@@ -89,11 +91,12 @@ void Scheduler::RetractNow(RequestIndex index) {
   Request& request = requests_[index];
   TS_CHECK(request.uncommitted_rows == 0, "a request is retracted between its steps");
   LeaveRunning(index);
-  PublishTail(request);
+  PublishRest(request);
   Move(request, Retract{});
   request.computed = request.planned = request.published_blocks = request.sent_blocks = 0;
   request.step_query = 0;
   request.is_private = false;
+  request.snapshot = {};
   queue_.insert(RankOf(index));
   ++num_retractions_;
 }

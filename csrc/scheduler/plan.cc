@@ -11,10 +11,12 @@ std::shared_ptr<const StepPlan> Scheduler::Plan(int64_t now_us) {
 }
 
 bool Scheduler::Plan(int64_t now_us, std::shared_ptr<StepPlan> buffer) {
+  kv_.SetNow(now_us);
   Expire(now_us);
   if (uncommitted_.size() > static_cast<size_t>(config_.depth)) return false;
   step_.plan = std::move(buffer);
   step_.plan->Clear();
+  step_.plan->num_state_groups = kv_.num_state_groups();
   has_retracted_in_step_ = false;
   int32_t budget = config_.max_step_tokens;
   ReserveDecodes(budget);
@@ -52,7 +54,9 @@ void Scheduler::ReserveChunks(int32_t& budget) {
     if (budget == 0) return;
     Request& request = requests_[index];
     if (!std::holds_alternative<Prefilling>(request.state) || request.retract_pending) continue;
-    const int32_t num_query = ShrinkToFit(request, std::min(budget, request.to_plan()));
+    int32_t num_query = std::min(budget, request.to_plan());
+    num_query = CutAtPoint(request, request.planned, num_query);
+    num_query = ShrinkToFit(*request.blocks(), request.planned, num_query);
     if (!ReserveBlocks(index, request.planned + num_query)) continue;
     request.step_query = num_query;
     budget -= num_query;
@@ -60,12 +64,17 @@ void Scheduler::ReserveChunks(int32_t& budget) {
 }
 
 // Returns the largest chunk up to `num_query` that fits without a retraction, at least one token.
-int32_t Scheduler::ShrinkToFit(Request& request, int32_t num_query) const {
-  const auto held = static_cast<int64_t>(request.blocks()->size());
-  const int64_t wanted = static_cast<int64_t>(BlocksFor(request.planned + num_query)) - held;
-  if (wanted <= 0 || kv_.CanHold(wanted)) return num_query;
-  const int64_t room = (held + kv_.MaxHold(wanted)) * config_.block_tokens - request.planned;
-  return static_cast<int32_t>(std::max<int64_t>(1, room));
+int32_t Scheduler::ShrinkToFit(const KvTable& table, int32_t from, int32_t num_query) const {
+  const size_t wanted = BlocksFor(from + num_query);
+  if (wanted <= table.size()) return num_query;
+  const auto room = static_cast<int64_t>(kv_.MaxBlocks(table, wanted)) * config_.block_tokens;
+  return static_cast<int32_t>(std::clamp<int64_t>(room - from, 1, num_query));
+}
+
+// The state is kept where a chunk ends, so one ends at each point worth keeping.
+int32_t Scheduler::CutAtPoint(const Request& request, int32_t from, int32_t num_query) const {
+  const int32_t point = kv_.num_state_groups() == 0 ? 0 : request.PointAfter(from);
+  return point == 0 ? num_query : std::min(num_query, point - from);
 }
 
 // Returns: false when the request has to wait for a commit, or was retracted itself.
@@ -127,6 +136,7 @@ void Scheduler::EmitRow(RequestIndex index, int32_t num_query) {
   if (num_known < num_query) plan.token_ids.push_back(kTokenFromDevice);
   plan.query_start.push_back(plan.num_tokens());
   EmitTable(request);
+  EmitStateRows(request, num_query);
   request.step_query = 0;
   request.planned += num_query;
   ++request.uncommitted_rows;
@@ -136,28 +146,41 @@ void Scheduler::EmitRow(RequestIndex index, int32_t num_query) {
 
 // Tells the executor the table entries that it does not have yet.
 void Scheduler::EmitTable(Request& request) {
-  const BlockTable& blocks = *request.blocks();
-  const auto num_blocks = static_cast<int32_t>(blocks.size());
-  if (request.sent_blocks == num_blocks) return;
-  const int32_t slot = request.slot()->value();
-  for (int32_t group = 0; group < kv_.pool().num_groups(); ++group) {
-    for (int32_t i = request.sent_blocks; i < num_blocks; ++i) {
-      const BlockId block = kv_.pool().block(blocks.set(i), GroupId(group));
-      step_.plan->block_updates.push_back({slot, group, i, block.value});
-    }
+  const auto num_blocks = static_cast<int32_t>(request.blocks()->size());
+  for (; request.sent_blocks < num_blocks; ++request.sent_blocks) {
+    EmitEntries(request, request.sent_blocks);
   }
-  request.sent_blocks = num_blocks;
+}
+
+// Entries of one block in all groups that have it: a window group only while it is seen.
+void Scheduler::EmitEntries(Request& request, int32_t position) {
+  const int32_t slot = request.slot()->value();
+  for (int32_t group = 0; group < kv_.num_groups(); ++group) {
+    if (kv_.kind(GroupId(group)) == GroupKind::kState) continue;
+    const BlockId block = kv_.block(*request.blocks(), GroupId(group), position);
+    if (block.value != 0) step_.plan->block_updates.push_back({slot, group, position, block.value});
+  }
+}
+
+// The step starts from the state at its first position and leaves the one after its last.
+void Scheduler::EmitStateRows(Request& request, int32_t num_query) {
+  const int32_t num_groups = kv_.num_state_groups();
+  if (num_groups == 0) return;
+  StateRows& rows = request.blocks()->rows;
+  const RowId source = rows.At(request.planned);
+  TS_CHECK(source.value != 0 || request.planned == 0, "a sequence goes on from a state");
+  const RowId target = rows.Write(request.planned, request.planned + num_query);
+  for (int32_t k = 0; k < num_groups; ++k) {
+    step_.plan->state_rows.push_back(source.value == 0 ? -1 : kv_.row_block(source, k).value);
+    step_.plan->state_rows.push_back(kv_.row_block(target, k).value);
+  }
 }
 
 void Scheduler::EmitReplacements() {
   for (const auto& [index, admission, position] : replacements_) {
     Request& request = requests_[index];
     if (request.admission != admission) continue;  // retracted, or ended and the row reused
-    const SetId set = request.blocks()->set(position);
-    for (int32_t group = 0; group < kv_.pool().num_groups(); ++group) {
-      const BlockId block = kv_.pool().block(set, GroupId(group));
-      step_.plan->block_updates.push_back({request.slot()->value(), group, position, block.value});
-    }
+    EmitEntries(request, position);
   }
   replacements_.clear();
 }

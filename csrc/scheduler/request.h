@@ -17,6 +17,7 @@
 
 #include "base/ids.h"
 #include "fsm/states.h"
+#include "kv/chain_keys.h"
 #include "kv/prefix_index.h"
 
 namespace tokenspeed {
@@ -42,9 +43,13 @@ struct Request {
   int32_t max_drafts = 0;
   bool device_drafts = false;
   NodeId root;
+  // Where state is worth keeping, increasing, 0 ends it: reuse points on the share grain, or the
+  // end of the prompt.
+  std::array<int32_t, 3> points{};
   std::vector<int32_t> stop_ids;  // sorted
 
   std::vector<int32_t> tokens;
+  ChainKeys keys;  // of the full blocks of `tokens`, as far as they were needed
   State state;
 
   // How far it is.
@@ -55,6 +60,7 @@ struct Request {
   int32_t step_query = 0;   // query tokens reserved in the plan being made
   int32_t sent_blocks = 0;  // block-table entries that the executor has
   int32_t published_blocks = 0;
+  SnapshotId snapshot;         // newest of its chain
   int64_t admission = 0;       // counts admissions of all requests; 0: not running
   int32_t cached_tokens = -1;  // matched at the first admission
   bool cached_reported = false;
@@ -68,6 +74,14 @@ struct Request {
 
   // Says whether a row that samples may be planned: the length is known ahead, stop ids are not.
   bool can_sample() const { return num_outputs() + ahead < max_outputs; }
+
+  // Returns the first of `points` after `position`, 0 for none.
+  int32_t PointAfter(int32_t position) const {
+    for (const int32_t point : points) {
+      if (point > position) return point;
+    }
+    return 0;
+  }
 
   bool IsStop(int32_t token) const {
     return std::binary_search(stop_ids.begin(), stop_ids.end(), token);
@@ -84,9 +98,9 @@ struct Request {
         },
         state);
   }
-  BlockTable* blocks() {
+  KvTable* blocks() {
     return std::visit(
-        []<class S>(S& state) -> BlockTable* {
+        []<class S>(S& state) -> KvTable* {
           if constexpr (fsm_has_slot<S>) return &state.blocks;
           return nullptr;
         },

@@ -107,6 +107,7 @@ class Scheduler {
   static void CheckReusePoints(const Submission& submission);
   int32_t ResolveMaxOutputs(const Submission& submission) const;
   int64_t CapacityTokens() const;
+  void ChoosePoints(Request& request) const;
 
   // plan.cc
   void ReserveDecodes(int32_t& budget);
@@ -115,22 +116,24 @@ class Scheduler {
   void EmitReserved();
   void EmitRow(RequestIndex index, int32_t num_query);
   void EmitTable(Request& request);
+  void EmitEntries(Request& request, int32_t position);
+  void EmitStateRows(Request& request, int32_t num_query);
   void EmitReplacements();
   bool RetractLast();
-  int32_t ShrinkToFit(Request& request, int32_t num_query) const;
+  int32_t ShrinkToFit(const KvTable& table, int32_t from, int32_t num_query) const;
+  int32_t CutAtPoint(const Request& request, int32_t from, int32_t num_query) const;
 
   // admission.cc
   void AdmitFromQueue(int32_t& budget);
   bool TryAdmit(RequestIndex index, int32_t& budget);
   bool MayMatch(const Request& request) const;
   std::span<const int32_t> Matchable(const Request& request) const;
-  PrefixMatch MatchFor(const Request& request);
+  PrefixMatch MatchFor(Request& request);
   bool IsStillBlocked(const Request& request) const;
-  void Block(const Request& request, PrefixMatch match);
   bool FitsBesideOthers(const Request& request, const PrefixMatch& match) const;
   void MakeFitAlone(const Request& request, PrefixMatch& match) const;
-  void EmitCopies(PrefixMatch& match, SetId target);
-  void Enter(RequestIndex index, BlockTable blocks, int32_t matched);
+  void EmitCopies(PrefixMatch& match);
+  void Enter(RequestIndex index, PrefixMatch match);
 
   // commit.cc
   void CheckCommit(int64_t step_id, const StepOutcome& outcome) const;
@@ -138,9 +141,18 @@ class Scheduler {
                  CommitResult& result);
   bool CommitToken(RequestIndex index, int32_t row, int32_t token, CommitResult& result);
   FinishReason ReasonAfter(const Request& request, int32_t token) const;
+
+  // publish.cc
   void AdvanceComputed(RequestIndex index, int32_t num_query);
+  bool MayPublish(const Request& request) const;
   void PublishFull(RequestIndex index);
-  void PublishTail(Request& request);
+  void PublishRest(Request& request);
+  SetId PublishTail(Request& request);
+  bool PublishState(Request& request, bool is_last);
+
+  // inspect.cc
+  std::vector<int32_t> BlocksOf(const KvTable& table, GroupId group) const;
+  void CheckHeld(const Request& request, const KvTable& table) const;
 
   // lifecycle.cc
   template <class E>
@@ -170,6 +182,7 @@ class Scheduler {
   struct Uncommitted {
     std::shared_ptr<StepPlan> plan;
     std::vector<BlockRef> copy_sources;  // held until the commit of the step that reads them
+    std::vector<WindowRef> copy_windows;
   };
   std::deque<Uncommitted> uncommitted_;
   Uncommitted step_;                // the step being planned
@@ -184,8 +197,7 @@ class Scheduler {
   struct Blocked {
     int64_t arrival = -1;
     int64_t num_releases = 0;
-    NodeId parent;  // where its match ended; only a hint, the set may be evicted since
-    size_t num_shared = 0;
+    int64_t num_publications = 0;
   };
   Blocked blocked_;
   CommitResult ended_;
