@@ -1,6 +1,9 @@
 #include "kv/reload.h"
 
 #include <algorithm>
+#include <utility>
+
+#include "base/check.h"
 
 namespace tokenspeed {
 
@@ -39,8 +42,8 @@ int32_t Reload::Find(int32_t matched) {
     if (first + block_tokens_ <= matched) break;
     if (i < end && IsUsable(i, block_tokens_)) return found(i, block_tokens_);
     if (!has_state || i + kProbeBlocks < end) continue;
-    const auto last = static_cast<int32_t>(std::min<int64_t>(i == end ? rest : block_tokens_ - 1,
-                                                             block_tokens_ - 1));
+    const auto last = static_cast<int32_t>(
+        std::min<int64_t>(i == end ? rest : block_tokens_ - 1, block_tokens_ - 1));
     for (int32_t offset = last / grain * grain; offset > 0 && first + offset > matched;
          offset -= grain) {
       if (IsUsable(i, offset)) return found(i, offset);
@@ -74,7 +77,8 @@ bool Reload::IsUsable(size_t index, int32_t offset) const {
 
 bool Reload::HasState(size_t index, int32_t offset) const {
   if (kv_.num_state_groups() == 0) return true;
-  if (index < chain_.size() && kv_.index().SnapshotAt(chain_[index], offset).value != 0) return true;
+  if (index < chain_.size() && kv_.index().SnapshotAt(chain_[index], offset).value != 0)
+    return true;
   for (int32_t group = 0; group < kv_.num_groups(); ++group) {
     if (kv_.kind(GroupId(group)) != GroupKind::kState) continue;
     if (!tiers_.Has(At(index, offset, GroupId(group)))) return false;

@@ -7,8 +7,8 @@
 //                               ^ device match  ^ position
 //
 // A search over the chain's blocks from its end: positions at block boundaries, and, with state
-// groups, inside the last kProbeBlocks blocks (snapshots lie anywhere, and a store knows keys only).
-// Thread: scheduler thread only.
+// groups, inside the last kProbeBlocks blocks (snapshots lie anywhere, and a store knows keys
+// only). Thread: scheduler thread only.
 #pragma once
 
 #include <cstdint>

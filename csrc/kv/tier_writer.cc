@@ -17,8 +17,8 @@ TierWriter::TierWriter(const FlatKv& kv, Tiers& tiers, WritePolicy policy, int32
   }
 }
 
-void TierWriter::SetPublished(SetId set) {
-  reuses_[set.value] = 0;
+void TierWriter::SetPublished(SetId set, bool is_new) {
+  if (is_new) reuses_[set.value] = 0;
   if (policy_ == WritePolicy::kOnCommit) SaveSet(set);
 }
 
@@ -72,14 +72,13 @@ void TierWriter::Save(SetId set, int32_t num_tokens, GroupId group, BlockId bloc
   const Hash128& parent = index.key(index.parent(set));
   const auto tokens = index.tokens(set).first(num_tokens);
   const int32_t block_tokens = tiers_.host().block_tokens();
-  const Hash128 position = num_tokens == block_tokens
-                               ? index.key(NodeId::Of(set))
-                               : PositionKey(parent, tokens, block_tokens);
+  const Hash128 position = num_tokens == block_tokens ? index.key(NodeId::Of(set))
+                                                      : PositionKey(parent, tokens, block_tokens);
   tiers_.Write({GroupKey(position, group), parent, tokens, group}, block, batch);
 }
 
 void TierWriter::SetGoes(SetId set) {
-  if (policy_ == WritePolicy::kSelective) return;
+  if (!follows_evictions()) return;
   SaveSet(set);
   const PrefixIndex& index = kv_.index();
   for (int32_t row = index.first_snapshot(set); row != 0; row = index.snapshots().next(row)) {
@@ -88,14 +87,14 @@ void TierWriter::SetGoes(SetId set) {
 }
 
 void TierWriter::WindowGoes(int32_t w, WindowId window) {
-  if (policy_ == WritePolicy::kSelective) return;
+  if (!follows_evictions()) return;
   if (kv_.windows(w).queue().is_surplus(window.value)) return;
   const SetId set = kv_.index().set_of_window(w, window);
   if (kv_.index().IsFull(set)) SaveWindow(set, w, window, BatchId());
 }
 
 void TierWriter::SnapshotGoes(RowId row) {
-  if (policy_ != WritePolicy::kSelective) SaveSnapshot(row);
+  if (follows_evictions()) SaveSnapshot(row);
 }
 
 }  // namespace tokenspeed

@@ -1,4 +1,5 @@
 // Decides what of the device cache is copied to the host tier, and when:
+//   kNone        only when a request is retracted
 //   kOnEviction  when it is evicted; window blocks that nobody is expected to read are not
 //   kOnCommit    when it becomes matchable
 //   kSelective   when it was reused `min_reuse` times
@@ -16,15 +17,15 @@
 
 namespace tokenspeed {
 
-enum class WritePolicy : uint8_t { kOnEviction, kOnCommit, kSelective };
+enum class WritePolicy : uint8_t { kNone, kOnEviction, kOnCommit, kSelective };
 
 class TierWriter : public KvWatcher {
  public:
   // Both outlive this.
   TierWriter(const FlatKv& kv, Tiers& tiers, WritePolicy policy, int32_t min_reuse);
 
-  // Full block `set` became matchable, or its window blocks did.
-  void SetPublished(SetId set);
+  // Full block `set` became matchable, or, if it was already, window blocks of it may have.
+  void SetPublished(SetId set, bool is_new);
   void SnapshotPublished(RowId row);
   // A request starts with this set.
   void SetReused(SetId set);
@@ -39,6 +40,10 @@ class TierWriter : public KvWatcher {
   void SnapshotGoes(RowId row) override;
 
  private:
+  // A block that was to be copied at its commit, and was dropped or forgotten, gets another chance.
+  bool follows_evictions() const {
+    return policy_ == WritePolicy::kOnEviction || policy_ == WritePolicy::kOnCommit;
+  }
   void SaveWindow(SetId set, int32_t w, WindowId window, BatchId batch);
   // Writes one block that holds the first `num_tokens` of a set's tokens.
   void Save(SetId set, int32_t num_tokens, GroupId group, BlockId block, BatchId batch);

@@ -17,6 +17,17 @@ bool Tiers::Has(const Content& content) const {
   return host_.Find(content).value != 0 || (config_.has_store && store_.Contains(content.key));
 }
 
+ItemId Tiers::Guard(const Content& content) {
+  const ItemId item = host_.Find(content);
+  if (item.value == 0 || !host_.is_present(item)) return ItemId();
+  host_.Pin(item);
+  return item;
+}
+
+void Tiers::Unguard(ItemId item) {
+  if (item.value != 0) host_.Unpin(item);
+}
+
 bool Tiers::Write(const Content& content, BlockId block, BatchId batch) {
   if (const ItemId known = host_.Find(content); known.value != 0) {
     if (host_.is_present(known)) host_.Touch(known);

@@ -56,6 +56,10 @@ class Tiers {
   // Says whether a load of this content may succeed.
   bool Has(const Content& content) const;
 
+  // Keeps an item in its place until Unguard, if it is there. Returns: ItemId(0) if it is not.
+  ItemId Guard(const Content& content);
+  void Unguard(ItemId item);
+
   // Copies a device block to the host, unless it is there or on its way. `batch` waits for it.
   // Returns: false when the host tier has no room for it.
   bool Write(const Content& content, BlockId block, BatchId batch = BatchId());
@@ -80,6 +84,9 @@ class Tiers {
   // What the store has, at the start and when it drops records.
   void NotifyStore(const Hash128& key, bool is_present);
 
+  bool Contains(BatchId batch) const { return batches_.contains(batch.value); }
+  bool has_ended() const { return !ended_.empty(); }
+  size_t num_ended() const { return ended_.size(); }  // and were not taken
   bool is_idle() const { return transfers_.empty(); }
   size_t num_batches() const { return batches_.size(); }
   const TierItems& host() const { return host_; }
