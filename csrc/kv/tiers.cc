@@ -75,6 +75,15 @@ void Tiers::Close(BatchId batch) {
   EndIfDone(batch);
 }
 
+bool Tiers::CloseIfBusy(BatchId batch) {
+  if (batches_.at(batch.value).num_remaining == 0) {
+    batches_.erase(batch.value);
+    return false;
+  }
+  Close(batch);
+  return true;
+}
+
 void Tiers::Emit(TierRows& rows) {
   rows.block_tokens = config_.block_tokens;
   const auto append = [&](std::vector<std::array<int32_t, 6>>& added) {

@@ -69,6 +69,8 @@ class Tiers {
   // Fills a device block. Pieces of a batch count up from 0.
   void Load(const Content& content, BlockId block, BatchId batch);
   void Close(BatchId batch);
+  // The same, unless there is nothing to wait for: then forgets the batch and returns false.
+  bool CloseIfBusy(BatchId batch);
 
   // Appends what was asked for since the last call.
   void Emit(TierRows& rows);
@@ -84,7 +86,6 @@ class Tiers {
   // What the store has, at the start and when it drops records.
   void NotifyStore(const Hash128& key, bool is_present);
 
-  bool Contains(BatchId batch) const { return batches_.contains(batch.value); }
   bool has_ended() const { return !ended_.empty(); }
   size_t num_ended() const { return ended_.size(); }  // and were not taken
   bool is_idle() const { return transfers_.empty(); }

@@ -110,10 +110,7 @@ BatchId Scheduler::SaveVictim(RequestIndex index) {
   if (kv_.index().snapshots().Has(request.snapshot)) {
     writer_->SaveSnapshot(request.snapshot.row, batch);
   }
-  tiers_->Close(batch);
-  if (tiers_->Contains(batch)) return batch;
-  tiers_->TakeEnded();  // nothing had to be copied
-  return {};
+  return tiers_->CloseIfBusy(batch) ? batch : BatchId();
 }
 
 void Scheduler::SettleTransfers() {
