@@ -111,6 +111,35 @@ class EngineConfig:
         low=0,
         high=1,
     )
+    host_kv_gib: float = setting(
+        0.0,
+        "host memory for KV blocks that leave the device, GiB; 0: none, evicted blocks are "
+        "recomputed",
+        low=0,
+        high=65536,
+    )
+    kv_write: str = setting(
+        "auto",
+        "when blocks are copied to the host: on_commit (as soon as they are complete: nothing is "
+        "lost when they are evicted), on_eviction (fewest copies), selective (once they were "
+        "reused kv_write_min_reuse times); auto: on_commit with a kv_store, else on_eviction",
+        choices=("auto", "on_eviction", "on_commit", "selective"),
+    )
+    kv_write_min_reuse: int = setting(
+        2, "hits on a block before kv_write=selective copies it", low=1, high=1_000_000
+    )
+    kv_store: str = setting(
+        "",
+        "store behind the host tier, NAME or PLUGIN/NAME, such as disk or memory; empty: none; "
+        "needs host_kv_gib",
+    )
+    kv_store_folder: str = setting("", "folder of a store on disk; one engine a folder")
+    kv_store_gib: float = setting(
+        16.0,
+        "most GiB that the store keeps; least recently used records go first",
+        low=0.001,
+        high=1_048_576,
+    )
     threads: int = setting(0, "CPU threads for kernels; 0: all cores", low=0, high=1024)
     deterministic: bool = setting(False, "choose only kernels that do not depend on the batch")
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tokenspeed.kernels import Binder
     from tokenspeed.kv import ArenaLayout
     from tokenspeed.plugins import BindingPlan, Registry
+    from tokenspeed.executor.transfers import TierTransfers
     from tokenspeed.scheduler import Scheduler
 
 
@@ -39,6 +40,7 @@ class EngineParts:
     eos_token_ids: tuple[int, ...]
     weights_bytes: int
     cache_groups: tuple[str, ...]
+    transfers: TierTransfers | None
 
 
 def model_name(path: Path) -> str:

@@ -148,6 +148,7 @@ class LLM:
         """End what runs; the object cannot be used afterwards, and its memory goes with it."""
         self._abort_all()
         self._channel.close()
+        self.engine.close()
         del self._loop, self.engine
 
     def __enter__(self) -> Self:

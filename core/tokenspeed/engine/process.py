@@ -127,6 +127,7 @@ def _serve(engine: Engine, args: argparse.Namespace, reporter: Reporter, started
         LOGGER.error("%s", error)
     finally:
         channel.close()
+        engine.close()
 
 
 def _die_with_launcher() -> NoReturn:
