@@ -2,9 +2,15 @@
 // that a state lacks cannot be used in it. Tie() lists the handles for transitions.h.
 //
 //   Submitted --Admit--> Prefilling --LastChunk--> Decoding
-//       |                 ^   |  \--Retract--> Retracted <--Retract--/ |
-//       |                 +---|------Admit---------/                   |
-//       +--Finish, Abort, Timeout--> Finished <--Drained-- Draining <--+  (steps still touch it)
+//    |    \                ^  ^  \                  /  |
+//    |    Load         Loaded |   +----Retract----+   |
+//    |      \          /      |    |             |    |
+//    |       v        /     Admit  v             v    |
+//    |       Loading +        +- Retracted <- Retracting
+//    |            ^-------Load----+       Saved       |
+//    +--> Finished <--Drained-- Draining <-----+------+   on Finish, Abort, Timeout
+//
+// docs/control-plane.md has the diagram that is drawn from the table itself.
 //
 // Thread: scheduler thread only.
 #pragma once
@@ -23,6 +29,14 @@ struct Submitted {
   auto Tie() { return std::tie(); }
 };
 
+// Has a slot and blocks; transfers from a slower tier fill some of them. No row is planned.
+struct Loading {
+  static constexpr const char* kName = "Loading";
+  SlotRef slot;
+  BlockTable blocks;
+  auto Tie() { return std::tie(slot, blocks); }
+};
+
 // Runs; part of its tokens is not yet planned.
 struct Prefilling {
   static constexpr const char* kName = "Prefilling";
@@ -39,13 +53,21 @@ struct Decoding {
   auto Tie() { return std::tie(slot, blocks); }
 };
 
+// Gives its blocks to others as soon as the transfers that copy them to the host are done.
+struct Retracting {
+  static constexpr const char* kName = "Retracting";
+  SlotRef slot;
+  BlockTable blocks;
+  auto Tie() { return std::tie(slot, blocks); }
+};
+
 // In the queue again; gave its blocks to others, kept its tokens.
 struct Retracted {
   static constexpr const char* kName = "Retracted";
   auto Tie() { return std::tie(); }
 };
 
-// Ended, but an uncommitted step still touches its blocks and slot.
+// Ended, but an uncommitted step or a transfer still touches its blocks and slot.
 struct Draining {
   static constexpr const char* kName = "Draining";
   SlotRef slot;
@@ -59,6 +81,7 @@ struct Finished {
   auto Tie() { return std::tie(); }
 };
 
-using State = std::variant<Submitted, Prefilling, Decoding, Retracted, Draining, Finished>;
+using State = std::variant<Submitted, Loading, Prefilling, Decoding, Retracting, Retracted,
+                           Draining, Finished>;
 
 }  // namespace tokenspeed

@@ -7,21 +7,27 @@ namespace tokenspeed {
 
 CommitResult Scheduler::Commit(int64_t step_id, std::span<const int32_t> tokens,
                                std::span<const bool> failed, int64_t now_us) {
-  CheckCommit(step_id, tokens, failed);
-  Uncommitted step = std::move(uncommitted_.front());
-  uncommitted_.pop_front();
-  step.copy_sources.clear();  // before their parents may go
   CommitResult result;
-  result.Reserve(step.plan->num_rows());
-  for (int32_t row = 0; row < step.plan->num_rows(); ++row) {
-    CommitRow(*step.plan, row, tokens[row], !failed.empty() && failed[row], result);
-  }
-  Expire(now_us);
+  Commit(step_id, {tokens, {}, failed}, now_us, result);
   return result;
 }
 
-void Scheduler::CheckCommit(int64_t step_id, std::span<const int32_t> tokens,
-                            std::span<const bool> failed) const {
+void Scheduler::Commit(int64_t step_id, const StepOutcome& outcome, int64_t now_us,
+                       CommitResult& result) {
+  CheckCommit(step_id, outcome);
+  result.Clear();
+  Uncommitted step = std::move(uncommitted_.front());
+  uncommitted_.pop_front();
+  step.copy_sources.clear();  // before their parents may go
+  for (int32_t row = 0; row < step.plan->num_rows(); ++row) {
+    const bool has_failed = !outcome.failed.empty() && outcome.failed[row];
+    CommitRow(*step.plan, row, outcome.tokens[row], has_failed, result);
+  }
+  Expire(now_us);
+}
+
+void Scheduler::CheckCommit(int64_t step_id, const StepOutcome& outcome) const {
+  const auto& [tokens, accepted, failed] = outcome;
   const std::string what = "commit of step " + std::to_string(step_id);
   if (uncommitted_.empty() || uncommitted_.front().plan->step_id != step_id) {
     throw std::invalid_argument(
@@ -31,6 +37,10 @@ void Scheduler::CheckCommit(int64_t step_id, std::span<const int32_t> tokens,
   }
   const StepPlan& plan = *uncommitted_.front().plan;
   const auto num_rows = static_cast<size_t>(plan.num_rows());
+  if (!accepted.empty()) {
+    throw std::invalid_argument(what + ": accepted has " + std::to_string(accepted.size()) +
+                                " entries; allowed: none, no row of the plan has drafts");
+  }
   if (tokens.size() != num_rows || (!failed.empty() && failed.size() != num_rows)) {
     throw std::invalid_argument(what + ": " + std::to_string(tokens.size()) + " tokens and " +
                                 std::to_string(failed.size()) + " failed flags; allowed: " +
@@ -63,7 +73,7 @@ void Scheduler::CommitRow(const StepPlan& plan, int32_t row, int32_t token, bool
     return;
   }
   if (has_failed) {
-    result.Add(request.id, -1, FinishReason::kError, -1, row);
+    result.Add(request.id, {}, FinishReason::kError, -1, row);
     End(index, FinishReason::kError);
     return;
   }
@@ -79,7 +89,7 @@ bool Scheduler::CommitToken(RequestIndex index, int32_t row, int32_t token, Comm
   const int32_t cached = request.cached_reported ? -1 : request.cached_tokens;
   request.cached_reported = true;
   const FinishReason reason = ReasonAfter(request, token);
-  result.Add(request.id, token, reason, cached, row);
+  result.Add(request.id, {&token, 1}, reason, cached, row);
   if (reason == FinishReason::kNone) return false;
   End(index, reason);
   return true;

@@ -8,7 +8,8 @@
 namespace tokenspeed {
 namespace {
 
-void Require(bool is_met, const std::string& field, int64_t value, const std::string& allowed) {
+template <class T>
+void Require(bool is_met, const std::string& field, T value, const std::string& allowed) {
   if (is_met) return;
   throw std::invalid_argument("scheduler config: " + field + " is " + std::to_string(value) +
                               "; allowed: " + allowed + "; correct the setting");
@@ -24,6 +25,42 @@ void ValidateGroup(const GroupSpec& group, int32_t block_tokens) {
           group.packing, "1 to " + std::to_string(PhysicalPool::kMaxPacking));
   Require(group.share_tokens >= 1 && block_tokens % group.share_tokens == 0, "share_tokens " + of,
           group.share_tokens, "a divisor of block_tokens " + std::to_string(block_tokens));
+  if (group.speculation != "rows_per_position" && group.speculation != "replay") {
+    throw std::invalid_argument("scheduler config: speculation " + of + " is \"" +
+                                group.speculation +
+                                "\"; allowed: \"rows_per_position\" or \"replay\"; correct it");
+  }
+}
+
+bool IsShare(double value) { return value >= 0.0 && value <= 1.0; }
+
+void ValidateCache(const SchedulerConfig& config) {
+  Require(IsShare(config.state_cache_share), "state_cache_share", config.state_cache_share,
+          "0 to 1");
+  Require(IsShare(config.retain_share), "retain_share", config.retain_share, "0 to 1");
+  Require(config.host_blocks == 0, "host_blocks", config.host_blocks,
+          "0: a host tier is not built yet");
+  Require(!config.store, "store", config.store, "False: a store is not built yet");
+  if (config.write_policy != "none") {
+    throw std::invalid_argument("scheduler config: write_policy is \"" + config.write_policy +
+                                "\"; allowed: \"none\"; others are not built yet");
+  }
+  Require(config.min_reuse >= 1, "min_reuse", config.min_reuse, "1 or more");
+  Require(config.layer_ranges >= 1, "layer_ranges", config.layer_ranges, "1 or more");
+}
+
+void ValidateOrder(const SchedulerConfig& config) {
+  Require(config.max_prefill_steps >= 0, "max_prefill_steps", config.max_prefill_steps,
+          "0 or more");
+  Require(config.min_tps_per_user == 0.0, "min_tps_per_user", config.min_tps_per_user,
+          "0: a floor is not built yet");
+  Require(!config.record_events, "record_events", config.record_events,
+          "False: the record is not built yet");
+  Require(!config.kv_events, "kv_events", config.kv_events, "False: events are not built yet");
+  Require(config.max_queue_us >= 0, "max_queue_us", config.max_queue_us, "0 (no limit) or more");
+  Require(config.ageing_us >= 1, "ageing_us", config.ageing_us, "1 or more");
+  Require(config.max_sessions >= 1, "max_sessions", config.max_sessions, "1 or more");
+  Require(config.session_bytes >= 0, "session_bytes", config.session_bytes, "0 or more");
 }
 
 }  // namespace
@@ -48,6 +85,8 @@ void Validate(const SchedulerConfig& config) {
   Require(config.max_context_tokens >= 2, "max_context_tokens", config.max_context_tokens,
           "2 or more");
   Require(config.depth == 0 || config.depth == 1, "depth", config.depth, "0 or 1");
+  ValidateCache(config);
+  ValidateOrder(config);
 }
 
 }  // namespace tokenspeed

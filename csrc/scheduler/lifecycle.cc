@@ -15,6 +15,21 @@ bool Scheduler::StopRequest(RequestId id, int64_t /*now_us*/) {
 
 CommitResult Scheduler::TakeEnded() { return std::exchange(ended_, CommitResult{}); }
 
+void Scheduler::TakeEnded(CommitResult& result) {
+  result.Clear();
+  std::swap(result, ended_);
+}
+
+bool Scheduler::Rekey(RequestId id, int64_t gap_us, int64_t victim_key) {
+  const RequestIndex* index = requests_.Find(id);
+  if (index == nullptr || std::holds_alternative<Draining>(requests_[*index].state)) return false;
+  requests_[*index].gap_us = gap_us;
+  requests_[*index].victim_key = victim_key;
+  return true;
+}
+
+std::optional<EventBatch> Scheduler::DrainEvents() { return std::nullopt; }
+
 bool Scheduler::HasWork() const { return requests_.size() > 0 || !uncommitted_.empty(); }
 
 int64_t Scheduler::NextDeadlineUs() const {
@@ -29,7 +44,7 @@ bool Scheduler::EndById(RequestId id, FinishReason reason) {
 }
 
 void Scheduler::EndOutsideCommit(RequestIndex index, FinishReason reason) {
-  ended_.Add(requests_[index].id, -1, reason, -1, -1);
+  ended_.Add(requests_[index].id, {}, reason, -1, -1);
   End(index, reason);
 }
 

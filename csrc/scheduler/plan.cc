@@ -6,9 +6,15 @@
 namespace tokenspeed {
 
 std::shared_ptr<const StepPlan> Scheduler::Plan(int64_t now_us) {
+  auto buffer = std::make_shared<StepPlan>();
+  return Plan(now_us, buffer) ? buffer : nullptr;
+}
+
+bool Scheduler::Plan(int64_t now_us, std::shared_ptr<StepPlan> buffer) {
   Expire(now_us);
-  if (uncommitted_.size() > static_cast<size_t>(config_.depth)) return nullptr;
-  step_.plan = TakeBuffer();
+  if (uncommitted_.size() > static_cast<size_t>(config_.depth)) return false;
+  step_.plan = std::move(buffer);
+  step_.plan->Clear();
   has_retracted_in_step_ = false;
   int32_t budget = config_.max_step_tokens;
   ReserveDecodes(budget);
@@ -18,13 +24,13 @@ std::shared_ptr<const StepPlan> Scheduler::Plan(int64_t now_us) {
   if (step_.plan->num_rows() == 0) {
     TS_CHECK(!uncommitted_.empty() || requests_.size() == 0, "a waiting request makes progress");
     step_.plan.reset();
-    return nullptr;
+    return false;
   }
   EmitReplacements();
   step_.plan->step_id = next_step_id_++;
   uncommitted_.push_back(std::move(step_));
   step_ = Uncommitted{};
-  return uncommitted_.back().plan;
+  return true;
 }
 
 // Blocks first, rows later: a victim of the reservations has no row in this step yet.
@@ -154,18 +160,6 @@ void Scheduler::EmitReplacements() {
     }
   }
   replacements_.clear();
-}
-
-std::shared_ptr<StepPlan> Scheduler::TakeBuffer() {
-  for (const std::shared_ptr<StepPlan>& buffer : buffers_) {
-    if (buffer.use_count() > 1) continue;
-    buffer->Clear();
-    return buffer;
-  }
-  auto fresh = std::make_shared<StepPlan>();
-  fresh->Clear();
-  if (buffers_.size() < static_cast<size_t>(config_.depth) + 2) buffers_.push_back(fresh);
-  return fresh;
 }
 
 }  // namespace tokenspeed

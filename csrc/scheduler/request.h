@@ -9,6 +9,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -30,6 +31,16 @@ struct Request {
   int32_t min_outputs = 0;
   int64_t deadline_us = 0;
   bool match_prefix = true;
+  int64_t session = 0;
+  int64_t tenant = 0;
+  std::array<int32_t, 3> reuse_points{};  // 0 ends it
+  int64_t gap_us = 0;
+  int64_t queue_key = 0;
+  int64_t victim_key = 0;
+  int64_t retain_us = 0;
+  int64_t max_queue_us = 0;
+  int32_t max_drafts = 0;
+  bool device_drafts = false;
   NodeId root;
   std::vector<int32_t> stop_ids;  // sorted
 

@@ -14,6 +14,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -21,25 +22,14 @@
 
 #include "base/slot_pool.h"
 #include "fsm/apply.h"
+#include "kv/events.h"
 #include "kv/flat_kv.h"
 #include "scheduler/config.h"
 #include "scheduler/request_table.h"
 #include "scheduler/step.h"
+#include "scheduler/submission.h"
 
 namespace tokenspeed {
-
-struct Submission {
-  RequestId id;
-  std::span<const int32_t> prompt;
-  std::span<const int32_t> outputs;
-  int32_t max_new_tokens = 0;
-  int32_t min_new_tokens = 0;
-  std::span<const int32_t> stop_ids;
-  int32_t priority = 0;
-  std::string salt;
-  bool match_prefix = true;
-  int64_t deadline_us = 0;
-};
 
 // One request and one physical block as `state()` shows them.
 struct RequestView {
@@ -56,6 +46,13 @@ struct PhysicalView {
   int32_t refs = 0;
 };
 
+// What a step brought: flat, row by row.
+struct StepOutcome {
+  std::span<const int32_t> tokens;    // one per row, or W per row when `accepted` is given
+  std::span<const int32_t> accepted;  // empty or one per row
+  std::span<const bool> failed;       // empty or one per row
+};
+
 class Scheduler {
  public:
   explicit Scheduler(const SchedulerConfig& config);
@@ -65,18 +62,35 @@ class Scheduler {
   // Throws RequestError or CapacityError; see _core.pyi.
   void Submit(const Submission& submission, int64_t now_us);
 
+  // `submission.prompt` is what follows the session's last ended turn.
+  void SubmitTurn(const Submission& submission, const TurnBase& base, int64_t now_us);
+  // Returns: what SubmitTurn may build on, nullopt for nothing.
+  std::optional<TurnBase> SessionBase(int64_t session) const;
+
   // Returns: false when the id is not known or has ended.
   bool AbortRequest(RequestId id, int64_t now_us);
   bool StopRequest(RequestId id, int64_t now_us);
+  bool Rekey(RequestId id, int64_t gap_us, int64_t victim_key);
 
-  // Returns: nullptr when there is nothing to run or depth + 1 plans are out.
+  // Throws std::invalid_argument.
+  void Propose(RequestId id, std::span<const int32_t> drafts);
+
+  // Fills `buffer`, which nobody else may write until the step is committed.
+  // Returns: false when there is nothing to run or depth + 1 plans are out.
+  bool Plan(int64_t now_us, std::shared_ptr<StepPlan> buffer);
+  // The same with a buffer of its own; nullptr instead of false.
   std::shared_ptr<const StepPlan> Plan(int64_t now_us);
 
-  // `failed` is empty or has one entry per row. Throws std::invalid_argument.
+  // Fills `result`. Throws std::invalid_argument.
+  void Commit(int64_t step_id, const StepOutcome& outcome, int64_t now_us, CommitResult& result);
   CommitResult Commit(int64_t step_id, std::span<const int32_t> tokens,
                       std::span<const bool> failed, int64_t now_us);
 
+  // Fills `result` with what ended outside commits.
+  void TakeEnded(CommitResult& result);
   CommitResult TakeEnded();
+  // Returns: changes of the prefix cache, nullopt for none.
+  std::optional<EventBatch> DrainEvents();
   bool HasWork() const;
   int64_t NextDeadlineUs() const;
 
@@ -90,6 +104,7 @@ class Scheduler {
 
   // submit.cc
   void CheckSubmission(const Submission& submission) const;
+  static void CheckReusePoints(const Submission& submission);
   int32_t ResolveMaxOutputs(const Submission& submission) const;
   int64_t CapacityTokens() const;
 
@@ -103,7 +118,6 @@ class Scheduler {
   void EmitReplacements();
   bool RetractLast();
   int32_t ShrinkToFit(Request& request, int32_t num_query) const;
-  std::shared_ptr<StepPlan> TakeBuffer();
 
   // admission.cc
   void AdmitFromQueue(int32_t& budget);
@@ -119,8 +133,7 @@ class Scheduler {
   void Enter(RequestIndex index, BlockTable blocks, int32_t matched);
 
   // commit.cc
-  void CheckCommit(int64_t step_id, std::span<const int32_t> tokens,
-                   std::span<const bool> failed) const;
+  void CheckCommit(int64_t step_id, const StepOutcome& outcome) const;
   void CommitRow(const StepPlan& plan, int32_t row, int32_t token, bool has_failed,
                  CommitResult& result);
   bool CommitToken(RequestIndex index, int32_t row, int32_t token, CommitResult& result);
@@ -159,9 +172,8 @@ class Scheduler {
     std::vector<BlockRef> copy_sources;  // held until the commit of the step that reads them
   };
   std::deque<Uncommitted> uncommitted_;
-  std::vector<std::shared_ptr<StepPlan>> buffers_;  // reused when nobody else holds them
-  Uncommitted step_;                                // the step being planned
-  std::vector<RequestIndex> scan_;                  // running_ as it was when a pass began
+  Uncommitted step_;                // the step being planned
+  std::vector<RequestIndex> scan_;  // running_ as it was when a pass began
   struct Replacement {
     RequestIndex request;
     int64_t admission;

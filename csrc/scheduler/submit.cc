@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <bit>
+#include <stdexcept>
+#include <string>
 
 #include "base/errors.h"
 #include "scheduler/scheduler.h"
@@ -49,6 +51,17 @@ void Scheduler::Submit(const Submission& submission, int64_t /*now_us*/) {
   request.min_outputs = submission.min_new_tokens;
   request.deadline_us = submission.deadline_us;
   request.match_prefix = submission.match_prefix;
+  request.session = submission.session;
+  request.tenant = submission.tenant;
+  std::ranges::copy(submission.reuse_points, request.reuse_points.begin());
+  request.gap_us = submission.gap_us;
+  request.queue_key = submission.queue_key;
+  request.victim_key = submission.victim_key;
+  request.retain_us = submission.retain_us;
+  request.max_queue_us =
+      submission.max_queue_us > 0 ? submission.max_queue_us : config_.max_queue_us;
+  request.max_drafts = submission.max_drafts;
+  request.device_drafts = submission.device_drafts;
   request.root = kv_.AcquireRoot(submission.salt);
   request.stop_ids.assign(submission.stop_ids.begin(), submission.stop_ids.end());
   std::sort(request.stop_ids.begin(), request.stop_ids.end());
@@ -84,12 +97,32 @@ void Scheduler::CheckSubmission(const Submission& submission) const {
             std::to_string(config_.max_context_tokens) + " tokens; shorten the prompt",
         "context_length_exceeded");
   }
+  CheckReusePoints(submission);
+  if (submission.max_drafts != 0) {
+    throw RequestError("the request is refused: max_drafts is " +
+                       std::to_string(submission.max_drafts) +
+                       "; allowed: 0; speculation is not built yet");
+  }
   if (queue_.size() >= static_cast<size_t>(config_.max_waiting)) {
     throw CapacityError("the request is refused: " + std::to_string(queue_.size()) +
                             " requests are waiting; allowed: " +
                             std::to_string(config_.max_waiting) + "; try again later",
                         kRetryAfterSeconds);
   }
+}
+
+void Scheduler::CheckReusePoints(const Submission& submission) {
+  const auto& points = submission.reuse_points;
+  int64_t previous = 0;
+  bool is_increasing = points.size() <= Request{}.reuse_points.size();
+  for (const int32_t point : points) {
+    is_increasing &= point > previous && point <= std::ssize(submission.prompt);
+    previous = point;
+  }
+  if (is_increasing) return;
+  throw RequestError("the request is refused: its " + std::to_string(points.size()) +
+                     " reuse points end with " + std::to_string(previous) +
+                     "; allowed: up to 3 increasing positions in the prompt; correct them");
 }
 
 int32_t Scheduler::ResolveMaxOutputs(const Submission& submission) const {
@@ -109,6 +142,21 @@ int32_t Scheduler::ResolveMaxOutputs(const Submission& submission) const {
                         "memory");
   }
   return static_cast<int32_t>(wanted);
+}
+
+void Scheduler::SubmitTurn(const Submission& submission, const TurnBase&, int64_t) {
+  throw RequestError("the turn is refused: session " + std::to_string(submission.session) +
+                         " has no known base; allowed: what session_base returns; send the whole "
+                         "prompt with submit",
+                     "session_base_unknown");
+}
+
+std::optional<TurnBase> Scheduler::SessionBase(int64_t) const { return std::nullopt; }
+
+void Scheduler::Propose(RequestId id, std::span<const int32_t> drafts) {
+  throw std::invalid_argument("propose: request " + std::to_string(id.value) + " gets " +
+                              std::to_string(drafts.size()) +
+                              " drafts; allowed: its max_drafts, 0");
 }
 
 // Tokens of the longest request that can ever run.

@@ -15,11 +15,19 @@ from tokenspeed.checkpoint import (
     SafetensorsTensor,
     is_hf_folder,
 )
-from tokenspeed.contracts.attention import AttentionBackend, AttentionBatch, KVView
+from tokenspeed.contracts.attention import AttentionBackend, AttentionBatch, KVView, StateView
 from tokenspeed.contracts.capability import TRAITS, VOCABULARY_VERSION, Clause, Trait
 from tokenspeed.contracts.device import DeviceFacts, DeviceRuntime
 from tokenspeed.contracts.kernel import Band, KernelBinder, KernelOffer, Operator
-from tokenspeed.contracts.model import CacheGroup, CausalLM, ForwardContext, ModelContext
+from tokenspeed.contracts.model import (
+    CacheField,
+    CacheGroup,
+    CausalLM,
+    ForwardContext,
+    ModelContext,
+    StateRows,
+    gqa_fields,
+)
 from tokenspeed.contracts.placement import ParallelGroup, Partial, Placement, Replicate, Shard
 from tokenspeed.contracts.registration import Offer, Registration
 from tokenspeed.contracts.sampler import (
@@ -61,6 +69,7 @@ __all__ = [
     "AttentionBackend",
     "AttentionBatch",
     "Band",
+    "CacheField",
     "CacheGroup",
     "CapabilityError",
     "CapacityError",
@@ -96,12 +105,15 @@ __all__ = [
     "Sampler",
     "SamplingBatch",
     "Shard",
+    "StateRows",
+    "StateView",
     "TokenLogprobs",
     "TokenSpeedError",
     "Trait",
     "WeightFormat",
     "WeightSource",
     "cache_dir",
+    "gqa_fields",
     "hookimpl",
     "is_hf_folder",
     "lazy",

@@ -79,6 +79,21 @@ class StepPlan(Protocol):
     def copies(self) -> NDArray[np.int32]:
         """(C, 4) (group, source block, target block, num_tokens): before the step's writes."""
 
+    @property
+    def state_rows(self) -> NDArray[np.int32]:
+        """(R, S, 2) [read, write] block ids of each row in each state group, in group order.
+
+        Read -1: zeros (a fresh sequence). (R, 0, 2) where the model has no state group.
+        """
+
+    @property
+    def transfers(self) -> NDArray[np.int32]:
+        """(X, 6) (transfer id, direction, group, device block, tier slot, layer range).
+
+        Direction 0 stores: read before the step's writes, in stream order. Direction 1 loads: runs
+        on its own and is acknowledged by `notify`.
+        """
+
 
 @dataclass(frozen=True, slots=True)
 class StepResult:

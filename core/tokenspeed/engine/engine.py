@@ -60,3 +60,5 @@ class Engine:
     report: StartReport
     max_running: int
     depth: int
+    cache_groups: tuple[str, ...] = ()
+    """Names of the cache groups, in the order that the scheduler counts them."""

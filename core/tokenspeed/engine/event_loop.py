@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tokenspeed.contracts.step import StepResult
+from tokenspeed.engine.activity import Activity
 from tokenspeed.engine.intake import Intake, now_us
 from tokenspeed.engine.messages import EngineStats
 from tokenspeed.engine.meter import StepMeter
 from tokenspeed.engine.publisher import Publisher
 from tokenspeed.engine.requests import RequestTable
+from tokenspeed.engine.snapshot import Snapshot
 from tokenspeed.engine.suspects import SuspectGate
 from tokenspeed.errors import EngineError
 from tokenspeed.log import LOGGER
@@ -67,13 +69,25 @@ class EventLoop:
         self._epoch = epoch
         self._record = record
         self._meter = StepMeter()
+        self._activity = Activity()
         self._flying: deque[StepPlan] = deque()
         self._failed_steps = 0
         self._model_s = 0.0
         self._next_silence_check_s = 0.0
         gate = SuspectGate(suspects or {})
-        self._intake = Intake(engine, channel, self.requests, gate, epoch=epoch, stats=self.stats)
-        self._publisher = Publisher(engine, channel, self.requests, gate, epoch=epoch)
+        self._snapshot = Snapshot(engine, self.requests, self._meter, self._activity, epoch=epoch)
+        self._intake = Intake(
+            engine,
+            channel,
+            self.requests,
+            gate,
+            epoch=epoch,
+            stats=self.stats,
+            snapshot=self._snapshot,
+        )
+        self._publisher = Publisher(
+            engine, channel, self.requests, gate, epoch=epoch, activity=self._activity
+        )
 
     def run(self) -> None:
         """Turn until an exception (a signal handler's SystemExit) ends it."""
@@ -98,11 +112,17 @@ class EventLoop:
             self._intake.drop_client(client)
         self._intake.admit_held()
         if ran:
-            self._meter.add(time.perf_counter() - started_s, self._model_s)
+            step_s = time.perf_counter() - started_s
+            self._meter.add(step_s, self._model_s)
+            self._activity.note_times(model_s=self._model_s, step_s=step_s)
         elif started_s > self._next_silence_check_s:
             self._next_silence_check_s = started_s + SILENCE_CHECK_S
             self._intake.drop_silent_clients()
         return ran
+
+    def state(self) -> dict[str, Any]:
+        """Return a picture of everything inside, as `GET /v1/engine/state` shows it."""
+        return self._snapshot.build()
 
     def stats(self) -> EngineStats:
         """Return counters and gauges as of now."""
@@ -138,9 +158,11 @@ class EventLoop:
     def _step(self) -> bool:
         self._model_s = 0.0
         while len(self._flying) <= self._engine.depth:
+            started_s = time.perf_counter()
             plan = self._engine.scheduler.plan(now_us=now_us())
             if plan is None:
                 break
+            self._activity.note_plan(plan, time.perf_counter() - started_s)
             self._launch(plan)
         if not self._flying:
             return False

@@ -16,6 +16,8 @@ from tokenspeed.engine.messages import (
     Abort,
     Hello,
     Refused,
+    StateQuery,
+    StateReply,
     Stop,
     Submit,
     ToEngine,
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from tokenspeed.engine.channel import Client, EngineChannel
     from tokenspeed.engine.engine import Engine
     from tokenspeed.engine.messages import EngineStats
+    from tokenspeed.engine.snapshot import Snapshot
     from tokenspeed.engine.suspects import SuspectGate
 
 CLIENT_SILENCE_S = 60.0
@@ -54,6 +57,7 @@ class Intake:
         *,
         epoch: int,
         stats: Callable[[], EngineStats],
+        snapshot: Snapshot,
     ) -> None:
         self._engine = engine
         self._channel = channel
@@ -61,6 +65,7 @@ class Intake:
         self._gate = gate
         self._epoch = epoch
         self._stats = stats
+        self._snapshot = snapshot
         self._heard_s: dict[Client, float] = {}
 
     def take(self, client: Client, message: ToEngine) -> None:
@@ -70,6 +75,8 @@ class Intake:
                 self._submit(client, message)
         elif isinstance(message, Hello):
             self._greet(client, message)
+        elif isinstance(message, StateQuery):
+            self._answer(client, message)
         else:
             self._end(client, message)
 
@@ -108,6 +115,13 @@ class Intake:
             ),
         )
 
+    def _answer(self, client: Client, query: StateQuery) -> None:
+        try:
+            self._channel.send(client, StateReply(query.query_id, self._snapshot.packed()))
+        except Exception:  # a picture that cannot be drawn must not cost a stream
+            LOGGER.exception("the state of the engine could not be told")
+            self._channel.send(client, StateReply(query.query_id, b""))
+
     def _submit(self, client: Client, message: Submit) -> None:
         try:
             self._enter(client, message)
@@ -137,7 +151,14 @@ class Intake:
             deadline_us=deadline_us,
             now_us=now,
         )
-        request = LiveRequest(key, message.request_id, client, output_ids.size)
+        request = LiveRequest(
+            key,
+            message.request_id,
+            client,
+            output_ids.size,
+            num_prompt=prompt_ids.size,
+            arrived_s=now / 1e6,
+        )
         try:
             self._engine.executor.add_request(
                 key, prompt_ids, output_ids, params, message.stop_token_ids

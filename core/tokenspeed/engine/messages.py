@@ -11,7 +11,7 @@ import msgspec
 from tokenspeed.contracts.sampler import TokenLogprobs
 from tokenspeed.sampling.params import SamplingParams
 
-WIRE_VERSION = 1
+WIRE_VERSION = 2
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,7 +76,13 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
     request_id: str
 
 
-ToEngine = Hello | Submit | Abort | Stop
+class StateQuery(msgspec.Struct, frozen=True, tag=True):
+    """Asks for a picture of the engine's inside; answered by a StateReply of the same number."""
+
+    query_id: int
+
+
+ToEngine = Hello | Submit | Abort | Stop | StateQuery
 
 
 # ---- engine -> API process
@@ -164,10 +170,21 @@ class EngineStats(msgspec.Struct, frozen=True, tag=True, kw_only=True, omit_defa
     """Median control and event-loop time per step, the model's own time excluded."""
 
 
+class StateReply(msgspec.Struct, frozen=True, tag=True):
+    """The inside of the engine, at most a moment old.
+
+    Args:
+        state: msgpack of the document that `snapshot.py` builds and docs/http-api.md describes.
+    """
+
+    query_id: int
+    state: bytes
+
+
 class Unhealthy(msgspec.Struct, frozen=True, tag=True):
     """From the supervisor, in the engine's place: it died too often and is not restarted."""
 
     reason: str
 
 
-FromEngine = Welcome | TokensOut | Refused | EngineStats | Unhealthy
+FromEngine = Welcome | TokensOut | Refused | EngineStats | StateReply | Unhealthy

@@ -58,6 +58,7 @@ ROUTES: dict[str, tuple[str, str, Any]] = {
     "/tokenize": ("tokenize", "POST", TokenizeRequest),
     "/detokenize": ("detokenize", "POST", DetokenizeRequest),
     "/v1/engine/plan": ("plan", "GET", None),
+    "/v1/engine/state": ("state", "GET", None),
     "/health": ("health", "GET", None),
     "/metrics": ("metrics", "GET", None),
 }
@@ -172,6 +173,10 @@ class _Api:
     async def plan(self, request: Request) -> Response:
         """Answer GET /v1/engine/plan: what the engine was built from and what it chose."""
         return JsonResponse(self._parts.report)
+
+    async def state(self, request: Request) -> Response:
+        """Answer GET /v1/engine/state: requests, queue, blocks, last plan, counters as of now."""
+        return JsonResponse(await self._parts.frontend.state())
 
     async def health(self, request: Request) -> Response:
         """Answer GET /health: 200 while the engine is heard of, 503 otherwise."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from tokenspeed_sdk import CacheGroup, CheckpointError, ConfigError
+from tokenspeed_sdk import CacheGroup, CheckpointError, ConfigError, KVView, gqa_fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -94,12 +94,13 @@ class PrefixHash:
 
     def __call__(self, token_ids_T: torch.Tensor, context: ForwardContext) -> torch.Tensor:
         """Store the step's tokens and return (T,) int64 hashes of the prefixes they end."""
-        metadata = context.attention_metadata[CACHE_GROUP]
+        metadata, kv = context.attention_metadata[CACHE_GROUP], context.kv[0]
+        assert isinstance(kv, KVView)
         v_TF = self._features(token_ids_T, context.positions_T)
         value = v_TF.to(torch.float32).unsqueeze(1)
         zero = torch.zeros_like(value)
-        self._backend.write(zero, value, context.kv[0], metadata)
-        mean_TF = self._backend.attend(zero, context.kv[0], metadata, scale=1.0).squeeze(1)
+        self._backend.write(zero, value, kv, metadata)
+        mean_TF = self._backend.attend(zero, kv, metadata, scale=1.0).squeeze(1)
         sums_TF = torch.round(mean_TF.double() * (context.positions_T + 1).unsqueeze(1)).long()
         return _mix(sums_TF * self._mixers_F).sum(dim=1).abs()
 
@@ -122,7 +123,7 @@ class ScriptedForCausalLM:
     @classmethod
     def cache_groups(cls, config: Mapping[str, Any]) -> tuple[CacheGroup, ...]:
         """One layer with one head of features."""
-        return (CacheGroup(CACHE_GROUP, "full", (0,), num_kv_heads=1, head_dim=NUM_FEATURES),)
+        return (CacheGroup(CACHE_GROUP, "full", (0,), gqa_fields(1, NUM_FEATURES)),)
 
     def load_weights(self, weights: Iterable[tuple[str, LinearWeight]]) -> None:
         """Take no tensors.

@@ -38,7 +38,7 @@ def make_executor(config: dict[str, Any]) -> Executor:
     attention = PagedAttention(
         num_heads=1,
         num_kv_heads=1,
-        head_dim=group.head_dim,
+        head_dim=group.fields[0].shape[1],
         block_tokens=BLOCK_TOKENS,
         dtype=torch.float32,
         device=CPU,
@@ -50,11 +50,11 @@ def make_executor(config: dict[str, Any]) -> Executor:
         device=CPU,
         max_context_tokens=256,
     )
-    layout = solve_layout(groups, block_tokens=BLOCK_TOKENS, dtype_bytes=4, arena_bytes=1 << 17)
+    layout = solve_layout(groups, block_tokens=BLOCK_TOKENS, dtype="float32", arena_bytes=1 << 17)
     storage = torch.zeros(layout.total_bytes, dtype=torch.uint8)
     executor = Executor(
         EntryClass(config, context),
-        arena=Arena(layout, groups, storage, torch.float32),
+        arena=Arena(layout, storage),
         attention={CACHE_GROUP: attention},
         sampler=PhiloxSampler(device=CPU, vocab_size=config["vocab_size"]),
         max_running=2,
