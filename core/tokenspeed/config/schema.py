@@ -104,6 +104,11 @@ class EngineConfig:
         high=1,
     )
     prefix_cache: bool = setting(True, "reuse KV blocks of equal prefixes")
+    policy: str = setting(
+        "core/return_time",
+        "who goes first and whose cached blocks go first: PLUGIN/NAME; core/return_time evicts "
+        "whoever is expected back last, core/lru the least recently used",
+    )
     threads: int = setting(0, "CPU threads for kernels; 0: all cores", low=0, high=1024)
     deterministic: bool = setting(False, "choose only kernels that do not depend on the batch")
 
