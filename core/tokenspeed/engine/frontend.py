@@ -111,6 +111,7 @@ class Frontend:
         request_id: str | None = None,
         priority: int = 0,
         salt: bytes = b"",
+        session: bytes = b"",
         timeout_s: float | None = None,
     ) -> Stream:
         """Send a request and return its stream; while the engine is down it waits for the next.
@@ -118,6 +119,7 @@ class Frontend:
         Args:
             request_id: unique over all API processes, at most 63 bytes; None: one is made.
             salt: cache namespace; b"" is shared by all.
+            session: name of the conversation that this is a turn of; b"": none.
             timeout_s: seconds until the request ends with "timeout".
         Raises:
             RequestError: a parameter or token id is out of range.
@@ -127,7 +129,7 @@ class Frontend:
             raise EngineGoneError(self.unhealthy_reason)
         message = make_submit(
             self.model, prompt_ids, params, request_id or secrets.token_hex(12),
-            priority=priority, salt=salt, timeout_s=timeout_s,
+            priority=priority, salt=salt, session=session, timeout_s=timeout_s,
         )  # fmt: skip
         if message.request_id in self._streams:
             raise RequestError(

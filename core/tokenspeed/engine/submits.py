@@ -28,6 +28,7 @@ def make_submit(
     epoch: int = 0,
     priority: int = 0,
     salt: bytes = b"",
+    session: bytes = b"",
     timeout_s: float | None = None,
 ) -> Submit:
     """Check a request against the model and make its Submit; a missing seed is drawn here.
@@ -56,6 +57,7 @@ def make_submit(
         stop_token_ids=tuple(dict.fromkeys((*eos, *params.stop_token_ids))),
         priority=priority,
         salt=salt,
+        session=session,
         timeout_s=timeout_s,
     )
 
