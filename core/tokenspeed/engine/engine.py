@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from tokenspeed.contracts.policy import Policy
     from tokenspeed.contracts.step import StepPlan, StepResult
     from tokenspeed.engine.messages import ModelInfo
     from tokenspeed.engine.reports import StartReport
@@ -75,6 +76,7 @@ class Engine:
     info: ModelInfo
     scheduler: Scheduler
     executor: StepExecutor
+    policy: Policy
     registry: Registry
     binding_plan: BindingPlan
     report: StartReport

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from tokenspeed.config.schema import EngineConfig
     from tokenspeed.contracts.device import DeviceRuntime
+    from tokenspeed.contracts.policy import Policy
     from tokenspeed.engine.engine import StepExecutor
     from tokenspeed.kernels import Binder
     from tokenspeed.kv import ArenaLayout
@@ -35,6 +36,7 @@ class EngineParts:
     layout: ArenaLayout
     executor: StepExecutor
     scheduler: Scheduler
+    policy: Policy
     binder: Binder
     model_config: Mapping[str, Any]
     eos_token_ids: tuple[int, ...]
