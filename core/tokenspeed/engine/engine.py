@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tokenspeed.contracts.step import StepPlan, StepResult
+    from tokenspeed.engine.kv_publisher import KvEventSettings
     from tokenspeed.engine.messages import ModelInfo
     from tokenspeed.engine.reports import StartReport
     from tokenspeed.plugins import BindingPlan, Registry
@@ -62,3 +63,5 @@ class Engine:
     depth: int
     cache_groups: tuple[str, ...] = ()
     """Names of the cache groups, in the order that the scheduler counts them."""
+    kv_events: KvEventSettings | None = None
+    """Where changes of the prefix cache are published; None: nowhere."""
