@@ -158,17 +158,17 @@ def build_parts(
     )
     load_weights(model, source, dtype=torch.float32, keep_packed=keep_packed)
     source.close()
-    one = solve_layout(groups, block_tokens=block_tokens, dtype_bytes=4, arena_bytes=2**30)
+    one = solve_layout(groups, block_tokens=block_tokens, dtype="float32", arena_bytes=2**30)
     layout = solve_layout(
         groups,
         block_tokens=block_tokens,
-        dtype_bytes=4,
+        dtype="float32",
         arena_bytes=one.physical_bytes * (num_blocks + 1),
     )
     storage = torch.zeros(layout.total_bytes, dtype=torch.uint8)
     executor = Executor(
         model,
-        arena=Arena(layout, groups, storage, torch.float32),
+        arena=Arena(layout, storage),
         attention=attention,
         sampler=_offer(registry, "sampler").load(device=CPU, vocab_size=config["vocab_size"]),
         max_running=max_running,

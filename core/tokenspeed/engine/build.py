@@ -17,7 +17,6 @@ from tokenspeed.engine.kv_publisher import KvEventSettings
 from tokenspeed.engine.memory import memory_errors
 from tokenspeed.engine.reports import Progress, ProgressCallback
 from tokenspeed.engine.sizes import (
-    DTYPE_BYTES,
     EngineSizes,
     arena_bytes,
     check_tables,
@@ -32,13 +31,13 @@ from tokenspeed.scheduler import GroupSpec, Scheduler, SchedulerConfig
 from tokenspeed.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from pathlib import Path
 
     from tokenspeed.config.schema import EngineConfig
     from tokenspeed.contracts.attention import AttentionBackend
     from tokenspeed.contracts.device import DeviceRuntime
-    from tokenspeed.contracts.model import CacheGroup, CausalLM
+    from tokenspeed.contracts.model import CausalLM
     from tokenspeed.contracts.weights import WeightSource
     from tokenspeed.engine.engine import StepExecutor
     from tokenspeed.kernels import Binder
@@ -122,14 +121,15 @@ def _build_parts(
     layout = solve_layout(
         groups,
         block_tokens=sizes.block_tokens,
-        dtype_bytes=DTYPE_BYTES[sizes.dtype],
+        dtype=sizes.dtype,
         arena_bytes=arena_bytes(config, groups, sizes, free_bytes=runtime.free_memory_bytes()),
+        demands=choices.cache_demands(),
     )
     return EngineParts(
         sizes=sizes,
         layout=layout,
-        executor=_build_executor(config, model, groups, layout, sizes, attention, choices, runtime),
-        scheduler=_build_scheduler(config, groups, layout, sizes),
+        executor=_build_executor(config, model, layout, sizes, attention, choices, runtime),
+        scheduler=_build_scheduler(config, layout, sizes),
         binder=binder,
         model_config=model_config,
         eos_token_ids=eos_token_ids,
@@ -184,21 +184,18 @@ def _load_weights(
 def _build_executor(
     config: EngineConfig,
     model: CausalLM,
-    groups: Sequence[CacheGroup],
     layout: ArenaLayout,
     sizes: EngineSizes,
     attention: Mapping[str, AttentionBackend],
     choices: Choices,
     runtime: DeviceRuntime,
 ) -> StepExecutor:
-    import torch
-
     from tokenspeed.executor import Executor
 
     storage = runtime.allocate_arena(layout.total_bytes)
     return Executor(
         model,
-        arena=Arena(layout, groups, storage, getattr(torch, sizes.dtype)),
+        arena=Arena(layout, storage),
         attention=attention,
         sampler=choices.sampler(sizes, runtime),
         max_running=config.max_running,
@@ -209,17 +206,15 @@ def _build_executor(
     )
 
 
-def _build_scheduler(
-    config: EngineConfig, groups: Sequence[CacheGroup], layout: ArenaLayout, sizes: EngineSizes
-) -> Scheduler:
+def _build_scheduler(config: EngineConfig, layout: ArenaLayout, sizes: EngineSizes) -> Scheduler:
     specs = [
         GroupSpec(
             name=group.name,
             kind=group.kind,
-            packing=laid_out.packing,
-            share_tokens=group.share_tokens,
+            packing=group.packing,
+            share_tokens=group.group.share_tokens,
         )
-        for group, laid_out in zip(groups, layout.groups, strict=True)
+        for group in layout.groups
     ]
     return Scheduler(
         SchedulerConfig(

@@ -54,7 +54,12 @@ def model_name(path: Path) -> str:
 
 def model_info(config: EngineConfig, path: Path, parts: EngineParts) -> ModelInfo:
     """Return what API processes must know; the ids that end an answer come from the tokenizer."""
-    longest_tokens = min(parts.sizes.max_context_tokens, max_sequence_tokens(parts.layout))
+    longest_tokens = min(
+        parts.sizes.max_context_tokens,
+        max_sequence_tokens(
+            parts.layout, state_rows=config.depth + 1, step_tokens=parts.sizes.max_step_tokens
+        ),
+    )
     return ModelInfo(
         name=config.served_model_name or model_name(path),
         path=str(path),

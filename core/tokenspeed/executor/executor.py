@@ -52,14 +52,14 @@ class Executor:
     Args:
         model: built and loaded.
         arena: of the KV cache, laid out for the model's cache groups.
-        attention: cache group name -> the backend that the model was built with, in the order of
-            the model's cache groups.
+        attention: cache group name -> the backend that the model was built with.
         sampler: turns logits into tokens.
         max_running: number of slots.
         max_context_tokens: longest sequence.
         block_tokens: tokens per logical block.
         vocab_size: tokens outside of it are clamped.
         device: of all tensors.
+        poison: see StepBatcher.
     """
 
     def __init__(
@@ -74,6 +74,7 @@ class Executor:
         block_tokens: int,
         vocab_size: int,
         device: torch.device,
+        poison: bool = False,
     ) -> None:
         self._model = model
         self._sampler = sampler
@@ -87,6 +88,7 @@ class Executor:
             block_tokens=block_tokens,
             vocab_size=vocab_size,
             device=device,
+            poison=poison,
         )
         self._table = SamplingTable(max_running, vocab_size, device)
         self._scorer = PromptScorer(model, sampler, vocab_size=vocab_size)

@@ -90,7 +90,7 @@ def test_the_cache_takes_four_contexts_or_two_fifths_of_free_memory() -> None:
 
 def test_the_longest_sequence_fills_the_arena_in_every_group() -> None:
     groups = make_groups((2, 1, 16), (1, 2, 48))
-    layout = solve_layout(groups, block_tokens=16, dtype_bytes=4, arena_bytes=1 << 19)
+    layout = solve_layout(groups, block_tokens=16, dtype="float32", arena_bytes=1 << 19)
     blocks = max_sequence_tokens(layout) // 16
     usable = layout.num_physical_blocks - 1
 

@@ -50,11 +50,11 @@ def make_executor(config: dict[str, Any]) -> Executor:
         device=CPU,
         max_context_tokens=256,
     )
-    layout = solve_layout(groups, block_tokens=BLOCK_TOKENS, dtype_bytes=4, arena_bytes=1 << 17)
+    layout = solve_layout(groups, block_tokens=BLOCK_TOKENS, dtype="float32", arena_bytes=1 << 17)
     storage = torch.zeros(layout.total_bytes, dtype=torch.uint8)
     executor = Executor(
         EntryClass(config, context),
-        arena=Arena(layout, groups, storage, torch.float32),
+        arena=Arena(layout, storage),
         attention={CACHE_GROUP: attention},
         sampler=PhiloxSampler(device=CPU, vocab_size=config["vocab_size"]),
         max_running=2,
