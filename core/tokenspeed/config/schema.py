@@ -145,6 +145,25 @@ class EngineConfig:
         "who goes first and whose cached blocks go first: PLUGIN/NAME; core/return_time evicts "
         "whoever is expected back last, core/lru the least recently used",
     )
+    kv_events: str = setting(
+        "",
+        "ZeroMQ address where changes of the prefix cache are published for routers, such as "
+        "tcp://*:5557; empty: nowhere",
+        metavar="ADDRESS",
+    )
+    kv_events_replay: str = setting(
+        "",
+        "ZeroMQ address where subscribers ask for changes they missed, such as tcp://*:5558; "
+        "empty: none",
+        metavar="ADDRESS",
+    )
+    kv_events_topic: str = setting("", "topic of the published changes")
+    kv_events_format: str = setting(
+        "named",
+        "shape of the events: named (maps, as vLLM writes them since 0.24) or positional (arrays, "
+        "as before); the default is what current consumers read",
+        choices=("named", "positional"),
+    )
     threads: int = setting(0, "CPU threads for kernels; 0: all cores", low=0, high=1024)
     deterministic: bool = setting(False, "choose only kernels that do not depend on the batch")
 
