@@ -44,36 +44,37 @@ bool Scheduler::CanAdmit(int32_t budget) const {
 
 Scheduler::Admission Scheduler::TryAdmit(RequestIndex index, int32_t& budget) {
   Request& request = requests_[index];
-  const bool is_alone = running_.empty() && uncommitted_.empty();
+  const bool is_alone = running_.empty() && uncommitted_.empty() && !HasBatches();
   if (FloorChunk(0, budget) == 0) return Admission::kBlocked;
   if (!is_alone && (!FloorAdmits(request) || IsStillBlocked(request))) return Admission::kBlocked;
   PrefixMatch match = MatchFor(request);
   if (is_alone) {
     MakeFitAlone(request, match);
   } else {
-    const size_t num_shared = match.blocks.size();
-    const RequestIndex owner = OwnerOfNextBlock(request, num_shared);
+    const auto num_known = static_cast<size_t>(match.chain_tokens >> block_shift_);
+    const RequestIndex owner = OwnerOfNextBlock(request, num_known);
     if (owner.value >= 0) {
       match = PrefixMatch{};
-      Park(index, owner, num_shared);
+      Park(index, owner, num_known);
       return Admission::kPassed;
     }
     if (!FitsBesideOthers(request, match)) {
-      Block(request, std::move(match));
+      match = PrefixMatch{};  // letting go counts as a release, so it comes first
+      blocked_ = {request.arrival, kv_.num_releases(), kv_.num_publications()};
       return Admission::kBlocked;
     }
   }
-  const MatchEvidence evidence = EvidenceOf(request, match);
-  const size_t num_shared = match.blocks.size();
-  const int32_t matched =
-      static_cast<int32_t>(num_shared) * config_.block_tokens + match.tail_tokens;
-  const int32_t num_query = FloorChunk(matched, std::min(budget, request.size() - matched));
+  if (TryLoad(index, match)) return Admission::kAdmitted;
+  int32_t num_query =
+      FloorChunk(match.num_tokens, std::min(budget, request.size() - match.num_tokens));
   if (num_query == 0) return Admission::kBlocked;
-  const bool has_room = kv_.Grow(match.blocks, BlocksFor(matched + num_query));
+  num_query = CutAtPoint(request, match.num_tokens, num_query);
+  num_query = ShrinkToFit(match.table, match.num_tokens, num_query);
+  const bool has_room = kv_.Grow(match.table, BlocksFor(match.num_tokens + num_query));
   TS_CHECK(has_room, "an admitted request has room for its first chunk");
-  if (match.tail_tokens > 0) EmitCopies(match, match.blocks.set(num_shared));
-  request.published_blocks = static_cast<int32_t>(num_shared);
-  Enter(index, std::move(match.blocks), matched, evidence);
+  if (match.tail_tokens > 0) EmitCopies(match);
+  const MatchEvidence evidence = EvidenceOf(request, match);
+  Enter(index, std::move(match), evidence);
   EmitRow(index, num_query);
   budget -= num_query;
   return Admission::kAdmitted;
@@ -173,70 +174,63 @@ PrefixMatch Scheduler::MatchFor(const Request& request) {
   return kv_.Match(request.root, Matchable(request), request.keys);
 }
 
-// Room comes from releases, or from others publishing the next block of the head's prompt.
+// Room comes from releases, or from others publishing what its prompt needs.
 bool Scheduler::IsStillBlocked(const Request& request) const {
-  if (blocked_.arrival != request.arrival) return false;
-  if (blocked_.num_releases != kv_.pool().num_releases()) return false;
-  if (!MayMatch(request)) return true;
-  const size_t block_tokens = config_.block_tokens, first = blocked_.num_shared * block_tokens;
-  const std::span<const int32_t> tokens = Matchable(request);
-  return tokens.size() < first + block_tokens ||
-         !kv_.Continues(blocked_.parent, request.keys[blocked_.num_shared],
-                        tokens.subspan(first, block_tokens));
-}
-
-void Scheduler::Block(const Request& request, PrefixMatch match) {
-  const size_t num_shared = match.blocks.size();
-  const NodeId end = num_shared == 0 ? request.root : NodeId::Of(match.blocks.set(num_shared - 1));
-  match = PrefixMatch{};  // letting go counts as a release, so it comes first
-  blocked_ = {request.arrival, kv_.pool().num_releases(), end, num_shared};
+  return blocked_.arrival == request.arrival && blocked_.num_releases == kv_.num_releases() &&
+         (!MayMatch(request) || blocked_.num_publications == kv_.num_publications());
 }
 
 // Not only the first chunk: a request that could not go on would be retracted soon.
 bool Scheduler::FitsBesideOthers(const Request& request, const PrefixMatch& match) const {
-  const size_t num_blocks = BlocksFor(int64_t{request.size()} + 1);
-  return kv_.CanHold(static_cast<int64_t>(num_blocks - match.blocks.size()));
+  return kv_.CanHold(kv_.NeedToRun(match.table, BlocksFor(int64_t{request.size()} + 1)));
 }
 
-// Nothing else holds blocks, so the request fits (submit saw to it, and packing never gets in the
-// way: see PhysicalPool), unless the tail that it would copy takes the last block.
+// Nothing else holds blocks, so the request fits (submit saw to it), unless what it would copy or
+// read first takes the last room.
 void Scheduler::MakeFitAlone(const Request& request, PrefixMatch& match) const {
   const size_t num_blocks = BlocksFor(int64_t{request.prompt_tokens} + request.max_outputs);
-  const auto num_missing = static_cast<int64_t>(num_blocks - match.blocks.size());
-  if (kv_.CanHold(num_missing)) return;
-  match.tail.Reset();
-  match.tail_tokens = 0;
-  TS_CHECK(kv_.CanHold(num_missing), "an accepted request fits when it is alone");
+  if (kv_.CanHold(kv_.NeedToRun(match.table, num_blocks))) return;
+  match = PrefixMatch{};
+  TS_CHECK(kv_.CanHold(kv_.NeedToRun(match.table, num_blocks)),
+           "an accepted request fits when it is alone");
 }
 
 // Copy on write: the first part of another sequence's block goes into a fresh one.
-void Scheduler::EmitCopies(PrefixMatch& match, SetId target) {
-  for (int32_t group = 0; group < kv_.pool().num_groups(); ++group) {
-    step_.plan->copies.push_back({group, kv_.pool().block(match.tail.set(), GroupId(group)).value,
-                                  kv_.pool().block(target, GroupId(group)).value,
-                                  match.tail_tokens});
+void Scheduler::EmitCopies(PrefixMatch& match) {
+  const size_t index = static_cast<size_t>(match.num_tokens) >> block_shift_;
+  for (int32_t group = 0; group < kv_.num_groups(); ++group) {
+    const GroupId id(group);
+    if (kv_.kind(id) == GroupKind::kState) continue;
+    const BlockId source =
+        kv_.kind(id) == GroupKind::kFull
+            ? kv_.set_block(match.tail.id(), id)
+            : kv_.window_block(kv_.place(id), match.window_tails[kv_.place(id)].id());
+    step_.plan->copies.push_back(
+        {group, source.value, kv_.block(match.table, id, index).value, match.tail_tokens});
   }
   step_.copy_sources.push_back(std::move(match.tail));
+  for (WindowRef& tail : match.window_tails) step_.copy_windows.push_back(std::move(tail));
 }
 
 // What the cache and those who run say about the end of a match.
 MatchEvidence Scheduler::EvidenceOf(const Request& request, const PrefixMatch& match) const {
-  const auto num_blocks = static_cast<int32_t>(match.blocks.size());
-  const int32_t matched = num_blocks * config_.block_tokens + match.tail_tokens;
-  MatchEvidence evidence{.may_match = MayMatch(request),
-                         .has_other_content = match.tail_tokens > 0,
-                         .matched = matched,
-                         .known = matched,
-                         .matchable = static_cast<int32_t>(Matchable(request).size()),
-                         .previous = request.previous};
-  for (const GroupSpec& group : config_.groups) {
-    evidence.grain = std::max(evidence.grain, group.share_tokens);
+  MatchEvidence evidence{
+      .may_match = MayMatch(request),
+      .is_evicted = match.limit == MatchLimit::kEvicted || match.limit == MatchLimit::kWindow,
+      .has_no_state = match.limit == MatchLimit::kSnapshot,
+      .has_other_content = match.chain_tokens % config_.block_tokens != 0,
+      .matched = match.num_tokens,
+      .known = match.chain_tokens,
+      .matchable = static_cast<int32_t>(Matchable(request).size()),
+      .grain = kv_.share_tokens(),
+      .previous = request.previous};
+  const auto next = static_cast<size_t>(match.chain_tokens >> block_shift_);
+  if (!evidence.may_match || next >= Matchable(request).size() / config_.block_tokens) {
+    return evidence;
   }
   for (const Computing& computing : computing_) {
-    if (evidence.matchable - matched < config_.block_tokens) break;
-    evidence.is_computed |=
-        IsComputing(computing, num_blocks) &&
-        requests_[computing.request].keys[num_blocks] == request.keys[num_blocks];
+    evidence.is_computed |= IsComputing(computing, next) &&
+                            requests_[computing.request].keys[next] == request.keys[next];
   }
   return evidence;
 }
@@ -246,6 +240,13 @@ void Scheduler::NoteMatch(Request& request, const MatchEvidence& evidence) {
   if (request.cached_tokens >= 0) return;
   Truth& truth = request.truth;
   request.cached_tokens = truth.cached = std::min(evidence.matched, request.prompt_tokens);
+  // Blocks that were cached once; the one in which the match ended counts from there.
+  for (size_t i = truth.cached >> block_shift_; i < request.keys.size(); ++i) {
+    if (!kv_.evicted().Contains(request.keys[i])) continue;
+    const int32_t first = static_cast<int32_t>(i) * config_.block_tokens;
+    const int32_t end = std::min(first + config_.block_tokens, request.prompt_tokens);
+    truth.recomputed += std::max(0, end - std::max(first, truth.cached));
+  }
   truth.created = request.prompt_tokens - truth.cached - truth.recomputed;
   std::tie(truth.end, truth.position) = Explain(evidence);
   ++num_match_ends_[static_cast<size_t>(truth.end)];
@@ -256,12 +257,11 @@ void Scheduler::NoteMatch(Request& request, const MatchEvidence& evidence) {
                                     .recomputed = truth.recomputed});
 }
 
-void Scheduler::Enter(RequestIndex index, BlockTable blocks, int32_t matched,
-                      const MatchEvidence& evidence) {
+// It leaves the queue and takes its place among those who run.
+void Scheduler::StartRunning(RequestIndex index, int32_t matched) {
   Request& request = requests_[index];
-  NoteMatch(request, evidence);
-  request.computed = request.planned = matched;
   request.admission = ++num_admissions_;
+  request.is_announced = false;
   Dequeue(index);
   if (request.queue_deadline_us > 0) {
     deadlines_.erase({request.next_deadline_us(), index.value});
@@ -270,10 +270,22 @@ void Scheduler::Enter(RequestIndex index, BlockTable blocks, int32_t matched,
   }
   queue_leaves_us_[num_queue_leaves_++ % std::ssize(queue_leaves_us_)] = now_us_;
   Charge(request, request.size() - matched);
-  Move(request, Admit{*slots_.Acquire(), std::move(blocks)});
   running_.push_back(index);
   computing_.push_back({index, request.admission, request.keys.size()});
-  step_.plan->admitted.push_back({step_.plan->num_rows(), request.slot()->value()});
+}
+
+void Scheduler::Enter(RequestIndex index, PrefixMatch match, const MatchEvidence& evidence) {
+  Request& request = requests_[index];
+  const int32_t matched = match.num_tokens;
+  NoteMatch(request, evidence);
+  request.computed = request.planned = matched;
+  request.published_blocks = matched >> block_shift_;
+  request.snapshot = match.snapshot;
+  StartRunning(index, matched);
+  Move(request, Admit{*slots_.Acquire(), std::move(match.table)});
+  for (int32_t i = 0; writer_ != nullptr && i < request.published_blocks; ++i) {
+    writer_->SetReused(request.blocks()->blocks.set(i));
+  }
 }
 
 }  // namespace tokenspeed

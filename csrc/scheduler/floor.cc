@@ -23,7 +23,8 @@ void Floor::Committed(int64_t now_us) {
   const Step step = steps_.front();
   steps_.pop_front();
   const int64_t started_us = std::max(step.planned_us, committed_us_);
-  if (now_us > started_us) model_.Observe(step.load, static_cast<double>(now_us - started_us));
+  if (step.load.rows > 0 && now_us > started_us)
+    model_.Observe(step.load, static_cast<double>(now_us - started_us));
   committed_us_ = now_us;
   if (!step.has_decodes) return;
   tokens_us_.push_front(now_us);

@@ -96,6 +96,28 @@ void Record::Commit(int64_t step_id, const StepOutcome& outcome, int64_t now_us)
   Put(bytes_, now_us);
 }
 
+void Record::Notify(std::span<const std::array<int32_t, 2>> acks, int64_t now_us) {
+  if (!is_on_) return;
+  bytes_.push_back(static_cast<char>(Call::kNotify));
+  Put(bytes_, static_cast<int64_t>(acks.size()));
+  for (const auto& [transfer, ok] : acks) {
+    Put(bytes_, transfer);
+    Put(bytes_, ok);
+  }
+  Put(bytes_, now_us);
+}
+
+void Record::NotifyStore(std::span<const Hash128> keys, bool is_present) {
+  if (!is_on_) return;
+  bytes_.push_back(static_cast<char>(Call::kNotifyStore));
+  Put(bytes_, static_cast<int64_t>(keys.size()));
+  for (const Hash128& key : keys) {
+    Put(bytes_, static_cast<int64_t>(key.lo));
+    Put(bytes_, static_cast<int64_t>(key.hi));
+  }
+  Put(bytes_, int64_t{is_present});
+}
+
 uint64_t DigestOf(const StepPlan& plan) {
   uint64_t digest = static_cast<uint64_t>(plan.step_id);
   const auto add = [&digest](int64_t value) {
@@ -123,7 +145,10 @@ uint64_t DigestOf(const StepPlan& plan) {
   add_all(plan.block_updates);
   add_all(plan.copies);
   add_all(plan.state_rows);
-  add_all(plan.transfers);
+  add_all(plan.tier_rows.transfers);
+  add_all(plan.tier_rows.store_moves);
+  add_all(plan.tier_rows.store_keys);
+  add_all(plan.tier_rows.store_tokens);
   return digest;
 }
 
@@ -168,11 +193,16 @@ class Player {
     return static_cast<int64_t>(value >> 1) ^ -static_cast<int64_t>(value & 1);
   }
 
-  std::vector<int32_t> GetInts() {
+  size_t GetSize() {
     const int64_t size = Get();
     Require(size >= 0 && size <= std::ssize(bytes_), "a list has a wrong length");
+    return static_cast<size_t>(size);
+  }
+
+  std::vector<int32_t> GetInts() {
+    const size_t size = GetSize();
     std::vector<int32_t> values;
-    for (int64_t i = 0; i < size; ++i) values.push_back(static_cast<int32_t>(Get()));
+    for (size_t i = 0; i < size; ++i) values.push_back(static_cast<int32_t>(Get()));
     return values;
   }
 
@@ -253,6 +283,24 @@ class Player {
       case Record::Call::kCommit:
         RepeatCommit();
         return;
+      case Record::Call::kNotify: {
+        std::vector<std::array<int32_t, 2>> acks(GetSize());
+        for (auto& [transfer, ok] : acks) {
+          transfer = static_cast<int32_t>(Get());
+          ok = static_cast<int32_t>(Get());
+        }
+        scheduler_.Notify(acks, Get());
+        return;
+      }
+      case Record::Call::kNotifyStore: {
+        std::vector<Hash128> keys(GetSize());
+        for (Hash128& key : keys) {
+          key.lo = static_cast<uint64_t>(Get());
+          key.hi = static_cast<uint64_t>(Get());
+        }
+        scheduler_.NotifyStore(keys, Get() != 0);
+        return;
+      }
     }
     Require(false, "an unknown call");
   }

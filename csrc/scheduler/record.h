@@ -6,12 +6,14 @@
 // Thread: scheduler thread only.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 
+#include "base/hash.h"
 #include "scheduler/step.h"
 #include "scheduler/submission.h"
 
@@ -32,6 +34,8 @@ class Record {
   void Rekey(RequestId id, int64_t gap_us, int64_t victim_key);
   void Propose(RequestId id, std::span<const int32_t> drafts);
   void Plan(int64_t now_us, const StepPlan* plan);
+  void Notify(std::span<const std::array<int32_t, 2>> acks, int64_t now_us);
+  void NotifyStore(std::span<const Hash128> keys, bool is_present);
   void Commit(int64_t step_id, const StepOutcome& outcome, int64_t now_us);
 
   // Returns what was recorded since the last call; the first part begins with the magic.
@@ -40,7 +44,18 @@ class Record {
   static constexpr const char* kMagic = "TSR1";
 
  private:
-  enum class Call : uint8_t { kSubmit, kTurn, kAbort, kStop, kRekey, kPropose, kPlan, kCommit };
+  enum class Call : uint8_t {
+    kSubmit,
+    kTurn,
+    kAbort,
+    kStop,
+    kRekey,
+    kPropose,
+    kPlan,
+    kCommit,
+    kNotify,
+    kNotifyStore
+  };
   friend int64_t Replay(Scheduler& scheduler, std::string_view record);
   friend class Player;
 

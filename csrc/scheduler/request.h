@@ -21,43 +21,16 @@
 #include "fsm/states.h"
 #include "kv/chain_keys.h"
 #include "kv/prefix_index.h"
+#include "kv/tiers.h"
 #include "scheduler/truth.h"
 
 namespace tokenspeed {
 
 struct Request {
-  // What was asked.
+  // How far it is, and the few settings that every step reads: together, so that a step of many
+  // requests touches few cache lines of each.
   RequestId id;
-  int32_t priority = 0;
-  int64_t arrival = 0;  // counts submits
-  int64_t since_us = 0;
-  int32_t prompt_tokens = 0;
-  int32_t max_outputs = 0;  // resolved: context and pool limits applied
-  int32_t min_outputs = 0;
-  int32_t given_outputs = 0;  // generated before (resume)
-  int64_t deadline_us = 0;
-  bool match_prefix = true;
-  int64_t session = 0;
-  int64_t tenant = 0;
-  std::array<int32_t, 3> reuse_points{};  // 0 ends it
-  int64_t gap_us = 0;
-  int64_t queue_key = 0;
-  int64_t victim_key = 0;
-  int64_t retain_us = 0;
-  int64_t queue_deadline_us = 0;  // 0: none, or it ran already
-  int32_t max_drafts = 0;
-  bool device_drafts = false;
-  NodeId root;
-  std::string salt;
-  std::vector<int32_t> stop_ids;  // sorted
-
   std::vector<int32_t> tokens;
-  ChainKeys keys;  // of full blocks; covers at least the known tokens that may be matched
-  State state;
-
-  std::vector<int32_t> drafts;  // proposed for its next decode row
-
-  // How far it is.
   int32_t computed = 0;
   int32_t planned = 0;
   int32_t ahead = 0;  // tokens that uncommitted rows sample, at most: every draft right
@@ -66,16 +39,53 @@ struct Request {
   int32_t step_drafts = 0;  // of them drafts
   int32_t sent_blocks = 0;  // block-table entries that the executor has
   int32_t published_blocks = 0;
-  int64_t admission = 0;                        // counts admissions of all requests; 0: not running
-  int32_t cached_tokens = -1;                   // matched at the first admission
-  int32_t charged = 0;                          // outputs counted for its tenant
-  std::optional<MatchEvidence::Turn> previous;  // the session's turn before
-  Truth truth;                                  // of the first admission
+  int32_t prompt_tokens = 0;
+  int32_t max_outputs = 0;  // resolved: context and pool limits applied
+  int32_t min_outputs = 0;
+  int32_t max_drafts = 0;
+  int64_t admission = 0;  // counts admissions of all requests; 0: not running
+  // Where state is worth keeping, increasing, 0 ends it: reuse points on the share grain, or the
+  // end of the prompt.
+  std::array<int32_t, 3> points{};
+  bool device_drafts = false;
+  bool is_announced = false;  // the executor knows that it has its slot
   bool cached_reported = false;
   bool is_short = false;         // waits in the short queue too
   bool is_private = false;       // a block's key was taken: the rest of the chain is not published
   bool is_poisoned = false;      // a row failed: nothing it wrote since is published
   bool retract_pending = false;  // retracted at the commit of its uncommitted rows
+  State state;
+  std::vector<int32_t> drafts;    // proposed for its next decode row
+  std::vector<int32_t> stop_ids;  // sorted
+  ChainKeys keys;  // of full blocks; covers at least the known tokens that may be matched
+
+  // What was asked beside.
+  int32_t priority = 0;
+  bool match_prefix = true;
+  int64_t arrival = 0;  // counts submits
+  int64_t since_us = 0;
+  int32_t given_outputs = 0;  // generated before (resume)
+  NodeId root;
+  std::string salt;
+  int64_t session = 0;
+  int64_t tenant = 0;
+  std::array<int32_t, 3> reuse_points{};  // 0 ends it
+  int64_t gap_us = 0;
+  int64_t queue_key = 0;
+  int64_t victim_key = 0;
+  int64_t retain_us = 0;
+  int64_t deadline_us = 0;
+  int64_t queue_deadline_us = 0;  // 0: none, or it ran already
+
+  // What the cache had, and transfers.
+  int32_t cached_tokens = -1;                   // matched at the first admission
+  std::optional<MatchEvidence::Turn> previous;  // the session's turn before
+  Truth truth;                                  // of the first admission
+  SnapshotId snapshot;                          // newest of its chain
+  BatchId batch;                                // transfers that it waits for
+  int32_t load_tokens = 0;                      // where it starts when they have arrived
+  std::vector<int32_t> load_pieces;             // block index of each piece
+  int32_t num_loads = 0;                        // ever
 
   // Until it runs for the first time it must start before queue_deadline_us too.
   int64_t next_deadline_us() const {
@@ -99,6 +109,14 @@ struct Request {
     return std::clamp(max_outputs - num_outputs() - ahead - 1, 0, wanted);
   }
 
+  // Returns the first of `points` after `position`, 0 for none.
+  int32_t PointAfter(int32_t position) const {
+    for (const int32_t point : points) {
+      if (point > position) return point;
+    }
+    return 0;
+  }
+
   bool IsStop(int32_t token) const {
     return std::binary_search(stop_ids.begin(), stop_ids.end(), token);
   }
@@ -118,9 +136,9 @@ struct Request {
         },
         state);
   }
-  BlockTable* blocks() {
+  KvTable* blocks() {
     return std::visit(
-        []<class S>(S& state) -> BlockTable* {
+        []<class S>(S& state) -> KvTable* {
           if constexpr (fsm_has_slot<S>) return &state.blocks;
           return nullptr;
         },

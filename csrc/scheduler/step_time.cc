@@ -6,10 +6,11 @@ namespace tokenspeed {
 namespace {
 
 constexpr double kForget = 0.998;
-// Scales that make the features about 1, and a prior in us for each: a mid-size model on a large
-// accelerator. Its variance lets a handful of steps outweigh it.
+// Scales that make the features about 1, and a prior in us for each: slower than a mid-size model
+// on a large accelerator, so that what was not seen yet is not promised to be fast. Its variance
+// lets a handful of steps outweigh it.
 constexpr double kRows = 64, kTokens = 1024, kContext = 1 << 20, kWork = 1 << 26;
-constexpr std::array<double, 5> kPrior = {5000, 1000, 25000, 25000, 25000};
+constexpr std::array<double, 5> kPrior = {5000, 2000, 40000, 50000, 100000};
 constexpr double kPriorVariance = 100;
 constexpr double kMaxVariance = 1e6;
 constexpr int64_t kTrusted = 32;       // observations after which a step can be an outlier

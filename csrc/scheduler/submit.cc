@@ -9,19 +9,6 @@
 namespace tokenspeed {
 namespace {
 
-FlatKvConfig KvConfig(const SchedulerConfig& config) {
-  FlatKvConfig kv{.block_tokens = config.block_tokens,
-                  .packing = {},
-                  .num_physical_blocks = config.num_physical_blocks,
-                  .share_tokens = 1,
-                  .hash_seed = config.hash_seed};
-  for (const GroupSpec& group : config.groups) {
-    kv.packing.push_back(group.packing);
-    kv.share_tokens = std::max(kv.share_tokens, group.share_tokens);
-  }
-  return kv;
-}
-
 const SchedulerConfig& Validated(const SchedulerConfig& config) {
   Validate(config);
   return config;
@@ -43,10 +30,12 @@ Scheduler::Scheduler(const SchedulerConfig& config)
       short_queue_(config.ageing_us),
       floor_(config.min_tps_per_user) {
   running_.reserve(config.max_running);
+  StartTiers();
 }
 
 void Scheduler::Submit(const Submission& submission, int64_t now_us) {
   record_.Submit(submission, now_us);
+  kv_.SetNow(now_us);
   CheckSubmission(submission, submission.prompt.size());
   const int32_t max_outputs =
       ResolveMaxOutputs(submission, static_cast<int64_t>(submission.prompt.size()));
@@ -60,6 +49,7 @@ void Scheduler::Submit(const Submission& submission, int64_t now_us) {
 // Session's own tokens are verified by digest; what a live turn has is not a base.
 void Scheduler::SubmitTurn(const Submission& submission, const TurnBase& base, int64_t now_us) {
   record_.SubmitTurn(submission, base, now_us);
+  kv_.SetNow(now_us);
   if (!sessions_.Has(submission.session, base)) {
     throw RequestError("the turn is refused: session " + std::to_string(submission.session) +
                            " has no known base of " + std::to_string(base.tokens) +
@@ -129,6 +119,7 @@ void Scheduler::Accept(const Submission& submission, NodeId root, Chain chain, i
   request.device_drafts = submission.device_drafts;
   request.root = root;
   request.previous = previous;
+  ChoosePoints(request);
   request.salt = submission.salt;
   request.stop_ids.assign(submission.stop_ids.begin(), submission.stop_ids.end());
   std::sort(request.stop_ids.begin(), request.stop_ids.end());
@@ -146,6 +137,17 @@ void Scheduler::Accept(const Submission& submission, NodeId root, Chain chain, i
     deadlines_.emplace(request.next_deadline_us(), index.value);
   }
   if (request.num_outputs() >= max_outputs) EndOutsideCommit(index, FinishReason::kLength);
+}
+
+// A snapshot is of use only where a tail can be shared, so its position is on that grain.
+void Scheduler::ChoosePoints(Request& request) const {
+  std::array<int32_t, 3> wanted = request.reuse_points;
+  if (wanted[0] == 0) wanted[0] = request.prompt_tokens;
+  size_t count = 0;
+  for (const int32_t point : wanted) {
+    const int32_t floored = point / kv_.share_tokens() * kv_.share_tokens();
+    if (floored > (count == 0 ? 0 : request.points[count - 1])) request.points[count++] = floored;
+  }
 }
 
 void Scheduler::CheckSubmission(const Submission& submission, size_t prompt_tokens) const {
@@ -171,6 +173,11 @@ void Scheduler::CheckSubmission(const Submission& submission, size_t prompt_toke
                        "context_length_exceeded");
   }
   CheckReusePoints(submission, prompt_tokens);
+  if (submission.max_drafts > 0 && kv_.num_state_groups() > 0) {
+    throw RequestError("the request is refused: max_drafts is " +
+                       std::to_string(submission.max_drafts) +
+                       "; allowed: 0 with state groups; drafts over state are not built yet");
+  }
   if (submission.max_drafts < 0 || submission.max_drafts > kMaxDrafts) {
     throw RequestError("the request is refused: max_drafts is " +
                        std::to_string(submission.max_drafts) + "; allowed: 0 to " +
@@ -247,16 +254,7 @@ void Scheduler::Propose(RequestId id, std::span<const int32_t> drafts) {
 
 // Tokens of the longest request that can ever run.
 int64_t Scheduler::CapacityTokens() const {
-  int64_t low = 0, high = kv_.pool().max_sets();
-  while (low < high) {
-    const int64_t middle = (low + high + 1) / 2;
-    if (kv_.CanEverHold(middle)) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  return low * config_.block_tokens;
+  return int64_t{kv_.sets().max_items()} * config_.block_tokens;
 }
 
 }  // namespace tokenspeed

@@ -145,30 +145,31 @@ def build_parts(
     attention = {
         group.name: _offer(registry, "attention").load(
             num_heads=config["num_attention_heads"],
-            num_kv_heads=group.num_kv_heads,
-            head_dim=group.head_dim,
+            num_kv_heads=group.fields[0].shape[0],
+            head_dim=group.fields[0].shape[1],
             block_tokens=block_tokens,
             dtype=torch.float32,
             device=CPU,
         )
         for group in groups
+        if group.kind != "state"
     }
     model = model_class(
         config, ModelContext(binder, attention, torch.float32, CPU, max_context_tokens)
     )
     load_weights(model, source, dtype=torch.float32, keep_packed=keep_packed)
     source.close()
-    one = solve_layout(groups, block_tokens=block_tokens, dtype_bytes=4, arena_bytes=2**30)
+    one = solve_layout(groups, block_tokens=block_tokens, dtype="float32", arena_bytes=2**30)
     layout = solve_layout(
         groups,
         block_tokens=block_tokens,
-        dtype_bytes=4,
+        dtype="float32",
         arena_bytes=one.physical_bytes * (num_blocks + 1),
     )
     storage = torch.zeros(layout.total_bytes, dtype=torch.uint8)
     executor = Executor(
         model,
-        arena=Arena(layout, groups, storage, torch.float32),
+        arena=Arena(layout, storage),
         attention=attention,
         sampler=_offer(registry, "sampler").load(device=CPU, vocab_size=config["vocab_size"]),
         max_running=max_running,
@@ -180,7 +181,16 @@ def build_parts(
     scheduler = Scheduler(
         SchedulerConfig(
             block_tokens=block_tokens,
-            groups=[GroupSpec(name=g.name, packing=g.packing) for g in layout.groups],
+            groups=[
+                GroupSpec(
+                    name=group.name,
+                    kind=group.kind,
+                    packing=group.packing,
+                    window=group.group.window,
+                    speculation=group.group.speculation,
+                )
+                for group in layout.groups
+            ],
             num_physical_blocks=layout.num_physical_blocks,
             max_running=max_running,
             max_waiting=64,

@@ -7,7 +7,6 @@ server's own /tokenize, so that no two share a prefix.
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
 import queue
 import random
@@ -16,9 +15,9 @@ import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
-from tokenspeed.errors import ConfigError, EngineError
+from tokenspeed.cli.connection import ServerAddress
+from tokenspeed.errors import EngineError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,6 +38,11 @@ class Load:
     prompt_tokens: int
     output_tokens: int
     seed: int
+
+    @property
+    def server(self) -> ServerAddress:
+        """Where to send it."""
+        return ServerAddress(self.url, self.api_key, TIMEOUT_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +172,7 @@ def _stream(load: Load, body: dict[str, Any]) -> Timing:
     started_s = time.perf_counter()
     first_s = last_s = 0.0
     usage: dict[str, Any] | None = None
-    connection, response = _send(load, "POST", "/v1/completions", body)
+    connection, response = load.server.send("POST", "/v1/completions", body)
     try:
         for line in response:
             if not line.startswith(b"data: {"):
@@ -190,7 +194,7 @@ def _stream(load: Load, body: dict[str, Any]) -> Timing:
 
 
 def _first_model(load: Load) -> str:
-    return str(_json(load, "GET", "/v1/models", None)["data"][0]["id"])
+    return str(load.server.json("GET", "/v1/models")["data"][0]["id"])
 
 
 def _prompt(load: Load, chooser: random.Random) -> list[int]:
@@ -201,61 +205,5 @@ def _prompt(load: Load, chooser: random.Random) -> list[int]:
             "".join(chooser.choices("abcdefghijklmnopqrstuvwxyz", k=chooser.randint(2, 9)))
             for _ in range(load.prompt_tokens)
         )
-        tokens += _json(load, "POST", "/tokenize", {"prompt": words})["tokens"]
+        tokens += load.server.json("POST", "/tokenize", {"prompt": words})["tokens"]
     return tokens[: load.prompt_tokens]
-
-
-def _json(load: Load, method: str, path: str, body: dict[str, Any] | None) -> Any:
-    try:
-        connection, response = _send(load, method, path, body)
-        with connection:
-            return json.loads(response.read())
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        raise EngineError(f"{load.url}{path} failed: {error}; is a server there?") from error
-
-
-def _send(
-    load: Load, method: str, path: str, body: dict[str, Any] | None
-) -> tuple[_Connection, http.client.HTTPResponse]:
-    connection = _connect(load.url)
-    headers = {"Content-Type": "application/json"}
-    if load.api_key:
-        headers["Authorization"] = f"Bearer {load.api_key}"
-    connection.request(method, path, None if body is None else json.dumps(body), headers)
-    response = connection.getresponse()
-    if response.status != 200:
-        text = _message_of(response.read(65536))
-        connection.close()
-        hint = "; pass --api-key" if response.status == 401 else ""
-        raise EngineError(f"{path} answered {response.status}: {text}{hint}")
-    return connection, response
-
-
-def _message_of(body: bytes) -> str:
-    """Return the message of an error body; of another server maybe any text."""
-    try:
-        return str(json.loads(body)["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        return body[:2000].decode(errors="replace")
-
-
-class _Connection(http.client.HTTPConnection):
-    """Closed at the end of a `with`."""
-
-    def __enter__(self) -> _Connection:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
-
-
-class _SecureConnection(http.client.HTTPSConnection, _Connection):
-    """The same over TLS."""
-
-
-def _connect(url: str) -> _Connection:
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigError(f"--url is {url!r}, http://HOST:PORT is needed; change it")
-    kind = _SecureConnection if parts.scheme == "https" else _Connection
-    return kind(parts.hostname, parts.port, timeout=TIMEOUT_S)

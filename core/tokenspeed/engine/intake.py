@@ -5,17 +5,21 @@ Whatever is wrong with one request ends that request and nothing else.
 
 from __future__ import annotations
 
+import hashlib
 import time
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tokenspeed.contracts.policy import Arrival, Keys
 from tokenspeed.engine.flight_record import MAX_REQUEST_ID_BYTES
 from tokenspeed.engine.messages import (
     WIRE_VERSION,
     Abort,
     Hello,
     Refused,
+    StateQuery,
+    StateReply,
     Stop,
     Submit,
     ToEngine,
@@ -28,9 +32,12 @@ from tokenspeed.log import LOGGER
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from numpy.typing import NDArray
+
     from tokenspeed.engine.channel import Client, EngineChannel
     from tokenspeed.engine.engine import Engine
     from tokenspeed.engine.messages import EngineStats
+    from tokenspeed.engine.snapshot import Snapshot
     from tokenspeed.engine.suspects import SuspectGate
 
 CLIENT_SILENCE_S = 60.0
@@ -54,6 +61,7 @@ class Intake:
         *,
         epoch: int,
         stats: Callable[[], EngineStats],
+        snapshot: Snapshot,
     ) -> None:
         self._engine = engine
         self._channel = channel
@@ -61,6 +69,7 @@ class Intake:
         self._gate = gate
         self._epoch = epoch
         self._stats = stats
+        self._snapshot = snapshot
         self._heard_s: dict[Client, float] = {}
 
     def take(self, client: Client, message: ToEngine) -> None:
@@ -70,6 +79,8 @@ class Intake:
                 self._submit(client, message)
         elif isinstance(message, Hello):
             self._greet(client, message)
+        elif isinstance(message, StateQuery):
+            self._answer(client, message)
         else:
             self._end(client, message)
 
@@ -108,6 +119,13 @@ class Intake:
             ),
         )
 
+    def _answer(self, client: Client, query: StateQuery) -> None:
+        try:
+            self._channel.send(client, StateReply(query.query_id, self._snapshot.packed()))
+        except Exception:  # a picture that cannot be drawn must not cost a stream
+            LOGGER.exception("the state of the engine could not be told")
+            self._channel.send(client, StateReply(query.query_id, b""))
+
     def _submit(self, client: Client, message: Submit) -> None:
         try:
             self._enter(client, message)
@@ -121,12 +139,34 @@ class Intake:
         self._check_id(message.request_id)
         prompt_ids = np.frombuffer(message.prompt_ids, dtype="<i4")
         output_ids = np.frombuffer(message.output_ids, dtype="<i4")
-        params, now = message.params, now_us()
+        now = now_us()
+        session = session_number(message.session, message.salt)
+        arrival = Arrival(session, 0, message.priority, prompt_ids.size, now)
+        keys = self._engine.policy.keys(arrival)
+        try:
+            request = self._admit(client, message, prompt_ids, output_ids, session, keys, now)
+        except Exception:
+            self._engine.policy.turn_ended(session, now)
+            raise
+        self._requests.add(request)
+
+    def _admit(
+        self,
+        client: Client,
+        message: Submit,
+        prompt_ids: NDArray[np.int32],
+        output_ids: NDArray[np.int32],
+        session: int,
+        keys: Keys,
+        now: int,
+    ) -> LiveRequest:
+        params = message.params
         deadline_us = now + int(message.timeout_s * 1e6) if message.timeout_s is not None else 0
         key = self._requests.new_key()
         self._engine.scheduler.submit(
             key,
             prompt_ids,
+            session=session,
             output_ids=output_ids if output_ids.size else None,
             max_new_tokens=params.max_tokens or 0,
             min_new_tokens=params.min_tokens,
@@ -135,9 +175,12 @@ class Intake:
             salt=message.salt,
             match_prefix=params.prompt_logprobs is None,
             deadline_us=deadline_us,
+            reuse_points=np.array(message.reuse_points, dtype=np.int32),
+            gap_us=keys.gap_us,
+            queue_key=keys.queue_key,
+            victim_key=keys.victim_key,
             now_us=now,
         )
-        request = LiveRequest(key, message.request_id, client, output_ids.size)
         try:
             self._engine.executor.add_request(
                 key, prompt_ids, output_ids, params, message.stop_token_ids
@@ -145,7 +188,15 @@ class Intake:
         except Exception:
             self._engine.scheduler.abort(key, now_us=now)
             raise
-        self._requests.add(request)
+        return LiveRequest(
+            key,
+            message.request_id,
+            client,
+            output_ids.size,
+            num_prompt=prompt_ids.size,
+            arrived_s=now / 1e6,
+            session=session,
+        )
 
     def _check_id(self, request_id: str) -> None:
         if not 0 < len(request_id.encode()) <= MAX_REQUEST_ID_BYTES:
@@ -167,6 +218,14 @@ class Intake:
         scheduler = self._engine.scheduler
         end = scheduler.stop if isinstance(message, Stop) else scheduler.abort
         end(request.key, now_us=now_us())
+
+
+def session_number(session: bytes, salt: bytes) -> int:
+    """Return the number under which the control plane knows a conversation, 0 for none."""
+    if not session:
+        return 0
+    digest = hashlib.blake2b(session, digest_size=8, key=salt[:64]).digest()
+    return (int.from_bytes(digest, "little") >> 1) or 1
 
 
 def refusal(request_id: str, epoch: int, error: Exception) -> Refused:

@@ -11,7 +11,7 @@ import msgspec
 from tokenspeed.contracts.sampler import TokenLogprobs
 from tokenspeed.sampling.params import SamplingParams
 
-WIRE_VERSION = 1
+WIRE_VERSION = 2
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,6 +25,8 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     max_prompt_tokens: int
     """Longest prompt that can ever fit beside one output token."""
     eos_token_ids: tuple[int, ...]
+    has_snapshots: bool = False
+    """The cache can be entered only where a snapshot was taken: requests should name places."""
 
 
 # ---- API process -> engine
@@ -50,7 +52,9 @@ class Submit(msgspec.Struct, frozen=True, tag=True, kw_only=True):
         stop_token_ids: all ids that end the output: eos unless ignored, and the request's own.
         priority: higher runs first.
         salt: cache namespace; b"" is the shared one.
+        session: name of the conversation that this is a turn of; b"": none.
         timeout_s: seconds from arrival to the end of the request; None: none.
+        reuse_points: up to three increasing prompt positions where a later request may start.
     """
 
     request_id: str
@@ -61,7 +65,9 @@ class Submit(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     stop_token_ids: tuple[int, ...]
     priority: int = 0
     salt: bytes = b""
+    session: bytes = b""
     timeout_s: float | None = None
+    reuse_points: tuple[int, ...] = ()
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):
@@ -76,7 +82,13 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
     request_id: str
 
 
-ToEngine = Hello | Submit | Abort | Stop
+class StateQuery(msgspec.Struct, frozen=True, tag=True):
+    """Asks for a picture of the engine's inside; answered by a StateReply of the same number."""
+
+    query_id: int
+
+
+ToEngine = Hello | Submit | Abort | Stop | StateQuery
 
 
 # ---- engine -> API process
@@ -164,10 +176,21 @@ class EngineStats(msgspec.Struct, frozen=True, tag=True, kw_only=True, omit_defa
     """Median control and event-loop time per step, the model's own time excluded."""
 
 
+class StateReply(msgspec.Struct, frozen=True, tag=True):
+    """The inside of the engine, at most a moment old.
+
+    Args:
+        state: msgpack of the document that `snapshot.py` builds and docs/http-api.md describes.
+    """
+
+    query_id: int
+    state: bytes
+
+
 class Unhealthy(msgspec.Struct, frozen=True, tag=True):
     """From the supervisor, in the engine's place: it died too often and is not restarted."""
 
     reason: str
 
 
-FromEngine = Welcome | TokensOut | Refused | EngineStats | Unhealthy
+FromEngine = Welcome | TokensOut | Refused | EngineStats | StateReply | Unhealthy

@@ -5,6 +5,7 @@ Also forgets requests that ended, in the executor no earlier than the last step 
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from tokenspeed.scheduler import FINISH_REASONS
 if TYPE_CHECKING:
     from tokenspeed.contracts.sampler import TokenLogprobs
     from tokenspeed.contracts.step import StepPlan, StepResult
+    from tokenspeed.engine.activity import Activity
     from tokenspeed.engine.channel import Client, EngineChannel
     from tokenspeed.engine.engine import Engine
     from tokenspeed.engine.requests import LiveRequest, RequestTable
@@ -32,12 +34,14 @@ class Publisher:
         gate: SuspectGate,
         *,
         epoch: int,
+        activity: Activity,
     ) -> None:
         self._engine = engine
         self._channel = channel
         self._requests = requests
         self._gate = gate
         self._epoch = epoch
+        self._activity = activity
         self._gone: list[Client] = []
         self._retiring: deque[tuple[int, int]] = deque()
         self._last_step_id = 0
@@ -64,7 +68,8 @@ class Publisher:
             request = self._requests.by_key(int(plan.request_ids[row]))
             if request is not None:
                 request.prompt_logprobs.extend(scored)
-        self._send(committed, result.logprobs, reason_failed)
+        num_output = self._send(committed, result.logprobs, reason_failed)
+        self._activity.note_step(computed_tokens=plan.num_tokens, output_tokens=num_output)
         self._retire()
 
     def take_ended(self) -> list[Client]:
@@ -79,7 +84,9 @@ class Publisher:
         committed: CommitResult,
         logprobs: tuple[TokenLogprobs | None, ...] | None,
         reason_failed: str,
-    ) -> None:
+    ) -> int:
+        """Send deltas; return how many output tokens are in them."""
+        num_output = 0
         outgoing: dict[Client, list[Delta]] = {}
         entries = zip(
             committed.request_ids.tolist(),
@@ -97,6 +104,7 @@ class Publisher:
             delta = self._delta(request, token, FINISH_REASONS[reason], cached, scored)
             if delta.finish_reason == "error":
                 delta = _with_error(delta, reason_failed)
+            num_output += len(delta.tokens)
             outgoing.setdefault(request.client, []).append(delta)
             if reason:
                 self._end(request)
@@ -105,6 +113,7 @@ class Publisher:
         for client, deltas in outgoing.items():
             if not self._channel.send(client, TokensOut(tuple(deltas), self._epoch)):
                 self._gone.append(client)
+        return num_output
 
     def _delta(
         self,
@@ -115,6 +124,9 @@ class Publisher:
         scored: TokenLogprobs | None,
     ) -> Delta:
         tokens = (token,) if token >= 0 else ()
+        if tokens and cached >= 0:
+            request.cached_tokens = cached
+            self._activity.note_first_token(time.monotonic() - request.arrived_s)
         request.num_outputs += len(tokens)
         prompt_logprobs = None
         if tokens and request.prompt_logprobs:
@@ -132,6 +144,7 @@ class Publisher:
     def _end(self, request: LiveRequest) -> None:
         self._requests.remove(request)
         self._gate.note_end(request.request_id)
+        self._engine.policy.turn_ended(request.session, time.monotonic_ns() // 1000)
         self._retiring.append((self._last_step_id, request.key))
 
     def _retire(self) -> None:

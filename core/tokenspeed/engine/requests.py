@@ -20,6 +20,10 @@ class LiveRequest:
     Args:
         key: integer id towards scheduler and executor.
         num_outputs: output tokens so far, those from before a resume included.
+        num_prompt: tokens of the prompt.
+        arrived_s: monotonic time of the arrival at this engine.
+        cached_tokens: prompt tokens taken from the cache; None before the first token.
+        session: number of its conversation, 0 for none.
         prompt_logprobs: scored prompt tokens, gathered chunk by chunk until the first token.
     """
 
@@ -27,6 +31,10 @@ class LiveRequest:
     request_id: str
     client: Client
     num_outputs: int
+    num_prompt: int = 0
+    arrived_s: float = 0.0
+    cached_tokens: int | None = None
+    session: int = 0
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
 
 

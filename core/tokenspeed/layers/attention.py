@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tokenspeed.contracts.attention import KVView
 from tokenspeed.contracts.placement import ParallelGroup, Replicate, Shard
 from tokenspeed.layers.placements import LayerPlacement
 
@@ -41,6 +42,7 @@ class PagedAttention:
     ) -> torch.Tensor:
         """Return (T, N, H)."""
         kv = step.kv[self.layer]
+        assert isinstance(kv, KVView), "the layer's cache group has no keys and values"
         metadata = step.attention_metadata[self.group]
         self._write(k_TKH, v_TKH, kv, metadata)
         return self._attend(q_TNH, kv, metadata, scale=self.scale)

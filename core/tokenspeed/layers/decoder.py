@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
 
-from tokenspeed.contracts.model import CacheGroup
+from tokenspeed.contracts.model import CacheGroup, gqa_fields
 from tokenspeed.contracts.placement import ParallelGroup
 from tokenspeed.layers.embedding import TokenEmbedding
 from tokenspeed.layers.linear import Linear
@@ -150,7 +150,8 @@ class DecoderForCausalLM(ABC, Generic[Config]):
         """Declare one full group over all layers."""
         read = cls.config_class.read(config)
         layers = tuple(range(read.num_layers))
-        return (CacheGroup(CACHE_GROUP, "full", layers, read.num_kv_heads, read.head_dim),)
+        fields = gqa_fields(read.num_kv_heads, read.head_dim)
+        return (CacheGroup(CACHE_GROUP, "full", layers, fields),)
 
     def weight_slots(self) -> Iterator[tuple[str, WeightSlot]]:
         """Yield the slots of everything but the head, by Hugging Face name."""

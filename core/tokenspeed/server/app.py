@@ -34,6 +34,7 @@ from tokenspeed.server.openai import (
 )
 from tokenspeed.server.prompts import check_fits, check_token_ids, num_prompts
 from tokenspeed.server.sampling import chat_params, completion_params
+from tokenspeed.server.sessions import session_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -58,6 +59,7 @@ ROUTES: dict[str, tuple[str, str, Any]] = {
     "/tokenize": ("tokenize", "POST", TokenizeRequest),
     "/detokenize": ("detokenize", "POST", DetokenizeRequest),
     "/v1/engine/plan": ("plan", "GET", None),
+    "/v1/engine/state": ("state", "GET", None),
     "/health": ("health", "GET", None),
     "/metrics": ("metrics", "GET", None),
 }
@@ -173,6 +175,10 @@ class _Api:
         """Answer GET /v1/engine/plan: what the engine was built from and what it chose."""
         return JsonResponse(self._parts.report)
 
+    async def state(self, request: Request) -> Response:
+        """Answer GET /v1/engine/state: requests, queue, blocks, last plan, counters as of now."""
+        return JsonResponse(await self._parts.frontend.state())
+
     async def health(self, request: Request) -> Response:
         """Answer GET /health: 200 while the engine is heard of, 503 otherwise."""
         frontend = self._parts.frontend
@@ -238,6 +244,7 @@ class _Api:
             n=body.n,
             priority=body.priority,
             salt=body.cache_salt.encode(),
+            session=session_of(body),
             timer=self._parts.metrics.timer(len(prompts) * body.n),
         )
 

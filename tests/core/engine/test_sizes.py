@@ -81,7 +81,7 @@ def test_tables_that_leave_no_memory_are_refused_before_they_are_made() -> None:
 def test_the_cache_takes_four_contexts_or_two_fifths_of_free_memory() -> None:
     groups = make_groups((2, 1, 16))
     sizes = sizes_of()
-    token_bytes = 4 * 2 * sum(len(g.layers) * g.num_kv_heads * g.head_dim for g in groups)
+    token_bytes = 4 * 2 * 2 * 16
     ample = arena_bytes(EngineConfig(), groups, sizes, free_bytes=1 << 40)
     assert ample == token_bytes * (4 * 2048 + 2 * 128)
     assert arena_bytes(EngineConfig(), groups, sizes, free_bytes=1000) == 400
@@ -90,7 +90,7 @@ def test_the_cache_takes_four_contexts_or_two_fifths_of_free_memory() -> None:
 
 def test_the_longest_sequence_fills_the_arena_in_every_group() -> None:
     groups = make_groups((2, 1, 16), (1, 2, 48))
-    layout = solve_layout(groups, block_tokens=16, dtype_bytes=4, arena_bytes=1 << 19)
+    layout = solve_layout(groups, block_tokens=16, dtype="float32", arena_bytes=1 << 19)
     blocks = max_sequence_tokens(layout) // 16
     usable = layout.num_physical_blocks - 1
 
