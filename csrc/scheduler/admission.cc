@@ -113,9 +113,9 @@ void Scheduler::Park(RequestIndex index, RequestIndex owner, size_t block) {
 }
 
 // Work of a tenant; both queues know of it.
-void Scheduler::Charge(const Request& request, int32_t num_tokens) {
-  queue_.Charge(request.tenant, num_tokens, true);
-  short_queue_.Charge(request.tenant, num_tokens, true);
+void Scheduler::Charge(const Request& request, int32_t num_tokens, bool is_served) {
+  queue_.Charge(request.tenant, num_tokens, is_served);
+  short_queue_.Charge(request.tenant, num_tokens, is_served);
 }
 
 void Scheduler::ReturnParked() {
@@ -269,7 +269,7 @@ void Scheduler::StartRunning(RequestIndex index, int32_t matched) {
     if (request.deadline_us > 0) deadlines_.emplace(request.deadline_us, index.value);
   }
   queue_leaves_us_[num_queue_leaves_++ % std::ssize(queue_leaves_us_)] = now_us_;
-  Charge(request, request.size() - matched);
+  Charge(request, request.size() - matched, true);
   running_.push_back(index);
   computing_.push_back({index, request.admission, request.keys.size()});
 }

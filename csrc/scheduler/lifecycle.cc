@@ -74,7 +74,10 @@ void Scheduler::End(RequestIndex index, FinishReason reason) {
   const bool is_in_use = request.uncommitted_rows > 0 || request.batch.value != 0;
   if (!is_in_use) PublishRest(request);
   const int32_t num_outputs = request.num_outputs() - request.given_outputs;
-  if (num_outputs > 0) sessions_.Count(request.session, {.output = num_outputs});
+  if (num_outputs > 0) {
+    sessions_.Count(request.session, {.output = num_outputs});
+    Charge(request, num_outputs, false);
+  }
   KeepTurn(request, is_in_use);
   if (reason == FinishReason::kAbort) {
     Move(request, Abort{is_in_use});

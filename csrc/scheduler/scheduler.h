@@ -170,7 +170,7 @@ class Scheduler {
   bool CanAdmit(int32_t budget) const;
   Admission TryAdmit(RequestIndex index, int32_t& budget);
   RequestIndex OwnerOfNextBlock(const Request& request, size_t num_shared) const;
-  void Charge(const Request& request, int32_t num_tokens);
+  void Charge(const Request& request, int32_t num_tokens, bool is_served);
   MatchEvidence EvidenceOf(const Request& request, const PrefixMatch& match) const;
   void StartRunning(RequestIndex index, int32_t matched);
   void NoteMatch(Request& request, const MatchEvidence& evidence);

@@ -1,6 +1,7 @@
 #include "scheduler/step_time.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace tokenspeed {
 namespace {
@@ -12,13 +13,14 @@ constexpr double kForget = 0.998;
 constexpr double kRows = 64, kTokens = 1024, kContext = 1 << 20, kWork = 1 << 26;
 constexpr std::array<double, 5> kPrior = {5000, 2000, 40000, 50000, 100000};
 constexpr double kPriorVariance = 100;
+constexpr double kNoiseRate = 0.05, kLeastNoiseUs = 50;
 constexpr double kMaxVariance = 1e6;
 constexpr int64_t kTrusted = 32;       // observations after which a step can be an outlier
 constexpr double kOutlierFactor = 10;  // such a step is a pause of the host, not of the model
 
 }  // namespace
 
-StepTime::StepTime() : weights_(kPrior) {
+StepTime::StepTime() : weights_(kPrior), noise_us_(10 * kLeastNoiseUs) {
   for (int i = 0; i < kSize; ++i) covariance_[i][i] = kPriorVariance;
 }
 
@@ -35,11 +37,22 @@ double StepTime::PredictUs(const StepLoad& load) const {
   return std::max(sum, 0.0);
 }
 
+double StepTime::UpperUs(const StepLoad& load) const {
+  const Vector x = Features(load);
+  double variance = 0;
+  for (int i = 0; i < kSize; ++i) {
+    for (int j = 0; j < kSize; ++j) variance += x[i] * covariance_[i][j] * x[j];
+  }
+  return PredictUs(load) + 2 * noise_us_ * std::sqrt(std::max(variance, 0.0));
+}
+
 void StepTime::Observe(const StepLoad& load, double duration_us) {
   const Vector x = Features(load);
   const double predicted = PredictUs(load);
   if (num_observations_ > kTrusted && duration_us > kOutlierFactor * (predicted + 1000)) return;
   ++num_observations_;
+  noise_us_ += kNoiseRate * (std::abs(duration_us - predicted) - noise_us_);
+  noise_us_ = std::max(noise_us_, kLeastNoiseUs);
   Vector px{};
   double denominator = kForget;
   for (int i = 0; i < kSize; ++i) {
@@ -70,7 +83,7 @@ int64_t StepTime::MaxPrefill(const StepLoad& load, int64_t context, int64_t most
     with.prefill_tokens += tokens;
     with.prefill_work += static_cast<double>(tokens) *
                          (static_cast<double>(context) + static_cast<double>(tokens) / 2);
-    return PredictUs(with) <= limit_us;
+    return UpperUs(with) <= limit_us;
   };
   int64_t low = 0, high = most;
   while (low < high) {

@@ -26,9 +26,12 @@ class StepTime {
   StepTime();
 
   double PredictUs(const StepLoad& load) const;
+  // The prediction and twice its uncertainty, which is large for loads unlike those seen.
+  double UpperUs(const StepLoad& load) const;
   void Observe(const StepLoad& load, double duration_us);
 
-  // Most prefill tokens, from position `context`, that may be added to `load` within `limit_us`.
+  // Most prefill tokens, from position `context`, that may be added to `load` so that the upper
+  // prediction stays within `limit_us`.
   int64_t MaxPrefill(const StepLoad& load, int64_t context, int64_t most, double limit_us) const;
 
   int64_t num_observations() const { return num_observations_; }
@@ -40,6 +43,7 @@ class StepTime {
 
   Vector weights_;
   std::array<Vector, kSize> covariance_{};
+  double noise_us_;  // smoothed size of the errors
   int64_t num_observations_ = 0;
 };
 

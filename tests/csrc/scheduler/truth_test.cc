@@ -103,6 +103,26 @@ TEST_F(TruthTest, SessionsAddUpToTheCounters) {
   EXPECT_EQ(sum.cached + sum.created + sum.recomputed, sum.prompt);
 }
 
+TEST_F(TruthTest, ItWasEvicted) {
+  Run({}, Counting(100));
+  for (int32_t i = 1; i < 4; ++i) Run({}, Counting(900, 10'000 * i));
+  const Report report = Run({}, Counting(100));
+  EXPECT_THAT(report, testing::ElementsAre(0, 0, 4, 96, 0, static_cast<int>(MatchEnd::kEvicted)));
+}
+
+TEST(TruthOfStateTest, NoSnapshotLiesWhereTheTokensPart) {
+  SchedulerConfig config = SmallConfig();
+  config.groups.push_back({.name = "state", .kind = "state"});
+  VirtualEngine engine(config, [](const StepPlan&) { return 1000.0; });
+  engine.Submit({.id = RequestId(1), .max_new_tokens = 2}, Counting(80));
+  while (engine.Step() != nullptr) engine.scheduler.CheckInvariants();
+  Tokens other = Counting(40);
+  for (int32_t i = 0; i < 40; ++i) other.push_back(5000 + i);
+  engine.Submit({.id = RequestId(2), .max_new_tokens = 2}, other);
+  while (engine.Step() != nullptr) engine.scheduler.CheckInvariants();
+  EXPECT_EQ(engine.scheduler.Stats()["match_no_snapshot"], 1);
+}
+
 struct Case {
   MatchEvidence evidence;
   MatchEnd end;
