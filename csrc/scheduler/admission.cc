@@ -19,20 +19,6 @@ void Scheduler::AdmitShort(int32_t& budget) {
   }
 }
 
-// A short request may go before a long one that runs, or that waits for nothing but its chunk.
-bool Scheduler::MayPass(RequestIndex index) const {
-  const int32_t priority = requests_[index].priority;
-  const auto is_above = [this, priority](RequestIndex other) {
-    const Request& request = requests_[other];
-    return std::holds_alternative<Prefilling>(request.state) && request.priority > priority;
-  };
-  if (std::ranges::any_of(running_, is_above)) return false;
-  const RequestIndex first = queue_.first();
-  if (index == first) return true;
-  return requests_[first].priority <= priority && slots_.num_free() > 1 &&
-         !IsStillBlocked(requests_[first]);
-}
-
 bool Scheduler::CanAdmit(int32_t budget) const {
   // Room that a retraction made is for those who needed it.
   if (num_retractions_pending_ > 0) return false;
@@ -78,86 +64,6 @@ Scheduler::Admission Scheduler::TryAdmit(RequestIndex index, int32_t& budget) {
   EmitRow(index, num_query);
   budget -= num_query;
   return Admission::kAdmitted;
-}
-
-// Returns the running request, of at least this priority, that computes the full block after the
-// first `num_shared`; -1 for none.
-RequestIndex Scheduler::OwnerOfNextBlock(const Request& request, size_t num_shared) const {
-  const RequestIndex none(-1);
-  if (!MayMatch(request) || num_shared >= Matchable(request).size() / config_.block_tokens) {
-    return none;
-  }
-  const Hash128& key = request.keys[num_shared];
-  for (const Computing& computing : computing_) {
-    const RequestIndex index = computing.request;
-    const Request& owner = requests_[index];
-    if (!IsComputing(computing, num_shared) || owner.keys[num_shared] != key) continue;
-    if (owner.priority < request.priority || owner.is_private || owner.is_poisoned ||
-        owner.retract_pending) {
-      continue;
-    }
-    return index;
-  }
-  return none;
-}
-
-bool Scheduler::IsComputing(const Computing& computing, size_t block) const {
-  const Request& owner = requests_[computing.request];
-  return owner.admission == computing.admission && block < computing.num_blocks &&
-         static_cast<size_t>(owner.published_blocks) <= block;
-}
-
-void Scheduler::Park(RequestIndex index, RequestIndex owner, size_t block) {
-  Dequeue(index);
-  parked_.push_back({index, owner, requests_[owner].admission, block});
-}
-
-// Work of a tenant; both queues know of it.
-void Scheduler::Charge(const Request& request, int32_t num_tokens, bool is_served) {
-  queue_.Charge(request.tenant, num_tokens, is_served);
-  short_queue_.Charge(request.tenant, num_tokens, is_served);
-}
-
-void Scheduler::ReturnParked() {
-  std::erase_if(computing_, [this](const Computing& computing) {
-    return computing.num_blocks == 0 || !IsComputing(computing, computing.num_blocks - 1);
-  });
-  std::erase_if(parked_, [this](const Parked& parked) {
-    const Request& owner = requests_[parked.owner];
-    const bool is_computing = owner.admission == parked.admission && !owner.is_private &&
-                              !owner.is_poisoned && !owner.retract_pending &&
-                              static_cast<size_t>(owner.published_blocks) <= parked.block;
-    if (!is_computing) Enqueue(parked.request);
-    return !is_computing;
-  });
-}
-
-// Estimates what is cached from the keys alone: an index of prefixes holds a block only with all
-// before it, so the number of known ones is found by bisection.
-void Scheduler::Enqueue(RequestIndex index) {
-  Request& request = requests_[index];
-  size_t low = 0, high = 0;
-  if (config_.prefix_cache) request.keys.Extend(request.tokens);
-  if (MayMatch(request)) high = Matchable(request).size() / config_.block_tokens;
-  while (low < high) {
-    const size_t middle = (low + high + 1) / 2;
-    if (kv_.MayHave(request.keys[middle - 1])) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  const auto cached = static_cast<int64_t>(low) * config_.block_tokens;
-  const Waiting waiting{.index = index,
-                        .tenant = request.tenant,
-                        .priority = request.priority,
-                        .since_us = request.since_us,
-                        .queue_key = request.queue_key,
-                        .cached_eighths = static_cast<int32_t>(cached * 8 / request.size()),
-                        .arrival = request.arrival};
-  queue_.Push(waiting);
-  request.is_short = request.size() - cached <= ShortTokens();
-  if (request.is_short) short_queue_.Push(waiting);
 }
 
 bool Scheduler::MayMatch(const Request& request) const {
@@ -210,51 +116,6 @@ void Scheduler::EmitCopies(PrefixMatch& match) {
   }
   step_.copy_sources.push_back(std::move(match.tail));
   for (WindowRef& tail : match.window_tails) step_.copy_windows.push_back(std::move(tail));
-}
-
-// What the cache and those who run say about the end of a match.
-MatchEvidence Scheduler::EvidenceOf(const Request& request, const PrefixMatch& match) const {
-  MatchEvidence evidence{
-      .may_match = MayMatch(request),
-      .is_evicted = match.limit == MatchLimit::kEvicted || match.limit == MatchLimit::kWindow,
-      .has_no_state = match.limit == MatchLimit::kSnapshot,
-      .has_other_content = match.chain_tokens % config_.block_tokens != 0,
-      .matched = match.num_tokens,
-      .known = match.chain_tokens,
-      .matchable = static_cast<int32_t>(Matchable(request).size()),
-      .grain = kv_.share_tokens(),
-      .previous = request.previous};
-  const auto next = static_cast<size_t>(match.chain_tokens >> block_shift_);
-  if (!evidence.may_match || next >= Matchable(request).size() / config_.block_tokens) {
-    return evidence;
-  }
-  for (const Computing& computing : computing_) {
-    evidence.is_computed |= IsComputing(computing, next) &&
-                            requests_[computing.request].keys[next] == request.keys[next];
-  }
-  return evidence;
-}
-
-// The truth of a request is that of its first admission, when nothing of it is in the cache yet.
-void Scheduler::NoteMatch(Request& request, const MatchEvidence& evidence) {
-  if (request.cached_tokens >= 0) return;
-  Truth& truth = request.truth;
-  request.cached_tokens = truth.cached = std::min(evidence.matched, request.prompt_tokens);
-  // Blocks that were cached once; the one in which the match ended counts from there.
-  for (size_t i = truth.cached >> block_shift_; i < request.keys.size(); ++i) {
-    if (!kv_.evicted().Contains(request.keys[i])) continue;
-    const int32_t first = static_cast<int32_t>(i) * config_.block_tokens;
-    const int32_t end = std::min(first + config_.block_tokens, request.prompt_tokens);
-    truth.recomputed += std::max(0, end - std::max(first, truth.cached));
-  }
-  truth.created = request.prompt_tokens - truth.cached - truth.recomputed;
-  std::tie(truth.end, truth.position) = Explain(evidence);
-  ++num_match_ends_[static_cast<size_t>(truth.end)];
-  sessions_.Count(request.session, {.turns = 1,
-                                    .prompt = request.prompt_tokens,
-                                    .cached = truth.cached,
-                                    .created = truth.created,
-                                    .recomputed = truth.recomputed});
 }
 
 // It leaves the queue and takes its place among those who run.

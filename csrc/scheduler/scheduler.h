@@ -120,63 +120,68 @@ class Scheduler {
   // submit.cc
   void CheckSubmission(const Submission& submission, size_t prompt_tokens) const;
   static void CheckReusePoints(const Submission& submission, size_t prompt_tokens);
+  CapacityError QueueFull() const;
   int32_t ResolveMaxOutputs(const Submission& submission, int64_t prompt) const;
-  std::optional<MatchEvidence::Turn> PreviousTurn(const Submission& submission,
-                                                  size_t common) const;
-  Chain ChainOf(const Submission& submission, NodeId root, size_t common);
+  int64_t CapacityTokens() const;
   void Accept(const Submission& submission, NodeId root, Chain chain, int32_t max_outputs,
               std::optional<MatchEvidence::Turn> previous, int64_t now_us);
-  void Enqueue(RequestIndex index);
-  CapacityError QueueFull() const;
-  int64_t CapacityTokens() const;
   void ChoosePoints(Request& request) const;
 
+  // turns.cc
+  Chain ChainOf(const Submission& submission, NodeId root, size_t common);
+  std::optional<MatchEvidence::Turn> PreviousTurn(const Submission& submission,
+                                                  size_t common) const;
+
   // plan.cc
+  bool PlanStep(int64_t now_us, std::shared_ptr<StepPlan> buffer);
   void ReserveDecodes(int32_t& budget);
+  void PlanPrefills(int32_t budget);
   void ReserveChunks(int32_t& budget, bool is_short);
+  int32_t ShrinkToFit(const KvTable& table, int32_t from, int32_t num_query) const;
+  int32_t CutAtPoint(const Request& request, int32_t from, int32_t num_query) const;
   bool ReserveBlocks(RequestIndex index, int32_t num_tokens);
+  bool RetractLast();
+  // Requests with no more than this to compute go before longer ones.
+  int32_t ShortTokens() const { return 2 * config_.max_step_tokens; }
+
+  // emit.cc
   void EmitDecodes();
   void EmitChunks();
+  void EmitRow(RequestIndex index, int32_t num_query);
   void EmitDrafts(Request& request);
   void CountLoad(const Request& request, int32_t num_query);
-  static bool HasSamples(const StepPlan& plan);
-  void PlanPrefills(int32_t budget);
-  int32_t ShortTokens() const { return 2 * config_.max_step_tokens; }
-  void EmitRow(RequestIndex index, int32_t num_query);
   void EmitTable(Request& request);
   void EmitEntries(Request& request, int32_t position);
   void EmitStateRows(Request& request, int32_t num_query);
   void EmitReplacements();
-  bool RetractLast();
-  int32_t ShrinkToFit(const KvTable& table, int32_t from, int32_t num_query) const;
-  int32_t CutAtPoint(const Request& request, int32_t from, int32_t num_query) const;
 
   // pace.cc
+  static bool HasSamples(const StepPlan& plan);
   void StartFloor();
   int32_t FloorChunk(int32_t context, int32_t most) const;
   bool FloorAdmits(const Request& request) const;
 
-  // admission.cc
+  // waiting.cc
   // A running request and the full blocks of the tokens that it came with.
   struct Computing {
     RequestIndex request;
     int64_t admission;
     size_t num_blocks;
   };
-  enum class Admission { kAdmitted, kPassed, kBlocked };
-  void AdmitFromQueue(int32_t& budget);
-  void AdmitShort(int32_t& budget);
+  void Enqueue(RequestIndex index);
   bool MayPass(RequestIndex index) const;
-  bool CanAdmit(int32_t budget) const;
-  Admission TryAdmit(RequestIndex index, int32_t& budget);
   RequestIndex OwnerOfNextBlock(const Request& request, size_t num_shared) const;
-  void Charge(const Request& request, int32_t num_tokens, bool is_served);
-  MatchEvidence EvidenceOf(const Request& request, const PrefixMatch& match) const;
-  void StartRunning(RequestIndex index, int32_t matched);
-  void NoteMatch(Request& request, const MatchEvidence& evidence);
   bool IsComputing(const Computing& computing, size_t block) const;
   void Park(RequestIndex index, RequestIndex owner, size_t block);
   void ReturnParked();
+  void Charge(const Request& request, int32_t num_tokens, bool is_served);
+
+  // admission.cc
+  enum class Admission { kAdmitted, kPassed, kBlocked };
+  void AdmitFromQueue(int32_t& budget);
+  void AdmitShort(int32_t& budget);
+  bool CanAdmit(int32_t budget) const;
+  Admission TryAdmit(RequestIndex index, int32_t& budget);
   bool MayMatch(const Request& request) const;
   std::span<const int32_t> Matchable(const Request& request) const;
   PrefixMatch MatchFor(const Request& request);
@@ -184,7 +189,12 @@ class Scheduler {
   bool FitsBesideOthers(const Request& request, const PrefixMatch& match) const;
   void MakeFitAlone(const Request& request, PrefixMatch& match) const;
   void EmitCopies(PrefixMatch& match);
+  void StartRunning(RequestIndex index, int32_t matched);
   void Enter(RequestIndex index, PrefixMatch match, const MatchEvidence& evidence);
+
+  // evidence.cc
+  MatchEvidence EvidenceOf(const Request& request, const PrefixMatch& match) const;
+  void NoteMatch(Request& request, const MatchEvidence& evidence);
 
   // commit.cc
   void CheckCommit(int64_t step_id, const StepOutcome& outcome) const;
@@ -228,7 +238,6 @@ class Scheduler {
   void End(RequestIndex index, FinishReason reason);
   void EndOutsideCommit(RequestIndex index, FinishReason reason);
   bool EndById(RequestId id, FinishReason reason);
-  bool PlanStep(int64_t now_us, std::shared_ptr<StepPlan> buffer);
   void DrainIfDone(RequestIndex index);
   void Retire(RequestIndex index);
   void RetractNow(RequestIndex index);
