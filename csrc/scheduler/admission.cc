@@ -61,6 +61,7 @@ Scheduler::Admission Scheduler::TryAdmit(RequestIndex index, int32_t& budget) {
   if (match.tail_tokens > 0) EmitCopies(match);
   const MatchEvidence evidence = EvidenceOf(request, match);
   Enter(index, std::move(match), evidence);
+  CountLoad(request, num_query);
   EmitRow(index, num_query);
   budget -= num_query;
   return Admission::kAdmitted;
