@@ -18,7 +18,9 @@ from tokenspeed.checkpoint import (
 from tokenspeed.contracts.attention import AttentionBackend, AttentionBatch, KVView, StateView
 from tokenspeed.contracts.capability import TRAITS, VOCABULARY_VERSION, Clause, Trait
 from tokenspeed.contracts.device import DeviceFacts, DeviceRuntime
+from tokenspeed.contracts.faults import Fault, Faults
 from tokenspeed.contracts.kernel import Band, KernelBinder, KernelOffer, Operator
+from tokenspeed.contracts.kv_store import KEY_BYTES, KVStore, StoreDone, StoreFacts
 from tokenspeed.contracts.model import (
     CacheField,
     CacheGroup,
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "API_VERSION",
+    "KEY_BYTES",
     "LOGGER",
     "PURPOSE_SAMPLE",
     "SENTINEL_BLOCK",
@@ -82,10 +85,13 @@ __all__ = [
     "DeviceFacts",
     "DeviceRuntime",
     "EngineError",
+    "Fault",
+    "Faults",
     "ForwardContext",
     "GgufHeader",
     "GgufTensor",
     "HfFolder",
+    "KVStore",
     "KVView",
     "KernelBinder",
     "KernelOffer",
@@ -111,6 +117,8 @@ __all__ = [
     "Shard",
     "StateRows",
     "StateView",
+    "StoreDone",
+    "StoreFacts",
     "TokenLogprobs",
     "TokenSpeedError",
     "Trait",

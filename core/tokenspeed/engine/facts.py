@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tokenspeed.kernels import Binder
     from tokenspeed.kv import ArenaLayout
     from tokenspeed.plugins import BindingPlan, Registry
+    from tokenspeed.executor.transfers import TierTransfers
     from tokenspeed.scheduler import Scheduler
 
 
@@ -41,6 +42,7 @@ class EngineParts:
     eos_token_ids: tuple[int, ...]
     weights_bytes: int
     cache_groups: tuple[str, ...]
+    transfers: TierTransfers | None
 
 
 def model_name(path: Path) -> str:
@@ -70,6 +72,7 @@ def model_info(config: EngineConfig, path: Path, parts: EngineParts) -> ModelInf
         max_context_tokens=parts.sizes.max_context_tokens,
         max_prompt_tokens=longest_tokens - 1,
         eos_token_ids=parts.eos_token_ids,
+        has_snapshots=any(group.kind == "state" for group in parts.layout.groups),
     )
 
 

@@ -175,6 +175,7 @@ class Intake:
             salt=message.salt,
             match_prefix=params.prompt_logprobs is None,
             deadline_us=deadline_us,
+            reuse_points=np.array(message.reuse_points, dtype=np.int32),
             gap_us=keys.gap_us,
             queue_key=keys.queue_key,
             victim_key=keys.victim_key,

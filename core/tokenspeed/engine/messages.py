@@ -25,6 +25,8 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     max_prompt_tokens: int
     """Longest prompt that can ever fit beside one output token."""
     eos_token_ids: tuple[int, ...]
+    has_snapshots: bool = False
+    """The cache can be entered only where a snapshot was taken: requests should name places."""
 
 
 # ---- API process -> engine
@@ -52,6 +54,7 @@ class Submit(msgspec.Struct, frozen=True, tag=True, kw_only=True):
         salt: cache namespace; b"" is the shared one.
         session: name of the conversation that this is a turn of; b"": none.
         timeout_s: seconds from arrival to the end of the request; None: none.
+        reuse_points: up to three increasing prompt positions where a later request may start.
     """
 
     request_id: str
@@ -64,6 +67,7 @@ class Submit(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     salt: bytes = b""
     session: bytes = b""
     timeout_s: float | None = None
+    reuse_points: tuple[int, ...] = ()
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):

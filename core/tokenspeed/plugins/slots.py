@@ -42,7 +42,7 @@ SLOTS = {
         Slot("model", "1.0", ("register_models",), True),
         Slot("moe", "1.0", ("register_moe_backends",), False),
         Slot("communicator", "1.0", ("register_communicators",), False),
-        Slot("kv_store", "1.0", ("register_kv_stores",), False),
+        Slot("kv_store", "1.0", ("register_kv_stores",), True),
         Slot("speculator", "1.0", ("register_speculators",), False),
         Slot("transfer", "1.0", ("register_transfers",), False),
         Slot("placement_rule", "1.0", ("register_placement_rules",), False),

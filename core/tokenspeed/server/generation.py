@@ -107,6 +107,7 @@ class Generation:
             request_id=engine_id,
             priority=self._priority,
             salt=self._salt,
+            reuse_points=self.prompt_of(index).reuse_points,
             session=self._session,
         )
         async with stream:
