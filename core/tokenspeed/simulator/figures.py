@@ -66,7 +66,7 @@ class Tally:
     running: int = 0
     waiting: int = 0
     max_waiting: int = 0
-    ttft_us: list[float] = field(default_factory=list)
+    ttft_s: list[float] = field(default_factory=list)
     stream_tps: list[float] = field(default_factory=list)
 
     def note_step(self, time_us: float, running: int, waiting: int) -> None:
@@ -77,10 +77,10 @@ class Tally:
         self.waiting += waiting
         self.max_waiting = max(self.max_waiting, waiting)
 
-    def note_end(self, first_us: float, end_us: float, output_tokens: int) -> None:
+    def note_end(self, first_s: float, end_s: float, output_tokens: int) -> None:
         """Count a stream that ended; one token has no rate."""
-        if output_tokens > 1 and end_us > first_us:
-            self.stream_tps.append((output_tokens - 1) / (end_us - first_us) * 1e6)
+        if output_tokens > 1 and end_s > first_s:
+            self.stream_tps.append((output_tokens - 1) / (end_s - first_s))
 
 
 def percentile(values: list[float], q: float) -> float:

@@ -252,9 +252,7 @@ class _Replay:
         )
 
 
-def _scheduler_config(
-    trace: Trace, settings: SimulatorSettings, is_order: bool
-) -> SchedulerConfig:
+def _scheduler_config(trace: Trace, settings: SimulatorSettings, is_order: bool) -> SchedulerConfig:
     longest = max(
         turn.prompt_tokens + turn.output_tokens
         for item in trace.conversations

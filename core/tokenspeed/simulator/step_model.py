@@ -1,7 +1,7 @@
 """How long a step takes: a sum of five terms, named models, and the JSON file of an own one.
 
-    t = step + row * decode rows + context * cached tokens that decode rows attend to
-      + prefill * query tokens of chunks + pair * (query token, attended token) pairs of chunks
+t = step + row * decode rows + context * cached tokens that decode rows attend to
+  + prefill * query tokens of chunks + pair * (query token, attended token) pairs of chunks
 """
 
 from __future__ import annotations
