@@ -253,12 +253,11 @@ class _Replay:
 
 
 def _scheduler_config(trace: Trace, settings: SimulatorSettings, is_order: bool) -> SchedulerConfig:
-    longest = max(
-        turn.prompt_tokens + turn.output_tokens
-        for item in trace.conversations
-        for turn in item.turns
-    )
-    pool_tokens = settings.pool_tokens or trace.unique_tokens + longest
+    turns = [turn for item in trace.conversations for turn in item.turns]
+    longest = max(turn.prompt_tokens + turn.output_tokens for turn in turns)
+    # Outputs, and two blocks a request that are not full, come on top of the prompts.
+    beside = sum(turn.output_tokens + 2 * settings.block_tokens for turn in turns)
+    pool_tokens = settings.pool_tokens or trace.unique_tokens + beside
     return SchedulerConfig(
         block_tokens=settings.block_tokens,
         groups=[GroupSpec(name="full")],

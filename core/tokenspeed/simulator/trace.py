@@ -68,7 +68,7 @@ class Trace:
 
     @property
     def unique_tokens(self) -> int:
-        """Tokens of all different blocks, and of what follows the last whole one."""
+        """Tokens of all different blocks."""
         ranges = sorted(
             (first, first + count)
             for item in self.conversations
@@ -79,7 +79,7 @@ class Trace:
         for first, end in ranges:
             unique += max(0, end - max(first, last))
             last = max(last, end)
-        return unique * self.block_tokens + self.num_requests * 2 * self.block_tokens
+        return unique * self.block_tokens
 
     def prompt_ids(self, turn: Turn, serial: int) -> NDArray[np.int32]:
         """Return the prompt's tokens; those after the last whole block follow from `serial`."""
