@@ -93,10 +93,10 @@ def run(args: argparse.Namespace) -> int:
         for trace in traces_of(args)
         for settings in settings_of(args)
     ]
-    rows = [
-        figures.as_dict() | (_ideals(trace, settings) if args.ideal else {})
-        for trace, settings, figures in results
-    ]
+    rows: list[dict[str, Any]] = [figures.as_dict() for _, _, figures in results]
+    if args.ideal:
+        for row, (trace, settings, _) in zip(rows, results, strict=True):
+            row |= _ideals(trace, settings)
     if args.pareto:
         draw_pareto([figures for _, _, figures in results], args.pareto)
     if args.json:

@@ -10,14 +10,30 @@ import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from tokenspeed.errors import ConfigError
 
 if TYPE_CHECKING:
-    from tokenspeed.contracts.step import StepPlan
+    from numpy.typing import NDArray
+
+
+class StepShape(Protocol):
+    """What a step's time depends on; a `StepPlan` has it."""
+
+    @property
+    def num_decode_rows(self) -> int:
+        """Rows that decode; they come first."""
+
+    @property
+    def query_start(self) -> NDArray[np.int32]:
+        """(R + 1,) row r owns query tokens [query_start[r], query_start[r + 1])."""
+
+    @property
+    def context_tokens(self) -> NDArray[np.int32]:
+        """(R,) cached tokens before each row's queries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +55,7 @@ class StepModel:
     prefill_token_us: float
     prefill_pair_us: float
 
-    def step_time_us(self, plan: StepPlan) -> float:
+    def step_time_us(self, plan: StepShape) -> float:
         """Return the time of one step."""
         queries = np.diff(plan.query_start).astype(np.int64)
         context = plan.context_tokens.astype(np.int64)

@@ -52,7 +52,7 @@ class Plan:
 )
 def test_the_h200_model_reproduces_its_measurements(plan: Plan, measured_ms: float) -> None:
     model = load_step_model("h200-qwen3-8b")
-    assert model.step_time_us(plan) / 1e3 == pytest.approx(measured_ms, rel=0.07)  # type: ignore[arg-type]
+    assert model.step_time_us(plan) / 1e3 == pytest.approx(measured_ms, rel=0.07)
 
 
 def test_a_model_is_read_from_a_file(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_a_model_is_read_from_a_file(tmp_path: Path) -> None:
     model = load_step_model(str(path))
     assert model.name == "mine"
     expected = 1000 + 1 + 0.5 * 100 + 10 * 4 + 0.25 * (4 * 8 + 10)
-    assert model.step_time_us(Plan([100], [(8, 4)])) == pytest.approx(expected)  # type: ignore[arg-type]
+    assert model.step_time_us(Plan([100], [(8, 4)])) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
