@@ -52,6 +52,7 @@ class EvictionQueue {
   static constexpr int64_t kRetainedScore = -1;
 
   bool is_resting(int32_t item) const { return items_[item].place != Place::kAwake; }
+  bool is_surplus(int32_t item) const { return items_[item].place == Place::kSurplus; }
   bool is_retained(int32_t item, int64_t now_us) const {
     return items_[item].retain_until_us > now_us;
   }

@@ -94,6 +94,8 @@ class StateRows {
   static constexpr int32_t kNowhere = -1;
 
   void Add(RowRef row) { working_.push_back({std::move(row), kNowhere}); }
+  // The first working row holds the state at `position`: it was loaded. REQUIRES: size() > 0.
+  void Place(int32_t position) { working_[0].position = position; }
   // A shared snapshot at `position`, to be read by the step that starts there.
   void SetSource(RowRef row, int32_t position) { source_ = {std::move(row), position}; }
 

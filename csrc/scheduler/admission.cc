@@ -19,7 +19,7 @@ void Scheduler::AdmitFromQueue(int32_t& budget) {
 
 bool Scheduler::TryAdmit(RequestIndex index, int32_t& budget) {
   Request& request = requests_[index];
-  const bool is_alone = running_.empty() && uncommitted_.empty();
+  const bool is_alone = running_.empty() && uncommitted_.empty() && !HasBatches();
   if (!is_alone && IsStillBlocked(request)) return false;
   PrefixMatch match = MatchFor(request);
   if (is_alone) {
@@ -29,6 +29,7 @@ bool Scheduler::TryAdmit(RequestIndex index, int32_t& budget) {
     blocked_ = {request.arrival, kv_.num_releases(), kv_.num_publications()};
     return false;
   }
+  if (TryLoad(index, match)) return true;
   int32_t num_query = std::min(budget, request.size() - match.num_tokens);
   num_query = CutAtPoint(request, match.num_tokens, num_query);
   num_query = ShrinkToFit(match.table, match.num_tokens, num_query);
@@ -97,11 +98,7 @@ void Scheduler::EmitCopies(PrefixMatch& match) {
 void Scheduler::Enter(RequestIndex index, PrefixMatch match) {
   Request& request = requests_[index];
   const int32_t matched = match.num_tokens;
-  if (request.cached_tokens < 0) {
-    request.cached_tokens = std::min(matched, request.prompt_tokens);
-    prompt_tokens_ += request.prompt_tokens;
-    cached_tokens_ += request.cached_tokens;
-  }
+  CountCached(request, matched);
   request.computed = request.planned = matched;
   request.published_blocks = matched >> block_shift_;
   request.snapshot = match.snapshot;
@@ -109,7 +106,17 @@ void Scheduler::Enter(RequestIndex index, PrefixMatch match) {
   Dequeue(index);
   Move(request, Admit{*slots_.Acquire(), std::move(match.table)});
   running_.push_back(index);
-  step_.plan->admitted.push_back({step_.plan->num_rows(), request.slot()->value()});
+  request.is_announced = false;
+  for (int32_t i = 0; writer_ != nullptr && i < request.published_blocks; ++i) {
+    writer_->SetReused(request.blocks()->blocks.set(i));
+  }
+}
+
+void Scheduler::CountCached(Request& request, int32_t matched) {
+  if (request.cached_tokens >= 0) return;
+  request.cached_tokens = std::min(matched, request.prompt_tokens);
+  prompt_tokens_ += request.prompt_tokens;
+  cached_tokens_ += request.cached_tokens;
 }
 
 }  // namespace tokenspeed

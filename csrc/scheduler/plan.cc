@@ -12,6 +12,7 @@ std::shared_ptr<const StepPlan> Scheduler::Plan(int64_t now_us) {
 
 bool Scheduler::Plan(int64_t now_us, std::shared_ptr<StepPlan> buffer) {
   kv_.SetNow(now_us);
+  SettleTransfers();
   Expire(now_us);
   if (uncommitted_.size() > static_cast<size_t>(config_.depth)) return false;
   step_.plan = std::move(buffer);
@@ -23,8 +24,10 @@ bool Scheduler::Plan(int64_t now_us, std::shared_ptr<StepPlan> buffer) {
   ReserveChunks(budget);
   EmitReserved();
   AdmitFromQueue(budget);
-  if (step_.plan->num_rows() == 0) {
-    TS_CHECK(!uncommitted_.empty() || requests_.size() == 0, "a waiting request makes progress");
+  if (tiers_ != nullptr) tiers_->Emit(step_.plan->tier_rows);
+  if (step_.plan->num_rows() == 0 && step_.plan->tier_rows.empty()) {
+    TS_CHECK(!uncommitted_.empty() || requests_.size() == 0 || HasBatches(),
+             "a waiting request makes progress");
     step_.plan.reset();
     return false;
   }
@@ -93,19 +96,20 @@ bool Scheduler::ReserveBlocks(RequestIndex index, int32_t num_tokens) {
 bool Scheduler::RetractLast() {
   if (num_retractions_pending_ > 0) return false;
   if (running_.size() == 1) {
-    TS_CHECK(!uncommitted_.empty(), "an accepted request has room when it is alone");
-    return false;  // an ended request still drains
+    TS_CHECK(!uncommitted_.empty() || HasBatches(),
+             "an accepted request has room when it is alone");
+    return false;  // an ended request still drains, or a victim's blocks are on their way
   }
   const auto rank = [this](RequestIndex index) { return requests_[index].Rank(); };
   const RequestIndex victim = *std::ranges::max_element(running_, {}, rank);
-  if (requests_[victim].uncommitted_rows > 0) {
+  if (requests_[victim].uncommitted_rows > 0 || requests_[victim].batch.value != 0) {
     requests_[victim].retract_pending = true;
     ++num_retractions_pending_;
     return false;
   }
   RetractNow(victim);
   has_retracted_in_step_ = true;
-  return true;
+  return !requests_[victim].retract_pending;  // or when its blocks have been copied
 }
 
 void Scheduler::EmitReserved() {
@@ -125,6 +129,8 @@ void Scheduler::EmitRow(RequestIndex index, int32_t num_query) {
   Request& request = requests_[index];
   StepPlan& plan = *step_.plan;
   const bool samples = num_query == request.to_plan();
+  if (!request.is_announced) plan.admitted.push_back({plan.num_rows(), request.slot()->value()});
+  request.is_announced = true;
   plan.requests.push_back(index);
   plan.request_ids.push_back(request.id.value);
   plan.slots.push_back(request.slot()->value());

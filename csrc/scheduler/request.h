@@ -19,6 +19,7 @@
 #include "fsm/states.h"
 #include "kv/chain_keys.h"
 #include "kv/prefix_index.h"
+#include "kv/tiers.h"
 
 namespace tokenspeed {
 
@@ -60,9 +61,14 @@ struct Request {
   int32_t step_query = 0;   // query tokens reserved in the plan being made
   int32_t sent_blocks = 0;  // block-table entries that the executor has
   int32_t published_blocks = 0;
-  SnapshotId snapshot;         // newest of its chain
-  int64_t admission = 0;       // counts admissions of all requests; 0: not running
-  int32_t cached_tokens = -1;  // matched at the first admission
+  SnapshotId snapshot;               // newest of its chain
+  BatchId batch;                     // transfers that it waits for
+  int32_t load_tokens = 0;           // where it starts when they have arrived
+  std::vector<int32_t> load_pieces;  // block index of each piece
+  int32_t num_loads = 0;             // ever
+  bool is_announced = false;         // the executor knows that it has its slot
+  int64_t admission = 0;             // counts admissions of all requests; 0: not running
+  int32_t cached_tokens = -1;        // matched at the first admission
   bool cached_reported = false;
   bool is_private = false;       // a block's key was taken: the rest of the chain is not published
   bool is_poisoned = false;      // a row failed: nothing it wrote since is published

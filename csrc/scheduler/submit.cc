@@ -24,6 +24,7 @@ Scheduler::Scheduler(const SchedulerConfig& config)
       kv_(KvConfig(config)),
       slots_(config.max_running) {
   running_.reserve(config.max_running);
+  StartTiers();
 }
 
 void Scheduler::Submit(const Submission& submission, int64_t now_us) {

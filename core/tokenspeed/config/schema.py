@@ -111,6 +111,59 @@ class EngineConfig:
         low=0,
         high=1,
     )
+    host_kv_gib: float = setting(
+        0.0,
+        "host memory for KV blocks that leave the device, GiB; 0: none, evicted blocks are "
+        "recomputed",
+        low=0,
+        high=65536,
+    )
+    kv_write: str = setting(
+        "auto",
+        "when blocks are copied to the host: on_commit (as soon as they are complete: nothing is "
+        "lost when they are evicted), on_eviction (fewest copies), selective (once they were "
+        "reused kv_write_min_reuse times); auto: on_commit with a kv_store, else on_eviction",
+        choices=("auto", "on_eviction", "on_commit", "selective"),
+    )
+    kv_write_min_reuse: int = setting(
+        2, "hits on a block before kv_write=selective copies it", low=1, high=1_000_000
+    )
+    kv_store: str = setting(
+        "",
+        "store behind the host tier, NAME or PLUGIN/NAME, such as disk or memory; empty: none; "
+        "needs host_kv_gib",
+    )
+    kv_store_folder: str = setting("", "folder of a store on disk; one engine a folder")
+    kv_store_gib: float = setting(
+        16.0,
+        "most GiB that the store keeps; least recently used records go first",
+        low=0.001,
+        high=1_048_576,
+    )
+    policy: str = setting(
+        "core/return_time",
+        "who goes first and whose cached blocks go first: PLUGIN/NAME; core/return_time evicts "
+        "whoever is expected back last, core/lru the least recently used",
+    )
+    kv_events: str = setting(
+        "",
+        "ZeroMQ address where changes of the prefix cache are published for routers, such as "
+        "tcp://*:5557; empty: nowhere",
+        metavar="ADDRESS",
+    )
+    kv_events_replay: str = setting(
+        "",
+        "ZeroMQ address where subscribers ask for changes they missed, such as tcp://*:5558; "
+        "empty: none",
+        metavar="ADDRESS",
+    )
+    kv_events_topic: str = setting("", "topic of the published changes")
+    kv_events_format: str = setting(
+        "named",
+        "shape of the events: named (maps, as vLLM writes them since 0.24) or positional (arrays, "
+        "as before); the default is what current consumers read",
+        choices=("named", "positional"),
+    )
     threads: int = setting(0, "CPU threads for kernels; 0: all cores", low=0, high=1024)
     deterministic: bool = setting(False, "choose only kernels that do not depend on the batch")
 

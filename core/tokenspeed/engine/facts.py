@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 
     from tokenspeed.config.schema import EngineConfig
     from tokenspeed.contracts.device import DeviceRuntime
+    from tokenspeed.contracts.policy import Policy
     from tokenspeed.engine.engine import StepExecutor
     from tokenspeed.kernels import Binder
     from tokenspeed.kv import ArenaLayout
     from tokenspeed.plugins import BindingPlan, Registry
+    from tokenspeed.executor.transfers import TierTransfers
     from tokenspeed.scheduler import Scheduler
 
 
@@ -34,11 +36,13 @@ class EngineParts:
     layout: ArenaLayout
     executor: StepExecutor
     scheduler: Scheduler
+    policy: Policy
     binder: Binder
     model_config: Mapping[str, Any]
     eos_token_ids: tuple[int, ...]
     weights_bytes: int
     cache_groups: tuple[str, ...]
+    transfers: TierTransfers | None
 
 
 def model_name(path: Path) -> str:

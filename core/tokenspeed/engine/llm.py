@@ -15,6 +15,7 @@ from tokenspeed.engine.build import build_engine
 from tokenspeed.engine.channel import LocalChannel
 from tokenspeed.engine.completion import Completion, RequestOutput
 from tokenspeed.engine.event_loop import EventLoop
+from tokenspeed.engine.kv_publisher import open_kv_publisher
 from tokenspeed.engine.messages import Abort, Refused, Stop, TokensOut
 from tokenspeed.engine.streams import error_of
 from tokenspeed.engine.submits import make_submit
@@ -57,7 +58,10 @@ class LLM:
         self.tokenizer: Tokenizer = load_tokenizer(self.engine.info.path)
         self._encodings = EncodeCache(self.tokenizer)
         self._channel = LocalChannel()
-        self._loop = EventLoop(self.engine, self._channel, epoch=EPOCH)
+        self._kv_publisher = open_kv_publisher(self.engine.kv_events)
+        self._loop = EventLoop(
+            self.engine, self._channel, epoch=EPOCH, kv_publisher=self._kv_publisher
+        )
         self._ids = itertools.count()
         self._live: dict[str, Completion] = {}
 
@@ -148,6 +152,9 @@ class LLM:
         """End what runs; the object cannot be used afterwards, and its memory goes with it."""
         self._abort_all()
         self._channel.close()
+        self.engine.close()
+        if self._kv_publisher is not None:
+            self._kv_publisher.close()
         del self._loop, self.engine
 
     def __enter__(self) -> Self:

@@ -52,6 +52,7 @@ class Submit(msgspec.Struct, frozen=True, tag=True, kw_only=True):
         stop_token_ids: all ids that end the output: eos unless ignored, and the request's own.
         priority: higher runs first.
         salt: cache namespace; b"" is the shared one.
+        session: name of the conversation that this is a turn of; b"": none.
         timeout_s: seconds from arrival to the end of the request; None: none.
         reuse_points: up to three increasing prompt positions where a later request may start.
     """
@@ -64,6 +65,7 @@ class Submit(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     stop_token_ids: tuple[int, ...]
     priority: int = 0
     salt: bytes = b""
+    session: bytes = b""
     timeout_s: float | None = None
     reuse_points: tuple[int, ...] = ()
 

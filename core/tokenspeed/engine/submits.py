@@ -28,6 +28,7 @@ def make_submit(
     epoch: int = 0,
     priority: int = 0,
     salt: bytes = b"",
+    session: bytes = b"",
     timeout_s: float | None = None,
     reuse_points: Sequence[int] = (),
 ) -> Submit:
@@ -60,6 +61,7 @@ def make_submit(
         stop_token_ids=tuple(dict.fromkeys((*eos, *params.stop_token_ids))),
         priority=priority,
         salt=salt,
+        session=session,
         timeout_s=timeout_s,
         reuse_points=tuple(dict.fromkeys(p for p in reuse_points if 0 < p < ids.size)),
     )
