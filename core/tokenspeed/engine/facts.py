@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.device import DeviceRuntime
     from tokenspeed.contracts.policy import Policy
     from tokenspeed.engine.engine import StepExecutor
+    from tokenspeed.executor.transfers import TierTransfers
     from tokenspeed.kernels import Binder
     from tokenspeed.kv import ArenaLayout
     from tokenspeed.plugins import BindingPlan, Registry
-    from tokenspeed.executor.transfers import TierTransfers
     from tokenspeed.scheduler import Scheduler
 
 
