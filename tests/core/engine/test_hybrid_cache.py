@@ -18,10 +18,12 @@ from tests.support.engine_parts import Job, build_parts
 from tests.support.prefix_oracle import PrefixOracle
 from tests.support.scripted import PRINTABLE_TOKENS, write_scripted_model
 from tests.support.templates import QWEN3_LIKE
+from tests.support.tiny_checkpoints import make_checkpoint
 
 from tokenspeed import LLM, SamplingParams
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 KINDS = {
@@ -33,8 +35,14 @@ KINDS = {
 SEEDS = int(os.environ.get("TOKENSPEED_TEST_SEEDS", "6"))
 
 
-def conversations(rng: random.Random, oracle: PrefixOracle) -> tuple[list[Job], list[list[int]]]:
-    """Return jobs and the answers they must get: turns of chats that share their beginnings."""
+def conversations(
+    rng: random.Random, answer_of: Callable[[list[int], int], list[int]]
+) -> tuple[list[Job], list[list[int]]]:
+    """Return jobs and the answers they must get: turns of chats that share their beginnings.
+
+    Args:
+        answer_of: what a prompt must be answered with, in so many tokens.
+    """
     systems = [_tokens(rng, rng.randint(0, 70)) for _ in range(2)]
     jobs, answers = [], []
     for _ in range(rng.randint(2, 5)):
@@ -46,7 +54,7 @@ def conversations(rng: random.Random, oracle: PrefixOracle) -> tuple[list[Job], 
             if rng.random() < 0.2 and len(history) > 40:  # the client goes back to an earlier turn
                 history = history[: rng.randint(20, len(history))]
             num_tokens = rng.randint(1, 14)
-            answer = oracle.answer(history, num_tokens)
+            answer = answer_of(history, num_tokens)
             points = sorted({len(system), start, len(history) - rng.randint(0, 3)})
             jobs.append(
                 Job(
@@ -77,7 +85,7 @@ def test_answers_are_those_of_the_whole_prefix(kind: str, depth: int, tmp_path: 
     seen: Counter[str] = Counter()
     for seed in range(base, base + SEEDS):
         rng = random.Random(seed)
-        jobs, answers = conversations(rng, oracle)
+        jobs, answers = conversations(rng, oracle.answer)
         longest = max(len(job.prompt) for job in jobs) + 14
         parts = build_parts(
             path,
@@ -94,6 +102,31 @@ def test_answers_are_those_of_the_whole_prefix(kind: str, depth: int, tmp_path: 
         seen["cached"] += sum(count for count in run.cached_tokens if count > 0)
         seen["retracted"] += parts.scheduler.stats()["retractions"]
     assert seen["cached"] > 0
+
+
+@pytest.mark.parametrize("name", ["qwen3", "gpt_oss"])
+def test_models_answer_with_the_cache_as_without(name: str, tmp_path: Path) -> None:
+    base = int(os.environ.get("TOKENSPEED_TEST_SEED", "0")) or random.SystemRandom().getrandbits(31)
+    path = make_checkpoint(name, tmp_path)
+    plain = build_parts(path, num_blocks=64, max_step_tokens=512, prefix_cache=False)
+
+    def answer_of(prompt: list[int], num_tokens: int) -> list[int]:
+        """All off: alone, in one chunk, nothing kept."""
+        params = SamplingParams(temperature=0.0, max_tokens=num_tokens)
+        return plain.run([Job(tuple(prompt), params)]).tokens[0]
+
+    cached = 0
+    for seed in range(base, base + 3):
+        rng = random.Random(seed)
+        jobs, answers = conversations(rng, answer_of)
+        depth = rng.choice([0, 1])
+        parts = build_parts(
+            path, num_blocks=40, max_running=4, max_step_tokens=23, depth=depth, poison=True
+        )
+        run = parts.run(jobs)
+        assert run.tokens == answers, f"TOKENSPEED_TEST_SEED={seed}"
+        cached += sum(count for count in run.cached_tokens if count > 0)
+    assert cached > 0
 
 
 def test_a_next_turn_starts_again_at_the_snapshot_of_the_last(tmp_path: Path) -> None:
