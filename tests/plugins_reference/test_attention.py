@@ -119,9 +119,7 @@ def test_windows_and_sinks_agree_with_the_definition(
 def test_sinks_and_softcap_agree_with_the_definition(dtype: torch.dtype, softcap: float) -> None:
     shapes = [shape for group in SHAPES.values() for shape in group][:14]
     sinks = torch.linspace(-3, 4, 6).to(dtype)
-    test_backend_agrees_with_the_definition(
-        shapes, 6, 2, 16, dtype, sinks_N=sinks, softcap=softcap
-    )
+    test_backend_agrees_with_the_definition(shapes, 6, 2, 16, dtype, sinks_N=sinks, softcap=softcap)
     test_backend_agrees_with_the_definition(shapes, 6, 2, 16, dtype, softcap=softcap)
 
 

@@ -228,6 +228,11 @@ def _build_scheduler(config: EngineConfig, layout: ArenaLayout, sizes: EngineSiz
             depth=config.depth,
             prefix_cache=config.prefix_cache,
             kv_events=bool(config.kv_events),
+            state_cache_share=config.state_cache_share,
+            retain_share=config.retain_share,
+            max_queue_us=int(config.max_queue_s * 1e6),
+            min_tps_per_user=config.min_tps_per_user,
+            max_prefill_steps=config.max_prefill_steps,
         )
     )
 

@@ -23,7 +23,7 @@ from tokenspeed.engine.messages import (
     ToEngine,
     Welcome,
 )
-from tokenspeed.engine.requests import LiveRequest, RequestTable
+from tokenspeed.engine.requests import LiveRequest, RequestTable, number_of
 from tokenspeed.errors import RequestError, TokenSpeedError
 from tokenspeed.log import LOGGER
 
@@ -147,6 +147,10 @@ class Intake:
             stop_token_ids=np.array(message.stop_token_ids, dtype=np.int32),
             priority=message.priority,
             salt=message.salt,
+            tenant=number_of(message.tenant),
+            session=number_of(message.session),
+            retain_us=int(message.retain_s * 1e6),
+            reuse_points=np.array(message.reuse_points, dtype=np.int32),
             match_prefix=params.prompt_logprobs is None,
             deadline_us=deadline_us,
             now_us=now,
@@ -158,6 +162,10 @@ class Intake:
             output_ids.size,
             num_prompt=prompt_ids.size,
             arrived_s=now / 1e6,
+            tenant=message.tenant,
+            session=message.session,
+            deadline_us=deadline_us,
+            is_resumed=bool(output_ids.size),
         )
         try:
             self._engine.executor.add_request(

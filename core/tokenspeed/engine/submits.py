@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from tokenspeed.engine.messages import ModelInfo, Submit
+from tokenspeed.engine.messages import ModelInfo, Submit, Terms
 from tokenspeed.errors import RequestError
 
 if TYPE_CHECKING:
@@ -26,9 +26,7 @@ def make_submit(
     request_id: str,
     *,
     epoch: int = 0,
-    priority: int = 0,
-    salt: bytes = b"",
-    timeout_s: float | None = None,
+    terms: Terms | None = None,
 ) -> Submit:
     """Check a request against the model and make its Submit; a missing seed is drawn here.
 
@@ -54,9 +52,7 @@ def make_submit(
         prompt_ids=ids.tobytes(),
         params=params,
         stop_token_ids=tuple(dict.fromkeys((*eos, *params.stop_token_ids))),
-        priority=priority,
-        salt=salt,
-        timeout_s=timeout_s,
+        **msgspec.structs.asdict(terms or Terms()),
     )
 
 

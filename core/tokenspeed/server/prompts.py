@@ -41,10 +41,12 @@ class Prompt:
     Args:
         token_ids: int32 array; at least one token.
         text: the prompt as the client gave it; None when it came as token ids.
+        reuse_points: positions after which other requests are likely to go on.
     """
 
     token_ids: array[int]
     text: str | None
+    reuse_points: tuple[int, ...] = ()
 
 
 class PromptReader:
