@@ -98,6 +98,21 @@ Args:
 Raises:
     ValueError: not the oldest uncommitted step, or a wrong number of rows.)";
 
+inline constexpr const char* kNotify = R"(Report transfers of plans that ended.
+
+Args:
+    transfers: (N, 2) (transfer id, ok); each transfer once. What is not ok was never stored, and
+        what was to be loaded is computed again.
+    now_us: time of the call.
+Raises:
+    ValueError: a transfer that is not under way; nothing is changed.)";
+
+inline constexpr const char* kNotifyStore = R"(Tell what the KV store has.
+
+Args:
+    keys: (N, 16) keys of records.
+    present: True at the start, for what was found; False for what the store dropped.)";
+
 inline constexpr const char* kTakeEnded =
     "Return requests that ended outside a commit (timeouts, aborts) since the last call.";
 

@@ -15,9 +15,11 @@ CommitResult Scheduler::Commit(int64_t step_id, std::span<const int32_t> tokens,
 void Scheduler::Commit(int64_t step_id, const StepOutcome& outcome, int64_t now_us,
                        CommitResult& result) {
   CheckCommit(step_id, outcome);
+  kv_.SetNow(now_us);
   result.Clear();
   Uncommitted step = std::move(uncommitted_.front());
   uncommitted_.pop_front();
+  step.copy_windows.clear();
   step.copy_sources.clear();  // before their parents may go
   for (int32_t row = 0; row < step.plan->num_rows(); ++row) {
     const bool has_failed = !outcome.failed.empty() && outcome.failed[row];
@@ -100,44 +102,6 @@ FinishReason Scheduler::ReasonAfter(const Request& request, int32_t token) const
     return FinishReason::kStop;
   }
   return request.num_outputs() < request.max_outputs ? FinishReason::kNone : FinishReason::kLength;
-}
-
-// What a committed step wrote is in the cache; a token that was dropped with its request is not.
-void Scheduler::AdvanceComputed(RequestIndex index, int32_t num_query) {
-  Request& request = requests_[index];
-  request.computed = std::min(request.computed + num_query, request.size());
-  PublishFull(index);
-}
-
-void Scheduler::PublishFull(RequestIndex index) {
-  Request& request = requests_[index];
-  if (!config_.prefix_cache || request.is_private) return;
-  const int32_t block_tokens = config_.block_tokens;
-  while ((request.published_blocks + 1) * block_tokens <= request.computed) {
-    const int32_t position = request.published_blocks;
-    const auto block =
-        std::span<const int32_t>(request.tokens).subspan(position * block_tokens, block_tokens);
-    const auto publication = kv_.Publish(request.root, *request.blocks(), position, block);
-    if (publication == FlatKv::Publication::kPrivate) {
-      request.is_private = true;
-      return;
-    }
-    const bool has_executor_row = request.admission != 0;
-    if (publication == FlatKv::Publication::kReplaced && has_executor_row) {
-      replacements_.push_back({index, request.admission, position});
-    }
-    ++request.published_blocks;
-  }
-}
-
-void Scheduler::PublishTail(Request& request) {
-  const BlockTable* blocks = request.blocks();
-  if (!config_.prefix_cache || request.is_private || blocks == nullptr) return;
-  const int32_t first = request.published_blocks * config_.block_tokens;
-  if (request.computed <= first) return;
-  const auto tokens =
-      std::span<const int32_t>(request.tokens).subspan(first, request.computed - first);
-  kv_.PublishTail(request.root, *blocks, request.published_blocks, tokens);
 }
 
 }  // namespace tokenspeed

@@ -5,11 +5,13 @@
 
 namespace tokenspeed {
 
-bool Scheduler::AbortRequest(RequestId id, int64_t /*now_us*/) {
+bool Scheduler::AbortRequest(RequestId id, int64_t now_us) {
+  kv_.SetNow(now_us);
   return EndById(id, FinishReason::kAbort);
 }
 
-bool Scheduler::StopRequest(RequestId id, int64_t /*now_us*/) {
+bool Scheduler::StopRequest(RequestId id, int64_t now_us) {
+  kv_.SetNow(now_us);
   return EndById(id, FinishReason::kStop);
 }
 
@@ -30,7 +32,9 @@ bool Scheduler::Rekey(RequestId id, int64_t gap_us, int64_t victim_key) {
 
 std::optional<EventBatch> Scheduler::DrainEvents() { return std::nullopt; }
 
-bool Scheduler::HasWork() const { return requests_.size() > 0 || !uncommitted_.empty(); }
+bool Scheduler::HasWork() const {
+  return requests_.size() > 0 || !uncommitted_.empty() || (tiers_ != nullptr && tiers_->has_rows());
+}
 
 int64_t Scheduler::NextDeadlineUs() const {
   return deadlines_.empty() ? 0 : deadlines_.begin()->first;
@@ -50,29 +54,32 @@ void Scheduler::EndOutsideCommit(RequestIndex index, FinishReason reason) {
 
 void Scheduler::End(RequestIndex index, FinishReason reason) {
   Request& request = requests_[index];
-  if (request.blocks() != nullptr) {
+  if (std::holds_alternative<Retracting>(request.state)) {
+    request.retract_pending = false;
+    --num_retractions_pending_;
+  } else if (request.blocks() != nullptr) {
     LeaveRunning(index);
   } else {
     Dequeue(index);
   }
   if (request.deadline_us > 0) deadlines_.erase({request.deadline_us, index.value});
   ++num_finished_;
-  const bool has_rows = request.uncommitted_rows > 0;
-  if (!has_rows) PublishTail(request);
+  const bool is_in_use = request.uncommitted_rows > 0 || request.batch.value != 0;
+  if (!is_in_use) PublishRest(request);
   if (reason == FinishReason::kAbort) {
-    Move(request, Abort{has_rows});
+    Move(request, Abort{is_in_use});
   } else if (reason == FinishReason::kTimeout) {
-    Move(request, Timeout{has_rows});
+    Move(request, Timeout{is_in_use});
   } else {
-    Move(request, Finish{has_rows});
+    Move(request, Finish{is_in_use});
   }
-  if (!has_rows) Retire(index);
+  if (!is_in_use) Retire(index);
 }
 
 void Scheduler::DrainIfDone(RequestIndex index) {
   Request& request = requests_[index];
-  if (request.uncommitted_rows > 0) return;
-  PublishTail(request);
+  if (request.uncommitted_rows > 0 || request.batch.value != 0) return;
+  PublishRest(request);
   Move(request, Drained{});
   Retire(index);
 }
@@ -89,13 +96,26 @@ void Scheduler::RetractNow(RequestIndex index) {
   Request& request = requests_[index];
   TS_CHECK(request.uncommitted_rows == 0, "a request is retracted between its steps");
   LeaveRunning(index);
-  PublishTail(request);
-  Move(request, Retract{});
+  PublishRest(request);
+  ++num_retractions_;
+  request.batch = SaveVictim(index);
+  Move(request, Retract{request.batch.value != 0});
+  Restart(index);
+}
+
+// A request that gave its blocks up starts anew, as soon as they are free.
+void Scheduler::Restart(RequestIndex index) {
+  Request& request = requests_[index];
   request.computed = request.planned = request.published_blocks = request.sent_blocks = 0;
   request.step_query = 0;
   request.is_private = false;
-  queue_.insert(RankOf(index));
-  ++num_retractions_;
+  request.snapshot = {};
+  if (request.batch.value == 0) {
+    queue_.insert(RankOf(index));
+  } else {
+    request.retract_pending = true;
+    ++num_retractions_pending_;
+  }
 }
 
 void Scheduler::Dequeue(RequestIndex index) { queue_.erase(RankOf(index)); }

@@ -11,18 +11,23 @@ std::shared_ptr<const StepPlan> Scheduler::Plan(int64_t now_us) {
 }
 
 bool Scheduler::Plan(int64_t now_us, std::shared_ptr<StepPlan> buffer) {
+  kv_.SetNow(now_us);
+  SettleTransfers();
   Expire(now_us);
   if (uncommitted_.size() > static_cast<size_t>(config_.depth)) return false;
   step_.plan = std::move(buffer);
   step_.plan->Clear();
+  step_.plan->num_state_groups = kv_.num_state_groups();
   has_retracted_in_step_ = false;
   int32_t budget = config_.max_step_tokens;
   ReserveDecodes(budget);
   ReserveChunks(budget);
   EmitReserved();
   AdmitFromQueue(budget);
-  if (step_.plan->num_rows() == 0) {
-    TS_CHECK(!uncommitted_.empty() || requests_.size() == 0, "a waiting request makes progress");
+  if (tiers_ != nullptr) tiers_->Emit(step_.plan->tier_rows);
+  if (step_.plan->num_rows() == 0 && step_.plan->tier_rows.empty()) {
+    TS_CHECK(!uncommitted_.empty() || requests_.size() == 0 || HasBatches(),
+             "a waiting request makes progress");
     step_.plan.reset();
     return false;
   }
@@ -52,7 +57,9 @@ void Scheduler::ReserveChunks(int32_t& budget) {
     if (budget == 0) return;
     Request& request = requests_[index];
     if (!std::holds_alternative<Prefilling>(request.state) || request.retract_pending) continue;
-    const int32_t num_query = ShrinkToFit(request, std::min(budget, request.to_plan()));
+    int32_t num_query = std::min(budget, request.to_plan());
+    num_query = CutAtPoint(request, request.planned, num_query);
+    num_query = ShrinkToFit(*request.blocks(), request.planned, num_query);
     if (!ReserveBlocks(index, request.planned + num_query)) continue;
     request.step_query = num_query;
     budget -= num_query;
@@ -60,12 +67,17 @@ void Scheduler::ReserveChunks(int32_t& budget) {
 }
 
 // Returns the largest chunk up to `num_query` that fits without a retraction, at least one token.
-int32_t Scheduler::ShrinkToFit(Request& request, int32_t num_query) const {
-  const auto held = static_cast<int64_t>(request.blocks()->size());
-  const int64_t wanted = static_cast<int64_t>(BlocksFor(request.planned + num_query)) - held;
-  if (wanted <= 0 || kv_.CanHold(wanted)) return num_query;
-  const int64_t room = (held + kv_.MaxHold(wanted)) * config_.block_tokens - request.planned;
-  return static_cast<int32_t>(std::max<int64_t>(1, room));
+int32_t Scheduler::ShrinkToFit(const KvTable& table, int32_t from, int32_t num_query) const {
+  const size_t wanted = BlocksFor(from + num_query);
+  if (wanted <= table.size()) return num_query;
+  const auto room = static_cast<int64_t>(kv_.MaxBlocks(table, wanted)) * config_.block_tokens;
+  return static_cast<int32_t>(std::clamp<int64_t>(room - from, 1, num_query));
+}
+
+// The state is kept where a chunk ends, so one ends at each point worth keeping.
+int32_t Scheduler::CutAtPoint(const Request& request, int32_t from, int32_t num_query) const {
+  const int32_t point = kv_.num_state_groups() == 0 ? 0 : request.PointAfter(from);
+  return point == 0 ? num_query : std::min(num_query, point - from);
 }
 
 // Returns: false when the request has to wait for a commit, or was retracted itself.
@@ -84,19 +96,20 @@ bool Scheduler::ReserveBlocks(RequestIndex index, int32_t num_tokens) {
 bool Scheduler::RetractLast() {
   if (num_retractions_pending_ > 0) return false;
   if (running_.size() == 1) {
-    TS_CHECK(!uncommitted_.empty(), "an accepted request has room when it is alone");
-    return false;  // an ended request still drains
+    TS_CHECK(!uncommitted_.empty() || HasBatches(),
+             "an accepted request has room when it is alone");
+    return false;  // an ended request still drains, or a victim's blocks are on their way
   }
   const auto rank = [this](RequestIndex index) { return requests_[index].Rank(); };
   const RequestIndex victim = *std::ranges::max_element(running_, {}, rank);
-  if (requests_[victim].uncommitted_rows > 0) {
+  if (requests_[victim].uncommitted_rows > 0 || requests_[victim].batch.value != 0) {
     requests_[victim].retract_pending = true;
     ++num_retractions_pending_;
     return false;
   }
   RetractNow(victim);
   has_retracted_in_step_ = true;
-  return true;
+  return !requests_[victim].retract_pending;  // or when its blocks have been copied
 }
 
 void Scheduler::EmitReserved() {
@@ -116,6 +129,8 @@ void Scheduler::EmitRow(RequestIndex index, int32_t num_query) {
   Request& request = requests_[index];
   StepPlan& plan = *step_.plan;
   const bool samples = num_query == request.to_plan();
+  if (!request.is_announced) plan.admitted.push_back({plan.num_rows(), request.slot()->value()});
+  request.is_announced = true;
   plan.requests.push_back(index);
   plan.request_ids.push_back(request.id.value);
   plan.slots.push_back(request.slot()->value());
@@ -127,6 +142,7 @@ void Scheduler::EmitRow(RequestIndex index, int32_t num_query) {
   if (num_known < num_query) plan.token_ids.push_back(kTokenFromDevice);
   plan.query_start.push_back(plan.num_tokens());
   EmitTable(request);
+  EmitStateRows(request, num_query);
   request.step_query = 0;
   request.planned += num_query;
   ++request.uncommitted_rows;
@@ -136,28 +152,41 @@ void Scheduler::EmitRow(RequestIndex index, int32_t num_query) {
 
 // Tells the executor the table entries that it does not have yet.
 void Scheduler::EmitTable(Request& request) {
-  const BlockTable& blocks = *request.blocks();
-  const auto num_blocks = static_cast<int32_t>(blocks.size());
-  if (request.sent_blocks == num_blocks) return;
-  const int32_t slot = request.slot()->value();
-  for (int32_t group = 0; group < kv_.pool().num_groups(); ++group) {
-    for (int32_t i = request.sent_blocks; i < num_blocks; ++i) {
-      const BlockId block = kv_.pool().block(blocks.set(i), GroupId(group));
-      step_.plan->block_updates.push_back({slot, group, i, block.value});
-    }
+  const auto num_blocks = static_cast<int32_t>(request.blocks()->size());
+  for (; request.sent_blocks < num_blocks; ++request.sent_blocks) {
+    EmitEntries(request, request.sent_blocks);
   }
-  request.sent_blocks = num_blocks;
+}
+
+// Entries of one block in all groups that have it: a window group only while it is seen.
+void Scheduler::EmitEntries(Request& request, int32_t position) {
+  const int32_t slot = request.slot()->value();
+  for (int32_t group = 0; group < kv_.num_groups(); ++group) {
+    if (kv_.kind(GroupId(group)) == GroupKind::kState) continue;
+    const BlockId block = kv_.block(*request.blocks(), GroupId(group), position);
+    if (block.value != 0) step_.plan->block_updates.push_back({slot, group, position, block.value});
+  }
+}
+
+// The step starts from the state at its first position and leaves the one after its last.
+void Scheduler::EmitStateRows(Request& request, int32_t num_query) {
+  const int32_t num_groups = kv_.num_state_groups();
+  if (num_groups == 0) return;
+  StateRows& rows = request.blocks()->rows;
+  const RowId source = rows.At(request.planned);
+  TS_CHECK(source.value != 0 || request.planned == 0, "a sequence goes on from a state");
+  const RowId target = rows.Write(request.planned, request.planned + num_query);
+  for (int32_t k = 0; k < num_groups; ++k) {
+    step_.plan->state_rows.push_back(source.value == 0 ? -1 : kv_.row_block(source, k).value);
+    step_.plan->state_rows.push_back(kv_.row_block(target, k).value);
+  }
 }
 
 void Scheduler::EmitReplacements() {
   for (const auto& [index, admission, position] : replacements_) {
     Request& request = requests_[index];
     if (request.admission != admission) continue;  // retracted, or ended and the row reused
-    const SetId set = request.blocks()->set(position);
-    for (int32_t group = 0; group < kv_.pool().num_groups(); ++group) {
-      const BlockId block = kv_.pool().block(set, GroupId(group));
-      step_.plan->block_updates.push_back({request.slot()->value(), group, position, block.value});
-    }
+    EmitEntries(request, position);
   }
   replacements_.clear();
 }

@@ -17,7 +17,9 @@
 
 #include "base/ids.h"
 #include "fsm/states.h"
+#include "kv/chain_keys.h"
 #include "kv/prefix_index.h"
+#include "kv/tiers.h"
 
 namespace tokenspeed {
 
@@ -42,9 +44,13 @@ struct Request {
   int32_t max_drafts = 0;
   bool device_drafts = false;
   NodeId root;
+  // Where state is worth keeping, increasing, 0 ends it: reuse points on the share grain, or the
+  // end of the prompt.
+  std::array<int32_t, 3> points{};
   std::vector<int32_t> stop_ids;  // sorted
 
   std::vector<int32_t> tokens;
+  ChainKeys keys;  // of the full blocks of `tokens`, as far as they were needed
   State state;
 
   // How far it is.
@@ -55,8 +61,14 @@ struct Request {
   int32_t step_query = 0;   // query tokens reserved in the plan being made
   int32_t sent_blocks = 0;  // block-table entries that the executor has
   int32_t published_blocks = 0;
-  int64_t admission = 0;       // counts admissions of all requests; 0: not running
-  int32_t cached_tokens = -1;  // matched at the first admission
+  SnapshotId snapshot;               // newest of its chain
+  BatchId batch;                     // transfers that it waits for
+  int32_t load_tokens = 0;           // where it starts when they have arrived
+  std::vector<int32_t> load_pieces;  // block index of each piece
+  int32_t num_loads = 0;             // ever
+  bool is_announced = false;         // the executor knows that it has its slot
+  int64_t admission = 0;             // counts admissions of all requests; 0: not running
+  int32_t cached_tokens = -1;        // matched at the first admission
   bool cached_reported = false;
   bool is_private = false;       // a block's key was taken: the rest of the chain is not published
   bool is_poisoned = false;      // a row failed: nothing it wrote since is published
@@ -68,6 +80,14 @@ struct Request {
 
   // Says whether a row that samples may be planned: the length is known ahead, stop ids are not.
   bool can_sample() const { return num_outputs() + ahead < max_outputs; }
+
+  // Returns the first of `points` after `position`, 0 for none.
+  int32_t PointAfter(int32_t position) const {
+    for (const int32_t point : points) {
+      if (point > position) return point;
+    }
+    return 0;
+  }
 
   bool IsStop(int32_t token) const {
     return std::binary_search(stop_ids.begin(), stop_ids.end(), token);
@@ -84,9 +104,9 @@ struct Request {
         },
         state);
   }
-  BlockTable* blocks() {
+  KvTable* blocks() {
     return std::visit(
-        []<class S>(S& state) -> BlockTable* {
+        []<class S>(S& state) -> KvTable* {
           if constexpr (fsm_has_slot<S>) return &state.blocks;
           return nullptr;
         },

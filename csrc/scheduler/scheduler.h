@@ -24,6 +24,9 @@
 #include "fsm/apply.h"
 #include "kv/events.h"
 #include "kv/flat_kv.h"
+#include "kv/reload.h"
+#include "kv/tier_writer.h"
+#include "kv/tiers.h"
 #include "scheduler/config.h"
 #include "scheduler/request_table.h"
 #include "scheduler/step.h"
@@ -86,6 +89,11 @@ class Scheduler {
   CommitResult Commit(int64_t step_id, std::span<const int32_t> tokens,
                       std::span<const bool> failed, int64_t now_us);
 
+  // Rows of (transfer id, ok). Throws std::invalid_argument.
+  void Notify(std::span<const std::array<int32_t, 2>> acks, int64_t now_us);
+  // What the store has, at the start and when it drops records.
+  void NotifyStore(std::span<const Hash128> keys, bool is_present);
+
   // Fills `result` with what ended outside commits.
   void TakeEnded(CommitResult& result);
   CommitResult TakeEnded();
@@ -107,6 +115,7 @@ class Scheduler {
   static void CheckReusePoints(const Submission& submission);
   int32_t ResolveMaxOutputs(const Submission& submission) const;
   int64_t CapacityTokens() const;
+  void ChoosePoints(Request& request) const;
 
   // plan.cc
   void ReserveDecodes(int32_t& budget);
@@ -115,22 +124,25 @@ class Scheduler {
   void EmitReserved();
   void EmitRow(RequestIndex index, int32_t num_query);
   void EmitTable(Request& request);
+  void EmitEntries(Request& request, int32_t position);
+  void EmitStateRows(Request& request, int32_t num_query);
   void EmitReplacements();
   bool RetractLast();
-  int32_t ShrinkToFit(Request& request, int32_t num_query) const;
+  int32_t ShrinkToFit(const KvTable& table, int32_t from, int32_t num_query) const;
+  int32_t CutAtPoint(const Request& request, int32_t from, int32_t num_query) const;
 
   // admission.cc
   void AdmitFromQueue(int32_t& budget);
   bool TryAdmit(RequestIndex index, int32_t& budget);
   bool MayMatch(const Request& request) const;
   std::span<const int32_t> Matchable(const Request& request) const;
-  PrefixMatch MatchFor(const Request& request);
+  PrefixMatch MatchFor(Request& request);
   bool IsStillBlocked(const Request& request) const;
-  void Block(const Request& request, PrefixMatch match);
   bool FitsBesideOthers(const Request& request, const PrefixMatch& match) const;
   void MakeFitAlone(const Request& request, PrefixMatch& match) const;
-  void EmitCopies(PrefixMatch& match, SetId target);
-  void Enter(RequestIndex index, BlockTable blocks, int32_t matched);
+  void EmitCopies(PrefixMatch& match);
+  void Enter(RequestIndex index, PrefixMatch match);
+  void CountCached(Request& request, int32_t matched);
 
   // commit.cc
   void CheckCommit(int64_t step_id, const StepOutcome& outcome) const;
@@ -138,9 +150,32 @@ class Scheduler {
                  CommitResult& result);
   bool CommitToken(RequestIndex index, int32_t row, int32_t token, CommitResult& result);
   FinishReason ReasonAfter(const Request& request, int32_t token) const;
+
+  // publish.cc
   void AdvanceComputed(RequestIndex index, int32_t num_query);
+  bool MayPublish(const Request& request) const;
   void PublishFull(RequestIndex index);
-  void PublishTail(Request& request);
+  void PublishRest(Request& request);
+  SetId PublishTail(Request& request);
+  bool PublishState(Request& request, bool is_last);
+
+  // tiering.cc
+  static constexpr int32_t kMaxLoads = 4;  // of one request: a store that keeps failing is left
+  void StartTiers();
+  bool HasTransfers() const;
+  bool HasBatches() const;
+  bool IsWorth(int64_t num_tokens, size_t num_copies) const;
+  bool TryLoad(RequestIndex index, PrefixMatch& match);
+  void BeginLoad(RequestIndex index, const Reload& reload, KvTable table, int32_t position,
+                 std::span<const Reload::Piece> pieces);
+  BatchId SaveVictim(RequestIndex index);
+  void SettleTransfers();
+  void EndLoad(RequestIndex index, std::span<const int32_t> failed);
+  void EndSave(RequestIndex index);
+
+  // inspect.cc
+  std::vector<int32_t> BlocksOf(const KvTable& table, GroupId group) const;
+  void CheckHeld(const Request& request, const KvTable& table) const;
 
   // lifecycle.cc
   template <class E>
@@ -151,6 +186,7 @@ class Scheduler {
   void DrainIfDone(RequestIndex index);
   void Retire(RequestIndex index);
   void RetractNow(RequestIndex index);
+  void Restart(RequestIndex index);
   void Dequeue(RequestIndex index);
   void LeaveRunning(RequestIndex index);
   void Expire(int64_t now_us);
@@ -161,8 +197,10 @@ class Scheduler {
 
   SchedulerConfig config_;
   int block_shift_;
-  FlatKv kv_;       // outlives the requests and plans below
-  SlotPool slots_;  // likewise
+  FlatKv kv_;                           // outlives the requests and plans below
+  std::unique_ptr<Tiers> tiers_;        // null: only the device
+  std::unique_ptr<TierWriter> writer_;  // likewise
+  SlotPool slots_;                      // likewise
   RequestTable requests_;
   std::set<Rank> queue_;
   std::vector<RequestIndex> running_;                // in admission order
@@ -170,6 +208,7 @@ class Scheduler {
   struct Uncommitted {
     std::shared_ptr<StepPlan> plan;
     std::vector<BlockRef> copy_sources;  // held until the commit of the step that reads them
+    std::vector<WindowRef> copy_windows;
   };
   std::deque<Uncommitted> uncommitted_;
   Uncommitted step_;                // the step being planned
@@ -184,8 +223,7 @@ class Scheduler {
   struct Blocked {
     int64_t arrival = -1;
     int64_t num_releases = 0;
-    NodeId parent;  // where its match ended; only a hint, the set may be evicted since
-    size_t num_shared = 0;
+    int64_t num_publications = 0;
   };
   Blocked blocked_;
   CommitResult ended_;
@@ -195,6 +233,7 @@ class Scheduler {
   int64_t next_step_id_ = 1;
   int64_t num_admissions_ = 0;
   int64_t num_submitted_ = 0, num_finished_ = 0, num_retractions_ = 0;
+  int64_t num_loaded_ = 0, num_loads_failed_ = 0, loaded_tokens_ = 0, num_saved_ = 0;
   int64_t prompt_tokens_ = 0, cached_tokens_ = 0, output_tokens_ = 0;
 };
 

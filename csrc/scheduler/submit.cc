@@ -9,19 +9,6 @@
 namespace tokenspeed {
 namespace {
 
-FlatKvConfig KvConfig(const SchedulerConfig& config) {
-  FlatKvConfig kv{.block_tokens = config.block_tokens,
-                  .packing = {},
-                  .num_physical_blocks = config.num_physical_blocks,
-                  .share_tokens = 1,
-                  .hash_seed = config.hash_seed};
-  for (const GroupSpec& group : config.groups) {
-    kv.packing.push_back(group.packing);
-    kv.share_tokens = std::max(kv.share_tokens, group.share_tokens);
-  }
-  return kv;
-}
-
 const SchedulerConfig& Validated(const SchedulerConfig& config) {
   Validate(config);
   return config;
@@ -37,9 +24,11 @@ Scheduler::Scheduler(const SchedulerConfig& config)
       kv_(KvConfig(config)),
       slots_(config.max_running) {
   running_.reserve(config.max_running);
+  StartTiers();
 }
 
-void Scheduler::Submit(const Submission& submission, int64_t /*now_us*/) {
+void Scheduler::Submit(const Submission& submission, int64_t now_us) {
+  kv_.SetNow(now_us);
   CheckSubmission(submission);
   const int32_t max_outputs = ResolveMaxOutputs(submission);
   const RequestIndex index = requests_.Insert(submission.id);
@@ -63,6 +52,8 @@ void Scheduler::Submit(const Submission& submission, int64_t /*now_us*/) {
   request.max_drafts = submission.max_drafts;
   request.device_drafts = submission.device_drafts;
   request.root = kv_.AcquireRoot(submission.salt);
+  request.keys = kv_.Chain(request.root);
+  ChoosePoints(request);
   request.stop_ids.assign(submission.stop_ids.begin(), submission.stop_ids.end());
   std::sort(request.stop_ids.begin(), request.stop_ids.end());
   const size_t room = std::min<size_t>(max_outputs, 4096);  // a long answer grows the rest
@@ -73,6 +64,17 @@ void Scheduler::Submit(const Submission& submission, int64_t /*now_us*/) {
   queue_.insert(RankOf(index));
   if (request.deadline_us > 0) deadlines_.emplace(request.deadline_us, index.value);
   if (request.num_outputs() >= max_outputs) EndOutsideCommit(index, FinishReason::kLength);
+}
+
+// A snapshot is of use only where a tail can be shared, so its position is on that grain.
+void Scheduler::ChoosePoints(Request& request) const {
+  std::array<int32_t, 3> wanted = request.reuse_points;
+  if (wanted[0] == 0) wanted[0] = request.prompt_tokens;
+  size_t count = 0;
+  for (const int32_t point : wanted) {
+    const int32_t floored = point / kv_.share_tokens() * kv_.share_tokens();
+    if (floored > (count == 0 ? 0 : request.points[count - 1])) request.points[count++] = floored;
+  }
 }
 
 void Scheduler::CheckSubmission(const Submission& submission) const {
@@ -161,16 +163,7 @@ void Scheduler::Propose(RequestId id, std::span<const int32_t> drafts) {
 
 // Tokens of the longest request that can ever run.
 int64_t Scheduler::CapacityTokens() const {
-  int64_t low = 0, high = kv_.pool().max_sets();
-  while (low < high) {
-    const int64_t middle = (low + high + 1) / 2;
-    if (kv_.CanEverHold(middle)) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  return low * config_.block_tokens;
+  return int64_t{kv_.sets().max_items()} * config_.block_tokens;
 }
 
 }  // namespace tokenspeed

@@ -127,8 +127,8 @@ class EngineConfig:
     prefix_cache: bool = setting(True, "reuse KV blocks of equal prefixes")
     state_cache_share: float = setting(
         0.3,
-        "most of the KV blocks that snapshots of recurrent states may hold; they save the most per "
-        "byte on short turns, the rest is for histories",
+        "most of the cache that kept snapshots of recurrent states may take, a share; more starts "
+        "more conversations again without recomputing, less keeps longer histories",
         low=0,
         high=1,
     )
@@ -138,6 +138,40 @@ class EngineConfig:
         "hold; the rest stays for everyone",
         low=0,
         high=1,
+    )
+    host_kv_gib: float = setting(
+        0.0,
+        "host memory for KV blocks that leave the device, GiB; 0: none, evicted blocks are "
+        "recomputed",
+        low=0,
+        high=65536,
+    )
+    kv_write: str = setting(
+        "auto",
+        "when blocks are copied to the host: on_commit (as soon as they are complete: nothing is "
+        "lost when they are evicted), on_eviction (fewest copies), selective (once they were "
+        "reused kv_write_min_reuse times); auto: on_commit with a kv_store, else on_eviction",
+        choices=("auto", "on_eviction", "on_commit", "selective"),
+    )
+    kv_write_min_reuse: int = setting(
+        2, "hits on a block before kv_write=selective copies it", low=1, high=1_000_000
+    )
+    kv_store: str = setting(
+        "",
+        "store behind the host tier, NAME or PLUGIN/NAME, such as disk or memory; empty: none; "
+        "needs host_kv_gib",
+    )
+    kv_store_folder: str = setting("", "folder of a store on disk; one engine a folder")
+    kv_store_gib: float = setting(
+        16.0,
+        "most GiB that the store keeps; least recently used records go first",
+        low=0.001,
+        high=1_048_576,
+    )
+    policy: str = setting(
+        "core/return_time",
+        "who goes first and whose cached blocks go first: PLUGIN/NAME; core/return_time evicts "
+        "whoever is expected back last, core/lru the least recently used",
     )
     kv_events: str = setting(
         "",

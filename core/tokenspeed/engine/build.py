@@ -22,6 +22,14 @@ from tokenspeed.engine.sizes import (
     check_tables,
     resolve_sizes,
 )
+from tokenspeed.engine.tiers import (
+    LAYER_RANGES,
+    build_transfers,
+    cache_namespace,
+    check_tiers,
+    host_blocks,
+    write_policy,
+)
 from tokenspeed.engine.vocabulary import check_vocabulary
 from tokenspeed.errors import CheckpointError, ConfigError
 from tokenspeed.kernels import KernelRegistry
@@ -40,6 +48,7 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.model import CausalLM
     from tokenspeed.contracts.weights import WeightSource
     from tokenspeed.engine.engine import StepExecutor
+    from tokenspeed.executor.transfers import TierTransfers
     from tokenspeed.kernels import Binder
     from tokenspeed.kv import ArenaLayout
     from tokenspeed.plugins import Registry
@@ -53,6 +62,7 @@ def build_engine(config: EngineConfig, *, progress: ProgressCallback | None = No
     Raises:
         TokenSpeedError: settings, plugins, model files or memory are not as needed.
     """
+    check_tiers(config)
     path = model_path(config)
     tell = progress or (lambda _: None)
     tell(Progress("plugins"))
@@ -125,11 +135,21 @@ def _build_parts(
         arena_bytes=arena_bytes(config, groups, sizes, free_bytes=runtime.free_memory_bytes()),
         demands=choices.cache_demands(),
     )
+    storage = runtime.allocate_arena(layout.total_bytes)
+    store = choices.kv_store(cache_namespace(path, layout, sizes.dtype))
+    transfers = build_transfers(config, layout, storage, runtime, store)
+    scheduler = _build_scheduler(config, layout, sizes)
+    if transfers is not None:
+        scheduler.notify_store(transfers.stored_keys(), True)
     return EngineParts(
         sizes=sizes,
         layout=layout,
-        executor=_build_executor(config, model, layout, sizes, attention, choices, runtime),
-        scheduler=_build_scheduler(config, layout, sizes),
+        executor=_build_executor(
+            config, model, Arena(layout, storage), sizes, attention, choices, runtime, transfers
+        ),
+        scheduler=scheduler,
+        transfers=transfers,
+        policy=choices.policy(),
         binder=binder,
         model_config=model_config,
         eos_token_ids=eos_token_ids,
@@ -184,18 +204,18 @@ def _load_weights(
 def _build_executor(
     config: EngineConfig,
     model: CausalLM,
-    layout: ArenaLayout,
+    arena: Arena,
     sizes: EngineSizes,
     attention: Mapping[str, AttentionBackend],
     choices: Choices,
     runtime: DeviceRuntime,
+    transfers: TierTransfers | None,
 ) -> StepExecutor:
     from tokenspeed.executor import Executor
 
-    storage = runtime.allocate_arena(layout.total_bytes)
     return Executor(
         model,
-        arena=Arena(layout, storage),
+        arena=arena,
         attention=attention,
         sampler=choices.sampler(sizes, runtime),
         max_running=config.max_running,
@@ -203,6 +223,7 @@ def _build_executor(
         block_tokens=sizes.block_tokens,
         vocab_size=sizes.vocab_size,
         device=runtime.torch_device(),
+        transfers=transfers,
     )
 
 
@@ -213,6 +234,8 @@ def _build_scheduler(config: EngineConfig, layout: ArenaLayout, sizes: EngineSiz
             kind=group.kind,
             packing=group.packing,
             share_tokens=group.group.share_tokens,
+            window=group.group.window,
+            speculation=group.group.speculation,
         )
         for group in layout.groups
     ]
@@ -227,6 +250,12 @@ def _build_scheduler(config: EngineConfig, layout: ArenaLayout, sizes: EngineSiz
             max_context_tokens=sizes.max_context_tokens,
             depth=config.depth,
             prefix_cache=config.prefix_cache,
+            state_cache_share=config.state_cache_share,
+            host_blocks=host_blocks(config, layout),
+            write_policy=write_policy(config) if config.host_kv_gib else "none",
+            min_reuse=config.kv_write_min_reuse,
+            store=bool(config.kv_store),
+            layer_ranges=LAYER_RANGES if config.host_kv_gib else 1,
             kv_events=bool(config.kv_events),
             state_cache_share=config.state_cache_share,
             retain_share=config.retain_share,
@@ -252,12 +281,14 @@ def _finish(
         info=model_info(config, path, parts),
         scheduler=parts.scheduler,
         executor=parts.executor,
+        policy=parts.policy,
         registry=registry,
         binding_plan=plan,
         report=start_report(config, registry, runtime, plan, parts),
         max_running=config.max_running,
         depth=config.depth,
         cache_groups=parts.cache_groups,
+        transfers=parts.transfers,
         kv_events=_kv_events(config, parts.sizes),
     )
 

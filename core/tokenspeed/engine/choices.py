@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.attention import AttentionBackend
     from tokenspeed.contracts.binding import RegisteredOffer
     from tokenspeed.contracts.device import DeviceRuntime
+    from tokenspeed.contracts.kv_store import KVStore
     from tokenspeed.contracts.model import CacheGroup, CausalLM
+    from tokenspeed.contracts.policy import Policy
     from tokenspeed.contracts.registration import Offer
     from tokenspeed.contracts.sampler import Sampler
     from tokenspeed.contracts.weights import WeightFormat, WeightSource
@@ -120,6 +122,40 @@ class Choices:
         )
         return sampler
 
+    def kv_store(self, namespace: str) -> KVStore | None:
+        """Open the store behind the host tier; None where none is asked for.
+
+        Raises:
+            CapabilityError: no loaded plugin offers it.
+        """
+        config = self._config
+        if not config.kv_store:
+            return None
+        offers = self._registry.offers("kv_store")
+        named = [item for item in offers if config.kv_store in (item.pin, item.offer.name)]
+        if not named:
+            known = ", ".join(item.pin for item in offers)
+            raise CapabilityError(
+                f"kv_store {config.kv_store!r} is not offered; loaded plugins have: "
+                f"{known or 'none'}; choose one, or load its plugin with --plugins"
+            )
+        store: KVStore = self._load(
+            "kv_store",
+            self._decide("kv_store", named, {}),
+            namespace=namespace,
+            folder=config.kv_store_folder,
+            capacity_bytes=int(config.kv_store_gib * (1 << 30)),
+        )
+        return store
+
+    def policy(self) -> Policy:
+        """Choose the policy; it is always named, so that installing a wheel changes no order."""
+        decision = self._decide(
+            "policy", self._registry.offers("policy"), {}, pin=self._config.policy
+        )
+        policy: Policy = self._load("policy", decision)
+        return policy
+
     def _attention_of(
         self, group: CacheGroup, sizes: EngineSizes, runtime: DeviceRuntime
     ) -> AttentionBackend:
@@ -148,7 +184,6 @@ class Choices:
             block_tokens=sizes.block_tokens,
             dtype=getattr(torch, sizes.dtype),
             device=runtime.torch_device(),
-            **({"window": group.window} if group.window else {}),
         )
         return backend
 

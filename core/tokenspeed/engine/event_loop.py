@@ -169,7 +169,9 @@ class EventLoop:
         """Return how long the next receive may block: not at all while steps run."""
         if ran or self._flying:
             return 0
-        if self._engine.scheduler.has_work() or self._is_replaying:
+        transfers = self._engine.transfers
+        is_moving = transfers is not None and transfers.is_busy()
+        if self._engine.scheduler.has_work() or is_moving or self._is_replaying:
             return STALLED_WAIT_MS
         deadline_us = self._engine.scheduler.next_deadline_us()
         if not deadline_us:
@@ -178,6 +180,7 @@ class EventLoop:
 
     def _step(self) -> bool:
         self._model_s = 0.0
+        self._acknowledge()
         while len(self._flying) <= self._engine.depth:
             started_s = time.perf_counter()
             plan = self._engine.scheduler.plan(now_us=now_us())
@@ -189,6 +192,18 @@ class EventLoop:
             return False
         self._finish(self._flying.popleft())
         return True
+
+    def _acknowledge(self) -> None:
+        """Tell the scheduler which moves between the tiers ended, and what the store lost."""
+        transfers = self._engine.transfers
+        if transfers is None:
+            return
+        acks = transfers.poll()
+        if len(acks):
+            self._engine.scheduler.notify(acks, now_us=now_us())
+        lost = transfers.lost_keys()
+        if len(lost):
+            self._engine.scheduler.notify_store(lost, False)
 
     def _launch(self, plan: StepPlan) -> None:
         if self._record is not None:

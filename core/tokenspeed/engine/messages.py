@@ -25,6 +25,8 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     max_prompt_tokens: int
     """Longest prompt that can ever fit beside one output token."""
     eos_token_ids: tuple[int, ...]
+    has_snapshots: bool = False
+    """The cache can be entered only where a snapshot was taken: requests should name places."""
 
 
 # ---- API process -> engine

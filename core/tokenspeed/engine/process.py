@@ -144,6 +144,7 @@ def _serve(
         LOGGER.error("%s", error)
     finally:
         channel.close()
+        engine.close()
         if kv_publisher is not None:
             kv_publisher.close()
 

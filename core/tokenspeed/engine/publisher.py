@@ -186,6 +186,7 @@ class Publisher:
         self._requests.remove(request)
         self._activity.note_end()
         self._gate.note_end(request.request_id)
+        self._engine.policy.turn_ended(request.session_number, time.monotonic_ns() // 1000)
         self._retiring.append((self._last_step_id, request.key))
 
     def _retire(self) -> None:

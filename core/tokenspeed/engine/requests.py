@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from tokenspeed.engine.messages import CacheReport
 
 
-def number_of(name: str) -> int:
+def number_of(name: str, salt: bytes = b"") -> int:
     """Return the number by which the scheduler knows a tenant or session; 0: the nameless one."""
-    digest = hashlib.blake2b(name.encode(errors="surrogatepass"), digest_size=8).digest()
+    digest = hashlib.blake2b(name.encode(), digest_size=8, key=salt[:64]).digest()
     return int.from_bytes(digest, "little") >> 1 or 1 if name else 0
 
 
@@ -30,6 +30,7 @@ class LiveRequest:
         num_outputs: output tokens so far, those from before a resume included.
         num_prompt: tokens of the prompt.
         tenant, session: as the client named them.
+        session_number: what the scheduler calls the session.
         deadline_us: end of its time; 0: none.
         is_resumed: it ran in an engine before this one.
         arrived_s: monotonic time of the arrival at this engine.
@@ -46,6 +47,7 @@ class LiveRequest:
     arrived_s: float = 0.0
     tenant: str = ""
     session: str = ""
+    session_number: int = 0
     deadline_us: int = 0
     is_resumed: bool = False
     cached_tokens: int | None = None

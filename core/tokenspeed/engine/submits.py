@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -30,6 +30,8 @@ def make_submit(
 ) -> Submit:
     """Check a request against the model and make its Submit; a missing seed is drawn here.
 
+    Args:
+        terms: priority, tenant, time limit, ...; None: the usual ones.
     Raises:
         RequestError: a parameter or token id is out of range; names it.
     """
@@ -52,8 +54,14 @@ def make_submit(
         prompt_ids=ids.tobytes(),
         params=params,
         stop_token_ids=tuple(dict.fromkeys((*eos, *params.stop_token_ids))),
-        **msgspec.structs.asdict(terms or Terms()),
+        **_checked(terms or Terms(), ids.size),
     )
+
+
+def _checked(terms: Terms, num_prompt: int) -> dict[str, Any]:
+    """Return the terms' fields; reuse points outside of the prompt do not count."""
+    points = tuple(dict.fromkeys(p for p in terms.reuse_points if 0 < p < num_prompt))
+    return {**msgspec.structs.asdict(terms), "reuse_points": points}
 
 
 def check_fits(

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.model import CausalLM
     from tokenspeed.contracts.sampler import Sampler, SampleResult, TokenLogprobs
     from tokenspeed.contracts.step import StepPlan
+    from tokenspeed.executor.transfers import TierTransfers
     from tokenspeed.kv import Arena
     from tokenspeed.sampling import SamplingParams
 
@@ -60,6 +61,7 @@ class Executor:
         vocab_size: tokens outside of it are clamped.
         device: of all tensors.
         poison: see StepBatcher.
+        transfers: moves blocks between the tiers; None: there is only the device.
     """
 
     def __init__(
@@ -75,8 +77,10 @@ class Executor:
         vocab_size: int,
         device: torch.device,
         poison: bool = False,
+        transfers: TierTransfers | None = None,
     ) -> None:
         self._model = model
+        self._transfers = transfers
         self._sampler = sampler
         self._max_token_id = vocab_size - 1
         self._device = device
@@ -122,6 +126,11 @@ class Executor:
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> None:
         """Run one step; its results wait for `collect`. Steps run in the order launched."""
+        if self._transfers is not None:
+            self._transfers.start(plan)
+        if plan.num_rows == 0:
+            self._launched.append(_Launched(plan.step_id, 0, np.empty(0, np.intp), None, ()))
+            return
         self._admit(plan)
         inputs = self._batcher.build(plan, self._last_tokens_S)
         hidden_TD = self._model.forward(inputs.token_ids, inputs.context)

@@ -7,20 +7,18 @@ from typing import TYPE_CHECKING
 from tokenspeed.engine.messages import Terms
 from tokenspeed.errors import RequestError
 from tokenspeed.server.fields import shorten
-from tokenspeed.server.openai import MAX_SESSION_CHARS, ChatRequest
+from tokenspeed.server.openai import ChatRequest
+from tokenspeed.server.sessions import session_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from starlette.datastructures import Headers
     from starlette.requests import Request
 
     from tokenspeed.server.openai import CacheControl, CompletionRequest
 
 TENANT_HEADER = "x-tenant"
 MAX_TENANT_CHARS = 64
-SESSION_HEADERS = ("x-session-id", "x-session-affinity", "session-id", "x-claude-code-session-id")
-"""Headers by which agents name the conversation; the first one that is there counts."""
 KEY_TENANT = "tokenspeed.tenant"
 """Scope entry in which `guard.py` leaves the tenant of the API key."""
 _TTL_S = {"5m": 300.0, "30m": 1800.0, "1h": 3600.0, "12h": 43_200.0}
@@ -37,7 +35,7 @@ def read_terms(body: ChatRequest | CompletionRequest, request: Request) -> Terms
         priority=body.priority,
         salt=body.cache_salt.encode(),
         tenant=_tenant(request),
-        session=body.prompt_cache_key or _session(request.headers),
+        session=session_of(body, request.headers),
         timeout_s=body.timeout_s,
         retain_s=max(_retentions(body), default=0.0),
     )
@@ -60,13 +58,6 @@ def _tenant(request: Request) -> str:
             param="X-Tenant",
         )
     return of_key or given
-
-
-def _session(headers: Headers) -> str:
-    """Return the conversation that an agent names in a header, cut where it is too long."""
-    return next(
-        (headers[name][:MAX_SESSION_CHARS] for name in SESSION_HEADERS if headers.get(name)), ""
-    )
 
 
 def _retentions(body: ChatRequest | CompletionRequest) -> Iterator[float]:

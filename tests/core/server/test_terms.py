@@ -67,7 +67,7 @@ def test_the_longest_retention_asked_for_counts(fields: dict[str, Any], seconds:
 
 
 def test_the_session_is_the_cache_key_or_what_agents_send() -> None:
-    assert terms_of({}).session == ""
+    assert terms_of({}).session.startswith("chat:")
     assert terms_of({}, x_claude_code_session_id="c").session == "c"
     assert terms_of({}, session_id="codex", x_claude_code_session_id="c").session == "codex"
     assert terms_of({"prompt_cache_key": "k"}, session_id="codex").session == "k"

@@ -8,6 +8,7 @@
 #include <random>
 
 #include "base/errors.h"
+#include "kv/flat_kv.h"
 #include "support/device_model.h"
 
 namespace tokenspeed::test {
@@ -25,7 +26,7 @@ class RandomRun {
       : random_(seed),
         config_(MakeConfig(depth)),
         scheduler_(config_),
-        device_(static_cast<int32_t>(config_.groups.size()), config_.block_tokens) {}
+        device_(config_.groups, config_.block_tokens) {}
 
   void Run(int num_operations) {
     for (int i = 0; i < num_operations && !testing::Test::HasFailure(); ++i) {
@@ -49,13 +50,25 @@ class RandomRun {
     config.block_tokens = 16;
     config.groups = {{.name = "a", .packing = Pick(1, 4), .share_tokens = 1 << Pick(0, 4)}};
     if (Chance(60)) config.groups.push_back({.name = "b", .packing = Pick(1, 3)});
-    config.num_physical_blocks = Chance(50) ? Pick(8, 20) : Pick(20, 80);
+    if (Chance(40)) {
+      config.groups.push_back(
+          {.name = "w", .kind = "window", .packing = Pick(1, 4), .window = Pick(1, 50)});
+    }
+    if (Chance(15)) {
+      config.groups.push_back(
+          {.name = "v", .kind = "window", .packing = Pick(1, 2), .window = Pick(1, 50)});
+    }
+    if (Chance(50)) config.groups.push_back({.name = "s", .kind = "state", .packing = Pick(1, 3)});
+    if (Chance(20)) config.groups.push_back({.name = "t", .kind = "state", .packing = Pick(1, 3)});
+    config.state_cache_share = Pick(0, 4) / 4.0;
     config.max_running = Pick(1, 8);
     config.max_waiting = 12;
     config.max_step_tokens = Chance(20) ? Pick(1, 8) : Pick(16, 96);
     config.max_context_tokens = Pick(60, 200);
     config.depth = depth;
     config.prefix_cache = Chance(90);
+    const int32_t fewest = MinPhysicalBlocks(KvConfig(config)) + (Chance(20) ? 0 : Pick(1, 6));
+    config.num_physical_blocks = std::max(fewest, Chance(50) ? Pick(8, 20) : Pick(20, 80));
     return config;
   }
 
@@ -106,6 +119,13 @@ class RandomRun {
                           .salt = salt,
                           .match_prefix = Chance(90),
                           .deadline_us = Chance(5) ? now_us_ + Pick(0, 2000) : 0};
+    std::vector<int32_t> points;
+    for (int32_t point = Pick(1, 40); Chance(60) && points.size() < 3; point += Pick(1, 40)) {
+      if (point <= static_cast<int32_t>(prompt.size())) points.push_back(point);
+    }
+    submission.reuse_points = points;
+    if (Chance(30)) submission.gap_us = Pick(0, 500);
+    if (Chance(10)) submission.retain_us = Pick(1, 1000);
     try {
       scheduler_.Submit(submission, now_us_);
     } catch (const RequestError&) {
