@@ -257,7 +257,6 @@ def _build_scheduler(config: EngineConfig, layout: ArenaLayout, sizes: EngineSiz
             store=bool(config.kv_store),
             layer_ranges=LAYER_RANGES if config.host_kv_gib else 1,
             kv_events=bool(config.kv_events),
-            state_cache_share=config.state_cache_share,
             retain_share=config.retain_share,
             max_queue_us=int(config.max_queue_s * 1e6),
             min_tps_per_user=config.min_tps_per_user,

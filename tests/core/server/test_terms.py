@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -176,3 +177,30 @@ def test_a_time_limit_after_the_streams_start_is_its_last_event(server: ServerPr
     assert events[-1].startswith('data: {"error":{"message":"the request')
     assert '"type":"timeout_error"' in events[-1]
     server.wait_metric("tokenspeed_blocks_used", 0)
+
+
+@pytest.fixture(scope="module")
+def short_queue_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """One slow request at a time; others wait 1.5 s at most."""
+    folder = tmp_path_factory.mktemp("queue")
+    model = write_scripted_model(folder / "slow", step_ms=20, max_position_embeddings=2048)
+    with ServerProcess(model, folder, "--max-running", "1", "--max-queue-s", "1.5") as server:
+        yield server
+
+
+@pytest.mark.xfail(strict=True, reason="the scheduler does not limit the wait in the queue yet")
+def test_a_wait_beyond_the_queue_limit_is_429_and_in_a_started_stream_its_last_event(
+    short_queue_server: ServerProcess,
+) -> None:
+    server = short_queue_server
+    with ThreadPoolExecutor(3) as pool:
+        running = pool.submit(server.call, TEXT, {**BODY, "max_tokens": 200})
+        server.wait_metric("tokenspeed_running", 1)
+        whole = pool.submit(server.call, TEXT, BODY)
+        stream = pool.submit(server.call, TEXT, {**BODY, "stream": True})
+        assert whole.result().status == 429
+        assert int(whole.result().headers["retry-after"]) >= 1
+        events = stream.result().body.decode().strip().split("\n\n")
+        assert stream.result().status == 200, "it began before the refusal"
+        assert '"type":"rate_limit_error"' in events[-1]
+        assert running.result().status == 200
