@@ -17,9 +17,14 @@ MODELS = {
     "Qwen3ForCausalLM": "tokenspeed.models.qwen3:EntryClass",
 }
 
+POLICIES = {
+    "return_time": "tokenspeed.scheduler.policies:ReturnTimePolicy",
+    "lru": "tokenspeed.scheduler.policies:LruPolicy",
+}
+
 
 class BuiltinPlugin:
-    """The core's operators, and the index of its architectures."""
+    """The core's operators and policies, and the index of its architectures."""
 
     @hookimpl
     def register_operators(self, context: Registration) -> None:
@@ -36,6 +41,12 @@ class BuiltinPlugin:
             context.offer(
                 Offer("model", architecture, lazy(target), facts={"architectures": (architecture,)})
             )
+
+    @hookimpl
+    def register_policies(self, context: Registration) -> None:
+        """Offer the policies of `scheduler/policies.py`."""
+        for name, target in POLICIES.items():
+            context.offer(Offer("policy", name, lazy(target)))
 
 
 plugin = BuiltinPlugin()

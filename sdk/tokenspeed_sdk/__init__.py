@@ -31,6 +31,7 @@ from tokenspeed.contracts.model import (
     gqa_fields,
 )
 from tokenspeed.contracts.placement import ParallelGroup, Partial, Placement, Replicate, Shard
+from tokenspeed.contracts.policy import Arrival, Keys, Policy
 from tokenspeed.contracts.registration import Offer, Registration
 from tokenspeed.contracts.sampler import (
     PURPOSE_SAMPLE,
@@ -69,6 +70,7 @@ __all__ = [
     "SENTINEL_BLOCK",
     "TRAITS",
     "VOCABULARY_VERSION",
+    "Arrival",
     "AttentionBackend",
     "AttentionBatch",
     "Band",
@@ -93,6 +95,7 @@ __all__ = [
     "KVView",
     "KernelBinder",
     "KernelOffer",
+    "Keys",
     "LinearWeight",
     "ModelContext",
     "Offer",
@@ -102,6 +105,7 @@ __all__ = [
     "Penalties",
     "Placement",
     "PluginError",
+    "Policy",
     "Registration",
     "Replicate",
     "RequestError",

@@ -152,6 +152,7 @@ def build_parts(
             device=CPU,
         )
         for group in groups
+        if group.kind != "state"
     }
     model = model_class(
         config, ModelContext(binder, attention, torch.float32, CPU, max_context_tokens)
@@ -180,7 +181,16 @@ def build_parts(
     scheduler = Scheduler(
         SchedulerConfig(
             block_tokens=block_tokens,
-            groups=[GroupSpec(name=g.name, packing=g.packing) for g in layout.groups],
+            groups=[
+                GroupSpec(
+                    name=group.name,
+                    kind=group.kind,
+                    packing=group.packing,
+                    window=group.group.window,
+                    speculation=group.group.speculation,
+                )
+                for group in layout.groups
+            ],
             num_physical_blocks=layout.num_physical_blocks,
             max_running=max_running,
             max_waiting=64,

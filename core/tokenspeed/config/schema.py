@@ -104,6 +104,13 @@ class EngineConfig:
         high=1,
     )
     prefix_cache: bool = setting(True, "reuse KV blocks of equal prefixes")
+    state_cache_share: float = setting(
+        0.3,
+        "most of the cache that kept snapshots of recurrent states may take, a share; more starts "
+        "more conversations again without recomputing, less keeps longer histories",
+        low=0,
+        high=1,
+    )
     host_kv_gib: float = setting(
         0.0,
         "host memory for KV blocks that leave the device, GiB; 0: none, evicted blocks are "
@@ -132,6 +139,30 @@ class EngineConfig:
         "most GiB that the store keeps; least recently used records go first",
         low=0.001,
         high=1_048_576,
+    )
+    policy: str = setting(
+        "core/return_time",
+        "who goes first and whose cached blocks go first: PLUGIN/NAME; core/return_time evicts "
+        "whoever is expected back last, core/lru the least recently used",
+    )
+    kv_events: str = setting(
+        "",
+        "ZeroMQ address where changes of the prefix cache are published for routers, such as "
+        "tcp://*:5557; empty: nowhere",
+        metavar="ADDRESS",
+    )
+    kv_events_replay: str = setting(
+        "",
+        "ZeroMQ address where subscribers ask for changes they missed, such as tcp://*:5558; "
+        "empty: none",
+        metavar="ADDRESS",
+    )
+    kv_events_topic: str = setting("", "topic of the published changes")
+    kv_events_format: str = setting(
+        "named",
+        "shape of the events: named (maps, as vLLM writes them since 0.24) or positional (arrays, "
+        "as before); the default is what current consumers read",
+        choices=("named", "positional"),
     )
     threads: int = setting(0, "CPU threads for kernels; 0: all cores", low=0, high=1024)
     deterministic: bool = setting(False, "choose only kernels that do not depend on the batch")

@@ -13,6 +13,7 @@ from tokenspeed.checkpoint.model_path import existing_model
 from tokenspeed.engine.choices import Choices
 from tokenspeed.engine.engine import Engine
 from tokenspeed.engine.facts import EngineParts, model_info, start_report
+from tokenspeed.engine.kv_publisher import KvEventSettings
 from tokenspeed.engine.memory import memory_errors
 from tokenspeed.engine.reports import Progress, ProgressCallback
 from tokenspeed.engine.sizes import (
@@ -30,7 +31,7 @@ from tokenspeed.engine.tiers import (
     write_policy,
 )
 from tokenspeed.engine.vocabulary import check_vocabulary
-from tokenspeed.errors import CheckpointError
+from tokenspeed.errors import CheckpointError, ConfigError
 from tokenspeed.kernels import KernelRegistry
 from tokenspeed.kv import Arena, solve_layout
 from tokenspeed.plugins import BindingPlan, load_plugins
@@ -148,6 +149,7 @@ def _build_parts(
         ),
         scheduler=scheduler,
         transfers=transfers,
+        policy=choices.policy(),
         binder=binder,
         model_config=model_config,
         eos_token_ids=eos_token_ids,
@@ -232,6 +234,8 @@ def _build_scheduler(config: EngineConfig, layout: ArenaLayout, sizes: EngineSiz
             kind=group.kind,
             packing=group.packing,
             share_tokens=group.group.share_tokens,
+            window=group.group.window,
+            speculation=group.group.speculation,
         )
         for group in layout.groups
     ]
@@ -246,11 +250,13 @@ def _build_scheduler(config: EngineConfig, layout: ArenaLayout, sizes: EngineSiz
             max_context_tokens=sizes.max_context_tokens,
             depth=config.depth,
             prefix_cache=config.prefix_cache,
+            state_cache_share=config.state_cache_share,
             host_blocks=host_blocks(config, layout),
             write_policy=write_policy(config) if config.host_kv_gib else "none",
             min_reuse=config.kv_write_min_reuse,
             store=bool(config.kv_store),
             layer_ranges=LAYER_RANGES if config.host_kv_gib else 1,
+            kv_events=bool(config.kv_events),
         )
     )
 
@@ -270,6 +276,7 @@ def _finish(
         info=model_info(config, path, parts),
         scheduler=parts.scheduler,
         executor=parts.executor,
+        policy=parts.policy,
         registry=registry,
         binding_plan=plan,
         report=start_report(config, registry, runtime, plan, parts),
@@ -277,6 +284,29 @@ def _finish(
         depth=config.depth,
         cache_groups=parts.cache_groups,
         transfers=parts.transfers,
+        kv_events=_kv_events(config, parts.sizes),
+    )
+
+
+def _kv_events(config: EngineConfig, sizes: EngineSizes) -> KvEventSettings | None:
+    """Return where changes of the prefix cache are published.
+
+    Raises:
+        ConfigError: a replay address without one for the events.
+    """
+    if not config.kv_events:
+        if config.kv_events_replay:
+            raise ConfigError(
+                f"kv_events_replay is {config.kv_events_replay!r} but kv_events is empty, both "
+                "are needed; set kv_events, or drop kv_events_replay"
+            )
+        return None
+    return KvEventSettings(
+        endpoint=config.kv_events,
+        replay_endpoint=config.kv_events_replay,
+        topic=config.kv_events_topic,
+        is_named=config.kv_events_format == "named",
+        block_tokens=sizes.block_tokens,
     )
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.device import DeviceRuntime
     from tokenspeed.contracts.kv_store import KVStore
     from tokenspeed.contracts.model import CacheGroup, CausalLM
+    from tokenspeed.contracts.policy import Policy
     from tokenspeed.contracts.registration import Offer
     from tokenspeed.contracts.sampler import Sampler
     from tokenspeed.contracts.weights import WeightFormat, WeightSource
@@ -147,6 +148,14 @@ class Choices:
         )
         return store
 
+    def policy(self) -> Policy:
+        """Choose the policy; it is always named, so that installing a wheel changes no order."""
+        decision = self._decide(
+            "policy", self._registry.offers("policy"), {}, pin=self._config.policy
+        )
+        policy: Policy = self._load("policy", decision)
+        return policy
+
     def _attention_of(
         self, group: CacheGroup, sizes: EngineSizes, runtime: DeviceRuntime
     ) -> AttentionBackend:
@@ -175,7 +184,6 @@ class Choices:
             block_tokens=sizes.block_tokens,
             dtype=getattr(torch, sizes.dtype),
             device=runtime.torch_device(),
-            **({"window": group.window} if group.window else {}),
         )
         return backend
 

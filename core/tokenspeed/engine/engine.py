@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from tokenspeed.contracts.policy import Policy
     from tokenspeed.contracts.step import StepPlan, StepResult
+    from tokenspeed.engine.kv_publisher import KvEventSettings
     from tokenspeed.engine.messages import ModelInfo
     from tokenspeed.engine.reports import StartReport
     from tokenspeed.plugins import BindingPlan, Registry
@@ -75,6 +77,7 @@ class Engine:
     info: ModelInfo
     scheduler: Scheduler
     executor: StepExecutor
+    policy: Policy
     registry: Registry
     binding_plan: BindingPlan
     report: StartReport
@@ -84,6 +87,8 @@ class Engine:
     """Names of the cache groups, in the order that the scheduler counts them."""
     transfers: Transfers | None = None
     """Movers between the tiers; None where there is only the device."""
+    kv_events: KvEventSettings | None = None
+    """Where changes of the prefix cache are published; None: nowhere."""
 
     def close(self) -> None:
         """Finish what is on its way to a store, and give it back."""

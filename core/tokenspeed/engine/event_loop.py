@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tokenspeed.engine.channel import EngineChannel
     from tokenspeed.engine.engine import Engine
     from tokenspeed.engine.flight_record import FlightRecord
+    from tokenspeed.engine.kv_publisher import KvPublisher
 
 IDLE_WAIT_MS = 10_000
 """Longest sleep without a deadline; a message wakes the engine at once."""
@@ -52,6 +53,7 @@ class EventLoop:
         epoch: counts engine starts; messages of another epoch are dropped.
         record: where the requests in flight are noted; None in process.
         suspects: request id -> output index of the last engine's fatal step.
+        kv_publisher: told of changes in the prefix cache; None: nobody is.
     """
 
     def __init__(
@@ -62,12 +64,15 @@ class EventLoop:
         epoch: int = 1,
         record: FlightRecord | None = None,
         suspects: Mapping[str, int] | None = None,
+        kv_publisher: KvPublisher | None = None,
     ) -> None:
         self.requests = RequestTable()
         self._engine = engine
         self._channel = channel
         self._epoch = epoch
         self._record = record
+        self._kv_publisher = kv_publisher
+        self._is_replaying = False
         self._meter = StepMeter()
         self._activity = Activity()
         self._flying: deque[StepPlan] = deque()
@@ -111,6 +116,9 @@ class EventLoop:
         for client in self._publisher.take_ended():
             self._intake.drop_client(client)
         self._intake.admit_held()
+        if self._kv_publisher is not None:
+            self._kv_publisher.publish(self._engine.scheduler.drain_events())
+            self._is_replaying = self._kv_publisher.turn()
         if ran:
             step_s = time.perf_counter() - started_s
             self._meter.add(step_s, self._model_s)
@@ -149,7 +157,8 @@ class EventLoop:
         if ran or self._flying:
             return 0
         transfers = self._engine.transfers
-        if self._engine.scheduler.has_work() or (transfers is not None and transfers.is_busy()):
+        is_moving = transfers is not None and transfers.is_busy()
+        if self._engine.scheduler.has_work() or is_moving or self._is_replaying:
             return STALLED_WAIT_MS
         deadline_us = self._engine.scheduler.next_deadline_us()
         if not deadline_us:

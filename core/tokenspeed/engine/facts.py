@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 
     from tokenspeed.config.schema import EngineConfig
     from tokenspeed.contracts.device import DeviceRuntime
+    from tokenspeed.contracts.policy import Policy
     from tokenspeed.engine.engine import StepExecutor
+    from tokenspeed.executor.transfers import TierTransfers
     from tokenspeed.kernels import Binder
     from tokenspeed.kv import ArenaLayout
     from tokenspeed.plugins import BindingPlan, Registry
-    from tokenspeed.executor.transfers import TierTransfers
     from tokenspeed.scheduler import Scheduler
 
 
@@ -35,6 +36,7 @@ class EngineParts:
     layout: ArenaLayout
     executor: StepExecutor
     scheduler: Scheduler
+    policy: Policy
     binder: Binder
     model_config: Mapping[str, Any]
     eos_token_ids: tuple[int, ...]
@@ -70,6 +72,7 @@ def model_info(config: EngineConfig, path: Path, parts: EngineParts) -> ModelInf
         max_context_tokens=parts.sizes.max_context_tokens,
         max_prompt_tokens=longest_tokens - 1,
         eos_token_ids=parts.eos_token_ids,
+        has_snapshots=any(group.kind == "state" for group in parts.layout.groups),
     )
 
 

@@ -111,14 +111,18 @@ class Frontend:
         request_id: str | None = None,
         priority: int = 0,
         salt: bytes = b"",
+        session: bytes = b"",
         timeout_s: float | None = None,
+        reuse_points: Sequence[int] = (),
     ) -> Stream:
         """Send a request and return its stream; while the engine is down it waits for the next.
 
         Args:
             request_id: unique over all API processes, at most 63 bytes; None: one is made.
             salt: cache namespace; b"" is shared by all.
+            session: name of the conversation that this is a turn of; b"": none.
             timeout_s: seconds until the request ends with "timeout".
+            reuse_points: prompt positions where a later request may start again.
         Raises:
             RequestError: a parameter or token id is out of range.
             EngineGoneError: the engine died too often and is not restarted.
@@ -127,7 +131,8 @@ class Frontend:
             raise EngineGoneError(self.unhealthy_reason)
         message = make_submit(
             self.model, prompt_ids, params, request_id or secrets.token_hex(12),
-            priority=priority, salt=salt, timeout_s=timeout_s,
+            priority=priority, salt=salt, session=session, timeout_s=timeout_s,
+            reuse_points=reuse_points,
         )  # fmt: skip
         if message.request_id in self._streams:
             raise RequestError(

@@ -5,11 +5,13 @@ Whatever is wrong with one request ends that request and nothing else.
 
 from __future__ import annotations
 
+import hashlib
 import time
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tokenspeed.contracts.policy import Arrival, Keys
 from tokenspeed.engine.flight_record import MAX_REQUEST_ID_BYTES
 from tokenspeed.engine.messages import (
     WIRE_VERSION,
@@ -29,6 +31,8 @@ from tokenspeed.log import LOGGER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from numpy.typing import NDArray
 
     from tokenspeed.engine.channel import Client, EngineChannel
     from tokenspeed.engine.engine import Engine
@@ -135,12 +139,34 @@ class Intake:
         self._check_id(message.request_id)
         prompt_ids = np.frombuffer(message.prompt_ids, dtype="<i4")
         output_ids = np.frombuffer(message.output_ids, dtype="<i4")
-        params, now = message.params, now_us()
+        now = now_us()
+        session = session_number(message.session, message.salt)
+        arrival = Arrival(session, 0, message.priority, prompt_ids.size, now)
+        keys = self._engine.policy.keys(arrival)
+        try:
+            request = self._admit(client, message, prompt_ids, output_ids, session, keys, now)
+        except Exception:
+            self._engine.policy.turn_ended(session, now)
+            raise
+        self._requests.add(request)
+
+    def _admit(
+        self,
+        client: Client,
+        message: Submit,
+        prompt_ids: NDArray[np.int32],
+        output_ids: NDArray[np.int32],
+        session: int,
+        keys: Keys,
+        now: int,
+    ) -> LiveRequest:
+        params = message.params
         deadline_us = now + int(message.timeout_s * 1e6) if message.timeout_s is not None else 0
         key = self._requests.new_key()
         self._engine.scheduler.submit(
             key,
             prompt_ids,
+            session=session,
             output_ids=output_ids if output_ids.size else None,
             max_new_tokens=params.max_tokens or 0,
             min_new_tokens=params.min_tokens,
@@ -149,15 +175,11 @@ class Intake:
             salt=message.salt,
             match_prefix=params.prompt_logprobs is None,
             deadline_us=deadline_us,
+            reuse_points=np.array(message.reuse_points, dtype=np.int32),
+            gap_us=keys.gap_us,
+            queue_key=keys.queue_key,
+            victim_key=keys.victim_key,
             now_us=now,
-        )
-        request = LiveRequest(
-            key,
-            message.request_id,
-            client,
-            output_ids.size,
-            num_prompt=prompt_ids.size,
-            arrived_s=now / 1e6,
         )
         try:
             self._engine.executor.add_request(
@@ -166,7 +188,15 @@ class Intake:
         except Exception:
             self._engine.scheduler.abort(key, now_us=now)
             raise
-        self._requests.add(request)
+        return LiveRequest(
+            key,
+            message.request_id,
+            client,
+            output_ids.size,
+            num_prompt=prompt_ids.size,
+            arrived_s=now / 1e6,
+            session=session,
+        )
 
     def _check_id(self, request_id: str) -> None:
         if not 0 < len(request_id.encode()) <= MAX_REQUEST_ID_BYTES:
@@ -188,6 +218,14 @@ class Intake:
         scheduler = self._engine.scheduler
         end = scheduler.stop if isinstance(message, Stop) else scheduler.abort
         end(request.key, now_us=now_us())
+
+
+def session_number(session: bytes, salt: bytes) -> int:
+    """Return the number under which the control plane knows a conversation, 0 for none."""
+    if not session:
+        return 0
+    digest = hashlib.blake2b(session, digest_size=8, key=salt[:64]).digest()
+    return (int.from_bytes(digest, "little") >> 1) or 1
 
 
 def refusal(request_id: str, epoch: int, error: Exception) -> Refused:

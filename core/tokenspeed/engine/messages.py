@@ -25,6 +25,8 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     max_prompt_tokens: int
     """Longest prompt that can ever fit beside one output token."""
     eos_token_ids: tuple[int, ...]
+    has_snapshots: bool = False
+    """The cache can be entered only where a snapshot was taken: requests should name places."""
 
 
 # ---- API process -> engine
@@ -50,7 +52,9 @@ class Submit(msgspec.Struct, frozen=True, tag=True, kw_only=True):
         stop_token_ids: all ids that end the output: eos unless ignored, and the request's own.
         priority: higher runs first.
         salt: cache namespace; b"" is the shared one.
+        session: name of the conversation that this is a turn of; b"": none.
         timeout_s: seconds from arrival to the end of the request; None: none.
+        reuse_points: up to three increasing prompt positions where a later request may start.
     """
 
     request_id: str
@@ -61,7 +65,9 @@ class Submit(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     stop_token_ids: tuple[int, ...]
     priority: int = 0
     salt: bytes = b""
+    session: bytes = b""
     timeout_s: float | None = None
+    reuse_points: tuple[int, ...] = ()
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):

@@ -144,6 +144,7 @@ class Publisher:
     def _end(self, request: LiveRequest) -> None:
         self._requests.remove(request)
         self._gate.note_end(request.request_id)
+        self._engine.policy.turn_ended(request.session, time.monotonic_ns() // 1000)
         self._retiring.append((self._last_step_id, request.key))
 
     def _retire(self) -> None:

@@ -23,6 +23,7 @@ class LiveRequest:
         num_prompt: tokens of the prompt.
         arrived_s: monotonic time of the arrival at this engine.
         cached_tokens: prompt tokens taken from the cache; None before the first token.
+        session: number of its conversation, 0 for none.
         prompt_logprobs: scored prompt tokens, gathered chunk by chunk until the first token.
     """
 
@@ -33,6 +34,7 @@ class LiveRequest:
     num_prompt: int = 0
     arrived_s: float = 0.0
     cached_tokens: int | None = None
+    session: int = 0
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
 
 

@@ -28,10 +28,15 @@ def make_submit(
     epoch: int = 0,
     priority: int = 0,
     salt: bytes = b"",
+    session: bytes = b"",
     timeout_s: float | None = None,
+    reuse_points: Sequence[int] = (),
 ) -> Submit:
     """Check a request against the model and make its Submit; a missing seed is drawn here.
 
+    Args:
+        reuse_points: prompt positions where a later request may start again; increasing, and
+            those outside of the prompt do not count.
     Raises:
         RequestError: a parameter or token id is out of range; names it.
     """
@@ -56,7 +61,9 @@ def make_submit(
         stop_token_ids=tuple(dict.fromkeys((*eos, *params.stop_token_ids))),
         priority=priority,
         salt=salt,
+        session=session,
         timeout_s=timeout_s,
+        reuse_points=tuple(dict.fromkeys(p for p in reuse_points if 0 < p < ids.size)),
     )
 
 

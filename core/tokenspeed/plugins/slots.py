@@ -49,7 +49,7 @@ SLOTS = {
         Slot("grammar", "1.0", ("register_grammars",), False),
         Slot("tokenizer", "1.0", ("register_tokenizers",), False),
         Slot("parser", "1.0", ("register_parsers",), False),
-        Slot("policy", "1.0", ("register_policies",), False),
+        Slot("policy", "1.0", ("register_policies",), True),
         Slot("cli", "1.0", ("register_cli",), False),
         Slot("endpoint", "1.0", ("register_endpoints",), False),
     )

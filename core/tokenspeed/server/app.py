@@ -34,6 +34,7 @@ from tokenspeed.server.openai import (
 )
 from tokenspeed.server.prompts import check_fits, check_token_ids, num_prompts
 from tokenspeed.server.sampling import chat_params, completion_params
+from tokenspeed.server.sessions import session_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -243,6 +244,7 @@ class _Api:
             n=body.n,
             priority=body.priority,
             salt=body.cache_salt.encode(),
+            session=session_of(body),
             timer=self._parts.metrics.timer(len(prompts) * body.n),
         )
 

@@ -45,6 +45,7 @@ class Generation:
         n: int = 1,
         priority: int = 0,
         salt: bytes = b"",
+        session: bytes = b"",
         timer: RequestTimer,
     ) -> None:
         self.request_id = request_id
@@ -58,6 +59,7 @@ class Generation:
         self._tokenizer = tokenizer
         self._priority = priority
         self._salt = salt
+        self._session = session
         eos = () if params.ignore_eos else frontend.model.eos_token_ids
         self._stop_ids = frozenset((*eos, *params.stop_token_ids))
         self._tasks: list[asyncio.Task[None]] = []
@@ -105,6 +107,8 @@ class Generation:
             request_id=engine_id,
             priority=self._priority,
             salt=self._salt,
+            reuse_points=self.prompt_of(index).reuse_points,
+            session=self._session,
         )
         async with stream:
             async for delta in stream:

@@ -70,6 +70,7 @@ class _Sampling(_Strict):
     prompt_logprobs: int | None = None
     priority: int = Field(0, ge=-(2**31), le=2**31 - 1)
     cache_salt: str = ""
+    prompt_cache_key: str = ""
 
 
 class ChatRequest(_Sampling):

@@ -60,7 +60,9 @@ def experts(
     return out_TD.type_as(x_TD)
 
 
-def experts_rowwise(*args: torch.Tensor, clamped: ops.moe.ClampedSwiGLU | None = None) -> torch.Tensor:
+def experts_rowwise(
+    *args: torch.Tensor, clamped: ops.moe.ClampedSwiGLU | None = None
+) -> torch.Tensor:
     """Compute moe.experts bitwise the same in every batch; slow."""
     return experts(*args, clamped=clamped, multiply=linear_rowwise)
 

@@ -19,9 +19,7 @@ class Singles:
     tokens: torch.Tensor
 
 
-def split_rows(
-    query_start: Any, device: torch.device
-) -> tuple[Singles, list[tuple[int, slice]]]:
+def split_rows(query_start: Any, device: torch.device) -> tuple[Singles, list[tuple[int, slice]]]:
     """Return the rows of one token, and (row, its tokens) of the longer ones."""
     lengths = np.diff(query_start)
     singles = np.flatnonzero(lengths == 1)

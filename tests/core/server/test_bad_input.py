@@ -104,7 +104,7 @@ def test_a_wrong_field_is_400_and_named(
 def test_a_field_at_its_neutral_value_is_accepted(hash_server: ServerProcess) -> None:
     neutral = {name: values[-1] if values else None for name, values in NEUTRAL.items()}
     nulls = {name: None for name in ChatRequest.model_fields if name not in ("model", "messages")}
-    inert = {"user": "me", "metadata": {"a": "b"}, "prompt_cache_key": "k"}
+    inert = {"user": "me", "metadata": {"a": "b"}}
     body = {"model": "hashed", "messages": USER, **nulls, **neutral, **inert, "max_tokens": 2}
     assert hash_server.call(CHAT, body).status == 200
 

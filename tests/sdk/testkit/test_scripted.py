@@ -19,7 +19,8 @@ from tokenspeed.sampling import SamplingParams
 from tokenspeed_reference.attention import PagedAttention
 from tokenspeed_reference.sampler import PhiloxSampler
 from tokenspeed_sdk.testkit.no_weights import NoWeights
-from tokenspeed_sdk.testkit.scripted import CACHE_GROUP, EntryClass
+from tokenspeed_sdk.testkit.prefix_hash import FULL
+from tokenspeed_sdk.testkit.scripted import EntryClass
 
 BLOCK_TOKENS = 16
 CPU = torch.device("cpu")
@@ -45,7 +46,7 @@ def make_executor(config: dict[str, Any]) -> Executor:
     )
     context = ModelContext(
         kernels=None,  # type: ignore[arg-type]
-        attention={CACHE_GROUP: attention},
+        attention={FULL: attention},
         dtype=torch.float32,
         device=CPU,
         max_context_tokens=256,
@@ -55,7 +56,7 @@ def make_executor(config: dict[str, Any]) -> Executor:
     executor = Executor(
         EntryClass(config, context),
         arena=Arena(layout, storage),
-        attention={CACHE_GROUP: attention},
+        attention={FULL: attention},
         sampler=PhiloxSampler(device=CPU, vocab_size=config["vocab_size"]),
         max_running=2,
         max_context_tokens=256,
