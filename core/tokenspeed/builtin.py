@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tokenspeed.contracts.registration import Offer
 from tokenspeed.hookspecs import hookimpl
-from tokenspeed.plugins.targets import lazy
+from tokenspeed.plugins.targets import lazy, resolve
 
 if TYPE_CHECKING:
     from tokenspeed.contracts.registration import Registration
@@ -46,7 +46,7 @@ class BuiltinPlugin:
     def register_policies(self, context: Registration) -> None:
         """Offer the policies of `scheduler/policies.py`."""
         for name, target in POLICIES.items():
-            context.offer(Offer("policy", name, lazy(target)))
+            context.offer(Offer("policy", name, lambda target=target: resolve(target)()))
 
 
 plugin = BuiltinPlugin()
