@@ -46,6 +46,9 @@ MAX_FAILED_STEPS = 2
 
 SILENCE_CHECK_S = 5.0
 
+FLUSH_S = 5.0
+"""Longest wait at the end for blocks on their way to a store."""
+
 
 class EventLoop:
     """Runs one engine on one channel. Thread: its own only.
@@ -138,6 +141,20 @@ class EventLoop:
             self._intake.drop_silent_clients()
         return ran
 
+    def waits_for_transfers(self) -> bool:
+        """Say whether blocks are on their way between the tiers."""
+        transfers = self._engine.transfers
+        return transfers is not None and transfers.is_busy()
+
+    def flush(self) -> None:
+        """Let blocks that are on their way to a store arrive; call it when no request is live."""
+        give_up_s = time.monotonic() + FLUSH_S
+        while self._engine.transfers is not None and time.monotonic() < give_up_s:
+            if not (self._engine.scheduler.has_work() or self.waits_for_transfers()):
+                return
+            if not self._step():
+                time.sleep(STALLED_WAIT_MS / 1000)
+
     def state(self) -> dict[str, Any]:
         """Return a picture of everything inside, as `GET /v1/engine/state` shows it."""
         return self._snapshot.build()
@@ -169,8 +186,7 @@ class EventLoop:
         """Return how long the next receive may block: not at all while steps run."""
         if ran or self._flying:
             return 0
-        transfers = self._engine.transfers
-        is_moving = transfers is not None and transfers.is_busy()
+        is_moving = self.waits_for_transfers()
         if self._engine.scheduler.has_work() or is_moving or self._is_replaying:
             return STALLED_WAIT_MS
         deadline_us = self._engine.scheduler.next_deadline_us()
