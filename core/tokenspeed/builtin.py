@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 from tokenspeed.contracts.registration import Offer
 from tokenspeed.hookspecs import hookimpl
-from tokenspeed.plugins.targets import lazy
+from tokenspeed.plugins.targets import lazy, resolve
 
 if TYPE_CHECKING:
     from tokenspeed.contracts.registration import Registration
 
 MODELS = {
+    "GptOssForCausalLM": "tokenspeed.models.gpt_oss:EntryClass",
     "LlamaForCausalLM": "tokenspeed.models.llama:EntryClass",
     "Qwen2ForCausalLM": "tokenspeed.models.qwen2:EntryClass",
     "Qwen3ForCausalLM": "tokenspeed.models.qwen3:EntryClass",
@@ -46,7 +47,7 @@ class BuiltinPlugin:
     def register_policies(self, context: Registration) -> None:
         """Offer the policies of `scheduler/policies.py`."""
         for name, target in POLICIES.items():
-            context.offer(Offer("policy", name, lazy(target)))
+            context.offer(Offer("policy", name, lambda target=target: resolve(target)()))
 
 
 plugin = BuiltinPlugin()

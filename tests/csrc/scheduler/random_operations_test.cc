@@ -2,6 +2,7 @@
 // be what the model says for the request alone, whatever shared, evicted, retracted or overlapped.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstdlib>
 #include <deque>
 #include <iostream>
@@ -28,7 +29,10 @@ class RandomRun {
       : random_(seed),
         config_(MakeConfig(depth)),
         scheduler_(config_),
-        device_(config_.groups, config_.block_tokens) {}
+        device_(config_.groups, config_.block_tokens) {
+    device_.tiers.fail_percent = Chance(50) ? Pick(1, 30) : 0;
+    device_.tiers.damage_percent = Chance(50) ? Pick(1, 30) : 0;
+  }
 
   void Run(int num_operations) {
     for (int i = 0; i < num_operations && !testing::Test::HasFailure(); ++i) {
@@ -38,6 +42,11 @@ class RandomRun {
     Finish();
   }
 
+  int64_t num(const char* name) {
+    const auto stats = scheduler_.Stats();
+    const auto found = stats.find(name);
+    return found == stats.end() ? 0 : found->second;
+  }
   int64_t num_retractions() { return scheduler_.Stats()["retractions"]; }
   int64_t num_cached() { return scheduler_.Stats()["cached_tokens"]; }
 
@@ -63,12 +72,20 @@ class RandomRun {
     if (Chance(50)) config.groups.push_back({.name = "s", .kind = "state", .packing = Pick(1, 3)});
     if (Chance(20)) config.groups.push_back({.name = "t", .kind = "state", .packing = Pick(1, 3)});
     config.state_cache_share = Pick(0, 4) / 4.0;
+    if (config.prefix_cache = Chance(90); config.prefix_cache && Chance(60)) {
+      constexpr std::array kPolicies = {"none", "on_eviction", "on_commit", "selective"};
+      config.host_blocks = Pick(2, 16);
+      config.write_policy = kPolicies[Pick(0, 3)];
+      config.min_reuse = Pick(1, 2);
+      config.store = Chance(50);
+      config.layer_ranges = Pick(1, 3);
+      config.copy_cost_tokens = Pick(0, 2) * 4.0;
+    }
     config.max_running = Pick(1, 8);
     config.max_waiting = 12;
     config.max_step_tokens = Chance(20) ? Pick(1, 8) : Pick(16, 96);
     config.max_context_tokens = Pick(60, 200);
     config.depth = depth;
-    config.prefix_cache = Chance(90);
     config.ageing_us = Chance(50) ? 50 : 1'000'000;
     config.min_tps_per_user = Chance(20) ? Pick(1, 3000) : 0;
     config.max_prefill_steps = Pick(0, 3);
@@ -79,9 +96,17 @@ class RandomRun {
     return config;
   }
 
+  // Moves between the tiers end late, in any order, well or not; a store loses records.
+  void Acknowledge(bool is_all) {
+    scheduler_.Notify(device_.Report(random_, is_all), now_us_);
+    if (config_.store && Chance(2)) device_.tiers.LoseRecord(random_);
+    if (config_.store && Chance(1)) scheduler_.NotifyStore(device_.tiers.Keys(), Chance(50));
+  }
+
   void Operate() {
     const int choice = Pick(1, 100);
     now_us_ += Pick(0, 20);
+    if (config_.host_blocks > 0 && Chance(40)) Acknowledge(false);
     if (choice <= 20) {
       Submit();
     } else if (choice <= 22) {
@@ -244,6 +269,7 @@ class RandomRun {
     for (int i = 0; i < 20000 && scheduler_.HasWork() && !testing::Test::HasFailure(); ++i) {
       Plan();
       if (Chance(70)) Commit();
+      if (Chance(30)) Acknowledge(Chance(50));
       Read(scheduler_.TakeEnded());
     }
     scheduler_.CheckInvariants();
@@ -251,6 +277,13 @@ class RandomRun {
     EXPECT_TRUE(live_.empty());
     EXPECT_EQ(scheduler_.Stats()["blocks_used"], 0);
     CheckReplay();
+    while (config_.host_blocks > 0 && !(device_.tiers.is_idle() && in_flight_.empty())) {
+      Acknowledge(true);  // what came back may be handed on to the store
+      Plan();
+      Commit();
+    }
+    EXPECT_EQ(num("transfers_in_flight"), 0) << "every move ends";
+    scheduler_.CheckInvariants();
   }
 
   std::mt19937_64 random_;
@@ -271,6 +304,8 @@ void RunSeeds(int32_t depth) {
   const char* longer = std::getenv("TOKENSPEED_TEST_RUNS");
   const uint64_t num_runs = longer != nullptr ? std::strtoull(longer, nullptr, 10) : 150;
   int64_t num_retractions = 0, num_cached = 0;
+  std::map<std::string, int64_t> met = {
+      {"loads", 0}, {"loads_failed", 0}, {"saved", 0}, {"store_gets", 0}, {"host_writes", 0}};
   for (uint64_t run = 0; run < num_runs; ++run) {
     const uint64_t seed = replay != nullptr ? std::strtoull(replay, nullptr, 10) : run;
     RandomRun random_run(seed, depth);
@@ -285,10 +320,12 @@ void RunSeeds(int32_t depth) {
     }
     num_retractions += random_run.num_retractions();
     num_cached += random_run.num_cached();
+    for (auto& [name, count] : met) count += random_run.num(name.c_str());
     if (replay != nullptr) return;
   }
   EXPECT_GT(num_retractions, 0) << "the search must meet retractions";
   EXPECT_GT(num_cached, 0) << "the search must meet cache hits";
+  for (const auto& [name, count] : met) EXPECT_GT(count, 0) << "the search must meet " << name;
 }
 
 TEST(RandomOperationsTest, AnswersAreThoseOfTheRequestAloneAtDepth0) { RunSeeds(0); }
