@@ -78,7 +78,7 @@ std::span<const int32_t> Scheduler::Matchable(const Request& request) const {
 
 PrefixMatch Scheduler::MatchFor(const Request& request) {
   if (!MayMatch(request)) return {};
-  return kv_.Match(request.root, Matchable(request), request.keys);
+  return kv_.Match(request.root, Matchable(request), request.keys, request.known);
 }
 
 // Room comes from releases, or from others publishing what its prompt needs.
