@@ -15,6 +15,7 @@ import numpy as np
 
 from tokenspeed.contracts.step import StepResult
 from tokenspeed.engine.activity import Activity
+from tokenspeed.engine.cache_tally import CacheTally
 from tokenspeed.engine.intake import Intake, now_us
 from tokenspeed.engine.messages import EngineStats
 from tokenspeed.engine.meter import StepMeter
@@ -78,12 +79,15 @@ class EventLoop:
         self._is_replaying = False
         self._meter = StepMeter()
         self._activity = Activity()
+        self._tally = CacheTally()
         self._flying: deque[StepPlan] = deque()
         self._failed_steps = 0
         self._model_s = 0.0
         self._next_silence_check_s = 0.0
         gate = SuspectGate(suspects or {})
-        self._snapshot = Snapshot(engine, self.requests, self._meter, self._activity, epoch=epoch)
+        self._snapshot = Snapshot(
+            engine, self.requests, self._meter, self._activity, self._tally, epoch=epoch
+        )
         self._intake = Intake(
             engine,
             channel,
@@ -94,7 +98,13 @@ class EventLoop:
             snapshot=self._snapshot,
         )
         self._publisher = Publisher(
-            engine, channel, self.requests, gate, epoch=epoch, activity=self._activity
+            engine,
+            channel,
+            self.requests,
+            gate,
+            epoch=epoch,
+            activity=self._activity,
+            tally=self._tally,
         )
 
     def run(self) -> None:
@@ -164,6 +174,9 @@ class EventLoop:
             cached_tokens=counts["cached_tokens"],
             output_tokens=counts["output_tokens"],
             retractions=counts["retractions"],
+            created_tokens=self._tally.total.created,
+            recomputed_tokens=self._tally.total.recomputed,
+            match_ends=dict(self._tally.match_ends),
             hook_calls_after_freeze=self._engine.registry.hook_calls_after_freeze,
             step_us_p50=self._meter.step_us_p50,
             overhead_us_p50=self._meter.overhead_us_p50,
