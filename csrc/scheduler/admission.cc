@@ -50,7 +50,7 @@ Scheduler::Admission Scheduler::TryAdmit(RequestIndex index, int32_t& budget) {
       return Admission::kBlocked;
     }
   }
-  if (TryLoad(index, match)) return Admission::kAdmitted;
+  if (TryLoad(index, match, is_alone)) return Admission::kAdmitted;
   int32_t num_query =
       FloorChunk(match.num_tokens, std::min(budget, request.size() - match.num_tokens));
   if (num_query == 0) return Admission::kBlocked;
