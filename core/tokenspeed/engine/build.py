@@ -33,7 +33,8 @@ from tokenspeed.engine.tiers import (
 from tokenspeed.engine.vocabulary import check_vocabulary
 from tokenspeed.errors import CheckpointError, ConfigError
 from tokenspeed.kernels import KernelRegistry
-from tokenspeed.kv import Arena, solve_layout
+from tokenspeed.kv import Arena, describe, solve_layout
+from tokenspeed.log import LOGGER
 from tokenspeed.plugins import BindingPlan, load_plugins
 from tokenspeed.scheduler import GroupSpec, Scheduler, SchedulerConfig
 from tokenspeed.tokenizer import load_tokenizer
@@ -135,6 +136,7 @@ def _build_parts(
         arena_bytes=arena_bytes(config, groups, sizes, free_bytes=runtime.free_memory_bytes()),
         demands=choices.cache_demands(),
     )
+    LOGGER.info("%s", describe(layout))
     storage = runtime.allocate_arena(layout.total_bytes)
     store = choices.kv_store(cache_namespace(path, layout, sizes.dtype))
     transfers = build_transfers(config, layout, storage, runtime, store)
@@ -154,7 +156,7 @@ def _build_parts(
         model_config=model_config,
         eos_token_ids=eos_token_ids,
         weights_bytes=weights_bytes,
-        cache_groups=tuple(group.name for group in groups),
+        cache_groups=tuple(group.name for group in layout.groups),
     )
 
 
