@@ -105,6 +105,9 @@ class FlatKv {
     return index_.Find(parent, key, block).value != 0;
   }
 
+  // Says whether a full block of this key is cached; a hint, as its tokens are not verified.
+  bool MayHave(const Hash128& key) const { return index_.MayHave(key); }
+
   // What `table` lacks to hold `num_blocks` blocks and its working rows.
   KvNeed Need(const KvTable& table, size_t num_blocks) const;
   // The same, but window groups counted at the most that the request needs at once when it goes on

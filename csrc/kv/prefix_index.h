@@ -50,6 +50,14 @@ class PrefixIndex {
   const Hash128& key(NodeId node) const { return NodeAt(node).key; }
   Hash128 Key(NodeId parent, Tokens block) const { return HashBlock(NodeAt(parent).key, block); }
 
+  // Says whether a full node has this key.
+  bool MayHave(const Hash128& key) const {
+    for (size_t i = key.lo & slot_mask_; slots_[i].set != 0; i = (i + 1) & slot_mask_) {
+      if (slots_[i].tag == key.hi && nodes_[slots_[i].set].key == key) return true;
+    }
+    return false;
+  }
+
   // Starts to load what Find of this key will read: first the place in the table, then, some calls
   // later, the node there.
   void PrefetchSlot(const Hash128& key) const { __builtin_prefetch(&slots_[key.lo & slot_mask_]); }

@@ -26,6 +26,7 @@ void Scheduler::StartTiers() {
 }
 
 void Scheduler::Notify(std::span<const std::array<int32_t, 2>> acks, int64_t now_us) {
+  record_.Notify(acks, now_us);
   kv_.SetNow(now_us);
   if (tiers_ == nullptr) {
     if (acks.empty()) return;
@@ -37,6 +38,7 @@ void Scheduler::Notify(std::span<const std::array<int32_t, 2>> acks, int64_t now
 }
 
 void Scheduler::NotifyStore(std::span<const Hash128> keys, bool is_present) {
+  record_.NotifyStore(keys, is_present);
   if (tiers_ == nullptr) return;
   for (const Hash128& key : keys) tiers_->NotifyStore(key, is_present);
 }
@@ -85,12 +87,9 @@ void Scheduler::BeginLoad(RequestIndex index, const Reload& reload, KvTable tabl
   request.load_tokens = position;
   request.snapshot = reload.snapshot();
   request.published_blocks = static_cast<int32_t>(reload.num_device_blocks());
-  request.admission = ++num_admissions_;
-  request.is_announced = false;
   ++request.num_loads;
-  Dequeue(index);
+  StartRunning(index, position);
   Move(request, Load{*slots_.Acquire(), std::move(table)});
-  running_.push_back(index);
   request.batch = tiers_->Open(index.value);
   for (const Reload::Piece& piece : pieces) {
     tiers_->Load(piece.content, piece.block, request.batch);
@@ -144,7 +143,11 @@ void Scheduler::EndLoad(RequestIndex index, std::span<const int32_t> failed) {
   if (request.computed >= request.published_blocks * config_.block_tokens) PublishFull(index);
   if (is_whole) {
     if (MayPublish(request)) PublishState(request, false);
-    CountCached(request, request.load_tokens);
+    NoteMatch(request, {.matched = request.load_tokens,
+                        .known = request.load_tokens,
+                        .matchable = static_cast<int32_t>(Matchable(request).size()),
+                        .grain = kv_.share_tokens(),
+                        .previous = request.previous});
     ++num_loaded_;
     loaded_tokens_ += request.load_tokens;
     if (request.retract_pending) RetractNow(index);
@@ -162,7 +165,7 @@ void Scheduler::EndSave(RequestIndex index) {
   --num_retractions_pending_;
   ++num_saved_;
   Move(request, Saved{});
-  queue_.insert(RankOf(index));
+  Enqueue(index);
 }
 
 }  // namespace tokenspeed

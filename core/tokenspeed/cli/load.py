@@ -13,6 +13,7 @@ import random
 import statistics
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +54,9 @@ class Timing:
     last_s: float
     num_tokens: int
     cached_tokens: int
+    recomputed_tokens: int = 0
+    match_ends: tuple[str, ...] = ()
+    """Why the prompt's match ended, from servers that say so."""
 
 
 def measure(load: Load, *, on_done: Callable[[int], None]) -> tuple[list[Timing | str], float]:
@@ -119,6 +123,8 @@ def summary(load: Load, timings: list[Timing | str], wall_s: float) -> dict[str,
         "prompt_tokens": load.prompt_tokens,
         "output_tokens": output_tokens,
         "cached_tokens": sum(timing.cached_tokens for timing in good),
+        "recomputed_tokens": sum(timing.recomputed_tokens for timing in good),
+        "match_ends": dict(Counter(end for timing in good for end in timing.match_ends)),
         "wall_s": round(wall_s, 3),
         "ttft_ms_p50": _ms(statistics.median(timing.first_s for timing in good)) if good else None,
         "ttft_ms_max": _ms(max(timing.first_s for timing in good)) if good else None,
@@ -140,10 +146,20 @@ def summary_lines(figures: dict[str, Any]) -> list[str]:
         ("TPOT", f"{figures['tpot_ms_p50']} ms median"),
         ("per user", f"{figures['tok_s_per_user_p50']} tok/s median"),
         ("throughput", f"{figures['tok_s']} tok/s"),
+        ("cache", _cache_text(figures)),
     ]
     if figures["first_error"]:
         rows.append(("first error", figures["first_error"]))
     return [f"{name:<12}{text}" for name, text in rows]
+
+
+def _cache_text(figures: dict[str, Any]) -> str:
+    """Say what the server's prefix cache did, and why it did no more."""
+    text = f"{figures['cached_tokens']} tokens cached, {figures['recomputed_tokens']} recomputed"
+    ends = sorted(figures["match_ends"].items(), key=lambda item: -item[1])
+    if ends:
+        text += "; matches ended: " + ", ".join(f"{reason} {count}" for reason, count in ends)
+    return text
 
 
 def _ms(seconds: float) -> float:
@@ -190,7 +206,14 @@ def _stream(load: Load, body: dict[str, Any]) -> Timing:
     if usage is None:
         raise EngineError("the stream ended without its usage")
     details = usage.get("prompt_tokens_details") or {}
-    return Timing(first_s, last_s, usage["completion_tokens"], details.get("cached_tokens") or 0)
+    return Timing(
+        first_s,
+        last_s,
+        usage["completion_tokens"],
+        details.get("cached_tokens") or 0,
+        details.get("recomputed_tokens") or 0,
+        tuple(end["reason"] for end in details.get("match_ends") or ()),
+    )
 
 
 def _first_model(load: Load) -> str:

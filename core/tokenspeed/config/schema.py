@@ -91,6 +91,27 @@ class EngineConfig:
     max_waiting: int = setting(
         4096, "requests that may queue before 429 is answered", low=1, high=1_000_000
     )
+    max_queue_s: float = setting(
+        0.0,
+        "longest wait in the queue, seconds, before 429 is answered; 0: no limit, clients have "
+        "their own",
+        low=0,
+        high=86400,
+    )
+    min_tps_per_user: float = setting(
+        0.0,
+        "tokens per second that every running stream keeps: requests that would slow others below "
+        "it wait in the queue; 0: no floor",
+        low=0,
+        high=100_000,
+    )
+    max_prefill_steps: int = setting(
+        3,
+        "steps in a row in which a running stream may get no token; fewer smooth decoding, more "
+        "fill prompts faster",
+        low=1,
+        high=1000,
+    )
     max_step_tokens: int = setting(
         0,
         "query tokens per step; 0: 512 on cpu, 8192 elsewhere; smaller smooths decode latency",
@@ -108,6 +129,13 @@ class EngineConfig:
         0.3,
         "most of the cache that kept snapshots of recurrent states may take, a share; more starts "
         "more conversations again without recomputing, less keeps longer histories",
+        low=0,
+        high=1,
+    )
+    retain_share: float = setting(
+        0.25,
+        "most of the KV blocks that prefixes kept by request (cache_control and the like) may "
+        "hold; the rest stays for everyone",
         low=0,
         high=1,
     )
@@ -176,6 +204,12 @@ class ServeConfig(EngineConfig):
     port: int = setting(8000, "TCP port; 0 takes a free one and prints it", low=0, high=65535)
     api_workers: int = setting(1, "API processes that share the port", low=1, high=256)
     api_key: str = setting("", "clients must send it as a bearer token; empty: open")
+    api_keys_file: str = setting(
+        "",
+        "file of further API keys, a line 'TENANT KEY' each: requests with a key run on its "
+        "tenant's account",
+        metavar="FILE",
+    )
     keep_alive_s: float = setting(
         10.0,
         "seconds between comment lines on a silent stream; proxies cut at 30 to 60",

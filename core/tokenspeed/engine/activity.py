@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 WINDOW_S = 10
 """Whole seconds that rates are taken over."""
+MAX_DRAIN_S = 60
+"""Longest time after which a client is told to try again."""
 WAITS = 256
 """Requests whose time to the first token is remembered."""
 
@@ -27,7 +29,7 @@ class Activity:
         self._clock = clock
         self._started_s = clock()
         self._seconds = [-1] * (WINDOW_S + 1)
-        self._counts = [[0, 0, 0] for _ in self._seconds]  # steps, computed, output tokens
+        self._counts = [[0, 0, 0, 0] for _ in self._seconds]  # steps, computed, output, ends
         self._first_token_s: deque[float] = deque(maxlen=WAITS)
         self._plan = (0, 0, 0, 0)
         self._plan_s = self._model_s = self._step_s = 0.0
@@ -46,15 +48,14 @@ class Activity:
 
     def note_step(self, *, computed_tokens: int, output_tokens: int) -> None:
         """Count a step that was committed."""
-        second = int(self._clock())
-        index = second % len(self._seconds)
-        if self._seconds[index] != second:
-            self._seconds[index] = second
-            self._counts[index] = [0, 0, 0]
-        counts = self._counts[index]
+        counts = self._counts_now()
         counts[0] += 1
         counts[1] += computed_tokens
         counts[2] += output_tokens
+
+    def note_end(self) -> None:
+        """Count a request that ended, however it did."""
+        self._counts_now()[3] += 1
 
     def note_times(self, *, model_s: float, step_s: float) -> None:
         """Keep the times of the turn that committed the last step."""
@@ -66,24 +67,23 @@ class Activity:
 
     def rates(self) -> dict[str, Any]:
         """Return what happened per second, and how long first tokens took."""
-        now = int(self._clock())
-        window_s = max(1, min(WINDOW_S, now - int(self._started_s)))
-        recent = [
-            counts
-            for second, counts in zip(self._seconds, self._counts, strict=True)
-            if now - window_s <= second < now
-        ]
-        steps, computed, output = (sum(item[i] for item in recent) / window_s for i in range(3))
+        window_s, (steps, computed, output, ends) = self._means()
         waits = sorted(self._first_token_s)
         return {
             "window_s": window_s,
             "steps_s": round(steps, 1),
             "computed_tok_s": round(computed, 1),
             "output_tok_s": round(output, 1),
+            "ended_s": round(ends, 1),
             "ttft_ms_p50": _ms(waits, 0.50),
             "ttft_ms_p99": _ms(waits, 0.99),
             "ttft_requests": len(waits),
         }
+
+    def drain_s(self, num_waiting: int) -> int:
+        """Return after how many seconds so many waiting requests may have had their turn."""
+        _, (_, _, _, ends) = self._means()
+        return MAX_DRAIN_S if not ends else max(1, min(MAX_DRAIN_S, round(num_waiting / ends)))
 
     def last_plan(self) -> dict[str, Any] | None:
         """Return the newest plan's figures; None before the first."""
@@ -101,6 +101,25 @@ class Activity:
             "model_us": round(self._model_s * 1e6, 1),
             "step_us": round(self._step_s * 1e6, 1),
         }
+
+    def _counts_now(self) -> list[int]:
+        second = int(self._clock())
+        index = second % len(self._seconds)
+        if self._seconds[index] != second:
+            self._seconds[index] = second
+            self._counts[index] = [0, 0, 0, 0]
+        return self._counts[index]
+
+    def _means(self) -> tuple[int, list[float]]:
+        """Return the window's length, and what was counted in it, per second."""
+        now = int(self._clock())
+        window_s = max(1, min(WINDOW_S, now - int(self._started_s)))
+        recent = [
+            counts
+            for second, counts in zip(self._seconds, self._counts, strict=True)
+            if now - window_s <= second < now
+        ]
+        return window_s, [sum(item[i] for item in recent) / window_s for i in range(4)]
 
 
 def _ms(sorted_s: list[float], share: float) -> float | None:

@@ -257,6 +257,10 @@ def _build_scheduler(config: EngineConfig, layout: ArenaLayout, sizes: EngineSiz
             store=bool(config.kv_store),
             layer_ranges=LAYER_RANGES if config.host_kv_gib else 1,
             kv_events=bool(config.kv_events),
+            retain_share=config.retain_share,
+            max_queue_us=int(config.max_queue_s * 1e6),
+            min_tps_per_user=config.min_tps_per_user,
+            max_prefill_steps=config.max_prefill_steps,
         )
     )
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from tokenspeed.contracts.step import StepResult
 from tokenspeed.engine.activity import Activity
+from tokenspeed.engine.cache_tally import CacheTally
 from tokenspeed.engine.intake import Intake, now_us
 from tokenspeed.engine.messages import EngineStats
 from tokenspeed.engine.meter import StepMeter
@@ -44,6 +45,9 @@ MAX_FAILED_STEPS = 2
 """Failed steps in a row after which the engine gives itself up."""
 
 SILENCE_CHECK_S = 5.0
+
+FLUSH_S = 5.0
+"""Longest wait at the end for blocks on their way to a store."""
 
 
 class EventLoop:
@@ -75,12 +79,15 @@ class EventLoop:
         self._is_replaying = False
         self._meter = StepMeter()
         self._activity = Activity()
+        self._tally = CacheTally()
         self._flying: deque[StepPlan] = deque()
         self._failed_steps = 0
         self._model_s = 0.0
         self._next_silence_check_s = 0.0
         gate = SuspectGate(suspects or {})
-        self._snapshot = Snapshot(engine, self.requests, self._meter, self._activity, epoch=epoch)
+        self._snapshot = Snapshot(
+            engine, self.requests, self._meter, self._activity, self._tally, epoch=epoch
+        )
         self._intake = Intake(
             engine,
             channel,
@@ -91,7 +98,13 @@ class EventLoop:
             snapshot=self._snapshot,
         )
         self._publisher = Publisher(
-            engine, channel, self.requests, gate, epoch=epoch, activity=self._activity
+            engine,
+            channel,
+            self.requests,
+            gate,
+            epoch=epoch,
+            activity=self._activity,
+            tally=self._tally,
         )
 
     def run(self) -> None:
@@ -128,6 +141,20 @@ class EventLoop:
             self._intake.drop_silent_clients()
         return ran
 
+    def waits_for_transfers(self) -> bool:
+        """Say whether blocks are on their way between the tiers."""
+        transfers = self._engine.transfers
+        return transfers is not None and transfers.is_busy()
+
+    def flush(self) -> None:
+        """Let blocks that are on their way to a store arrive; call it when no request is live."""
+        give_up_s = time.monotonic() + FLUSH_S
+        while self._engine.transfers is not None and time.monotonic() < give_up_s:
+            if not (self._engine.scheduler.has_work() or self.waits_for_transfers()):
+                return
+            if not self._step():
+                time.sleep(STALLED_WAIT_MS / 1000)
+
     def state(self) -> dict[str, Any]:
         """Return a picture of everything inside, as `GET /v1/engine/state` shows it."""
         return self._snapshot.build()
@@ -147,6 +174,9 @@ class EventLoop:
             cached_tokens=counts["cached_tokens"],
             output_tokens=counts["output_tokens"],
             retractions=counts["retractions"],
+            created_tokens=self._tally.total.created,
+            recomputed_tokens=self._tally.total.recomputed,
+            match_ends=dict(self._tally.match_ends),
             hook_calls_after_freeze=self._engine.registry.hook_calls_after_freeze,
             step_us_p50=self._meter.step_us_p50,
             overhead_us_p50=self._meter.overhead_us_p50,
@@ -156,8 +186,7 @@ class EventLoop:
         """Return how long the next receive may block: not at all while steps run."""
         if ran or self._flying:
             return 0
-        transfers = self._engine.transfers
-        is_moving = transfers is not None and transfers.is_busy()
+        is_moving = self.waits_for_transfers()
         if self._engine.scheduler.has_work() or is_moving or self._is_replaying:
             return STALLED_WAIT_MS
         deadline_us = self._engine.scheduler.next_deadline_us()

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from tokenspeed.engine.messages import Terms
     from tokenspeed.sampling.params import SamplingParams
 
 HEARTBEAT_S = 1.0
@@ -109,20 +110,13 @@ class Frontend:
         params: SamplingParams,
         *,
         request_id: str | None = None,
-        priority: int = 0,
-        salt: bytes = b"",
-        session: bytes = b"",
-        timeout_s: float | None = None,
-        reuse_points: Sequence[int] = (),
+        terms: Terms | None = None,
     ) -> Stream:
         """Send a request and return its stream; while the engine is down it waits for the next.
 
         Args:
             request_id: unique over all API processes, at most 63 bytes; None: one is made.
-            salt: cache namespace; b"" is shared by all.
-            session: name of the conversation that this is a turn of; b"": none.
-            timeout_s: seconds until the request ends with "timeout".
-            reuse_points: prompt positions where a later request may start again.
+            terms: priority, tenant, time limit, ...; None: the usual ones.
         Raises:
             RequestError: a parameter or token id is out of range.
             EngineGoneError: the engine died too often and is not restarted.
@@ -130,10 +124,8 @@ class Frontend:
         if self.unhealthy_reason is not None:
             raise EngineGoneError(self.unhealthy_reason)
         message = make_submit(
-            self.model, prompt_ids, params, request_id or secrets.token_hex(12),
-            priority=priority, salt=salt, session=session, timeout_s=timeout_s,
-            reuse_points=reuse_points,
-        )  # fmt: skip
+            self.model, prompt_ids, params, request_id or secrets.token_hex(12), terms=terms
+        )
         if message.request_id in self._streams:
             raise RequestError(
                 f"request id {message.request_id!r} is in use; choose another", param="request_id"

@@ -5,7 +5,6 @@ Whatever is wrong with one request ends that request and nothing else.
 
 from __future__ import annotations
 
-import hashlib
 import time
 from typing import TYPE_CHECKING
 
@@ -25,7 +24,7 @@ from tokenspeed.engine.messages import (
     ToEngine,
     Welcome,
 )
-from tokenspeed.engine.requests import LiveRequest, RequestTable
+from tokenspeed.engine.requests import LiveRequest, RequestTable, number_of
 from tokenspeed.errors import RequestError, TokenSpeedError
 from tokenspeed.log import LOGGER
 
@@ -140,11 +139,12 @@ class Intake:
         prompt_ids = np.frombuffer(message.prompt_ids, dtype="<i4")
         output_ids = np.frombuffer(message.output_ids, dtype="<i4")
         now = now_us()
-        session = session_number(message.session, message.salt)
-        arrival = Arrival(session, 0, message.priority, prompt_ids.size, now)
+        session = number_of(message.session, message.salt)
+        tenant = number_of(message.tenant)
+        arrival = Arrival(session, tenant, message.priority, prompt_ids.size, now)
         keys = self._engine.policy.keys(arrival)
         try:
-            request = self._admit(client, message, prompt_ids, output_ids, session, keys, now)
+            request = self._admit(client, message, prompt_ids, output_ids, arrival, keys)
         except Exception:
             self._engine.policy.turn_ended(session, now)
             raise
@@ -156,23 +156,24 @@ class Intake:
         message: Submit,
         prompt_ids: NDArray[np.int32],
         output_ids: NDArray[np.int32],
-        session: int,
+        arrival: Arrival,
         keys: Keys,
-        now: int,
     ) -> LiveRequest:
-        params = message.params
+        params, now = message.params, arrival.now_us
         deadline_us = now + int(message.timeout_s * 1e6) if message.timeout_s is not None else 0
         key = self._requests.new_key()
         self._engine.scheduler.submit(
             key,
             prompt_ids,
-            session=session,
+            session=arrival.session,
             output_ids=output_ids if output_ids.size else None,
             max_new_tokens=params.max_tokens or 0,
             min_new_tokens=params.min_tokens,
             stop_token_ids=np.array(message.stop_token_ids, dtype=np.int32),
             priority=message.priority,
             salt=message.salt,
+            tenant=arrival.tenant,
+            retain_us=int(message.retain_s * 1e6),
             match_prefix=params.prompt_logprobs is None,
             deadline_us=deadline_us,
             reuse_points=np.array(message.reuse_points, dtype=np.int32),
@@ -195,7 +196,11 @@ class Intake:
             output_ids.size,
             num_prompt=prompt_ids.size,
             arrived_s=now / 1e6,
-            session=session,
+            tenant=message.tenant,
+            session=message.session,
+            session_number=arrival.session,
+            deadline_us=deadline_us,
+            is_resumed=bool(output_ids.size),
         )
 
     def _check_id(self, request_id: str) -> None:
@@ -218,14 +223,6 @@ class Intake:
         scheduler = self._engine.scheduler
         end = scheduler.stop if isinstance(message, Stop) else scheduler.abort
         end(request.key, now_us=now_us())
-
-
-def session_number(session: bytes, salt: bytes) -> int:
-    """Return the number under which the control plane knows a conversation, 0 for none."""
-    if not session:
-        return 0
-    digest = hashlib.blake2b(session, digest_size=8, key=salt[:64]).digest()
-    return (int.from_bytes(digest, "little") >> 1) or 1
 
 
 def refusal(request_id: str, epoch: int, error: Exception) -> Refused:

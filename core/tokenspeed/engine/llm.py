@@ -16,7 +16,7 @@ from tokenspeed.engine.channel import LocalChannel
 from tokenspeed.engine.completion import Completion, RequestOutput
 from tokenspeed.engine.event_loop import EventLoop
 from tokenspeed.engine.kv_publisher import open_kv_publisher
-from tokenspeed.engine.messages import Abort, Refused, Stop, TokensOut
+from tokenspeed.engine.messages import Abort, Refused, Stop, Terms, TokensOut
 from tokenspeed.engine.streams import error_of
 from tokenspeed.engine.submits import make_submit
 from tokenspeed.errors import ConfigError, EngineError, RequestError
@@ -151,6 +151,7 @@ class LLM:
     def close(self) -> None:
         """End what runs; the object cannot be used afterwards, and its memory goes with it."""
         self._abort_all()
+        self._loop.flush()
         self._channel.close()
         self.engine.close()
         if self._kv_publisher is not None:
@@ -182,9 +183,13 @@ class LLM:
             )
         request_id = f"llm-{next(self._ids)}"
         submit = make_submit(
-            self.engine.info, ids, params, request_id,
-            epoch=EPOCH, timeout_s=timeout_s, reuse_points=reuse_points,
-        )  # fmt: skip
+            self.engine.info,
+            ids,
+            params,
+            request_id,
+            epoch=EPOCH,
+            terms=Terms(timeout_s=timeout_s, reuse_points=reuse_points),
+        )
         return submit, Completion(submit, tuple(map(int, ids)), self.tokenizer)
 
     def _submit(self, submit: Submit, completion: Completion) -> None:
@@ -204,7 +209,7 @@ class LLM:
                 raise error_of(message)
             if isinstance(message, TokensOut):
                 self._deliver(message, texts)
-        if self._live and not ran and not heard:
+        if self._live and not ran and not heard and not self._loop.waits_for_transfers():
             raise EngineError(
                 f"{len(self._live)} requests are live and the scheduler has nothing to run; this "
                 "is a mistake of the engine, please report it"

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from tokenspeed.engine.activity import Activity
+    from tokenspeed.engine.cache_tally import CacheTally
     from tokenspeed.engine.engine import Engine
     from tokenspeed.engine.meter import StepMeter
     from tokenspeed.engine.requests import LiveRequest, RequestTable
@@ -37,6 +38,7 @@ class Snapshot:
         requests: RequestTable,
         meter: StepMeter,
         activity: Activity,
+        tally: CacheTally,
         *,
         epoch: int,
         clock: Callable[[], float] = time.monotonic,
@@ -45,6 +47,7 @@ class Snapshot:
         self._requests = requests
         self._meter = meter
         self._activity = activity
+        self._tally = tally
         self._epoch = epoch
         self._clock = clock
         self._encoder = msgspec.msgpack.Encoder()
@@ -81,6 +84,9 @@ class Snapshot:
             },
             "last_plan": self._activity.last_plan(),
             "counters": counters,
+            "cache": self._tally.total.shown(),
+            "match_ends": dict(self._tally.match_ends),
+            "sessions": self._tally.sessions(),
             "blocks": _blocks(counters, physical, self._engine.cache_groups),
             "states": dict(Counter(item["state"] for item in requests)),
             "requests": [item for item in requests if item["state"] in RUNNING_STATES],
@@ -110,10 +116,13 @@ class Snapshot:
     def _names(self, live: LiveRequest) -> dict[str, Any]:
         return {
             "id": live.request_id,
+            "tenant": live.tenant or None,
+            "session": live.session or None,
             "age_s": round(time.monotonic() - live.arrived_s, 3),
             "prompt_tokens": live.num_prompt,
             "cached_tokens": live.cached_tokens,
             "output_tokens": live.num_outputs,
+            "cache": None if live.cache is None else msgspec.structs.asdict(live.cache),
         }
 
 

@@ -27,7 +27,6 @@ INERT: Mapping[str, str] = {
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "store": (False,),
     "service_tier": ("auto", "default"),
-    "prompt_cache_retention": ("in_memory", "in-memory"),
     "best_of": (1,),
     "suffix": ("",),
     "response_format": ({"type": "text"},),

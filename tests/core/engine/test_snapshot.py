@@ -16,6 +16,7 @@ from tests.support.scripted import write_scripted_model
 
 from tokenspeed import SamplingParams
 from tokenspeed.engine.activity import Activity
+from tokenspeed.engine.cache_tally import CacheTally
 from tokenspeed.engine.frontend import Frontend
 from tokenspeed.engine.messages import WIRE_VERSION, ModelInfo, StateQuery, ToEngine, Welcome
 from tokenspeed.engine.meter import StepMeter
@@ -51,7 +52,15 @@ def make_snapshot(
         report=SimpleNamespace(**dict.fromkeys(limits, 1)),
         cache_groups=("full", "window"),
     )
-    return Snapshot(engine, requests or RequestTable(), StepMeter(), Activity(), epoch=3, **options)
+    return Snapshot(
+        engine,
+        requests or RequestTable(),
+        StepMeter(),
+        Activity(),
+        CacheTally(),
+        epoch=3,
+        **options,
+    )
 
 
 def request(key: int, state: str, **fields: Any) -> dict[str, Any]:
