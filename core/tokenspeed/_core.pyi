@@ -184,7 +184,32 @@ class StepPlan:
         self,
     ) -> Annotated[NDArray[numpy.int32], dict(shape=(None, 6), order="C", writable=False)]:
         """
-        (X, 6) (transfer id, direction 0 store or 1 load, group, device block, tier slot, layer range).
+        (X, 6) (transfer id, direction, group, device block, tier slot, layer range): direction 0
+        stores to the host before the step's writes, 1 loads beside the step; layer range -1 is all layers.
+        Each is acknowledged by `notify`.
+        """
+
+    @property
+    def store_moves(
+        self,
+    ) -> Annotated[NDArray[numpy.int32], dict(shape=(None, 4), order="C", writable=False)]:
+        """
+        (Y, 4) (transfer id, direction, group, tier slot): direction 0 puts into the KV store, 1 gets.
+        Each is acknowledged by `notify`.
+        """
+
+    @property
+    def store_keys(
+        self,
+    ) -> Annotated[NDArray[numpy.uint8], dict(shape=(None, 16), order="C", writable=False)]:
+        """(Y, 16) key of each store move's record."""
+
+    @property
+    def store_tokens(
+        self,
+    ) -> Annotated[NDArray[numpy.int32], dict(shape=(None, None), order="C", writable=False)]:
+        """
+        (Y, block_tokens) tokens of each record's block, -1 behind the last; its tag.
         """
 
 class CommitResult:
@@ -312,6 +337,7 @@ class SchedulerConfig:
         state_cache_share: float = 0.3,
         retain_share: float = 0.25,
         host_blocks: int = 0,
+        copy_cost_tokens: float = 1.0,
         write_policy: str = "none",
         min_reuse: int = 2,
         store: bool = False,
@@ -341,7 +367,8 @@ class SchedulerConfig:
             hash_seed: seed of the prefix hash; one value for all replicas that share a cache.
             state_cache_share: most of the pool that cached snapshots may hold.
             retain_share: most of the pool that retained prefixes may hold.
-            host_blocks: blocks of the host tier; 0: none.
+            host_blocks: physical blocks of the host tier, its unused first one included; 0: none.
+            copy_cost_tokens: prefill of this many tokens takes as long as copying a block.
             write_policy: when blocks go to the tiers: "none", "on_eviction", "on_commit", "selective".
             min_reuse: uses after which "selective" writes a block.
             store: whether a store stands behind the host tier.
@@ -561,6 +588,38 @@ class Scheduler:
             ValueError: not the oldest uncommitted step, or a wrong number of rows.
         """
 
+    def notify(
+        self,
+        transfers: Annotated[NDArray[numpy.int32], dict(order="C", device="cpu", writable=False)],
+        *,
+        now_us: int,
+    ) -> None:
+        """
+        Report transfers of plans that ended.
+
+        Args:
+            transfers: (N, 2) (transfer id, ok); each transfer once. What is not ok was never stored, and
+                what was to be loaded is computed again.
+            now_us: time of the call.
+        Raises:
+            ValueError: a transfer that is not under way; nothing is changed.
+        """
+
+    def notify_store(
+        self,
+        keys: Annotated[
+            NDArray[numpy.uint8], dict(shape=(None, 16), order="C", device="cpu", writable=False)
+        ],
+        present: bool,
+    ) -> None:
+        """
+        Tell what the KV store has.
+
+        Args:
+            keys: (N, 16) keys of records.
+            present: True at the start, for what was found; False for what the store dropped.
+        """
+
     def take_ended(self) -> CommitResult:
         """
         Return requests that ended outside a commit (timeouts, aborts) since the last call.
@@ -579,6 +638,28 @@ class Scheduler:
     def session_base(self, session: int) -> tuple[int, int] | None:
         """
         Return (tokens, digest) of what a session's last ended turn left, None for nothing.
+        """
+
+    def take_record(self) -> bytes:
+        """
+        Return the calls since the last time as bytes, empty unless `record_events`.
+
+        All parts in order, joined, are a record for `replay`.
+        """
+
+    def replay(self, record: bytes) -> int:
+        """
+        Repeat a whole record on this fresh scheduler of the same configuration.
+
+        Returns the number of plans; ValueError names the first one that differs.
+        """
+
+    def session_totals(self, session: int) -> dict[str, int]:
+        """
+        Return a session's sums of cache truth by name.
+
+        Session 0: requests of no session and of forgotten ones. All sessions add up to the counters of
+        `stats`.
         """
 
     def drain_events(self) -> EventBatch | None:

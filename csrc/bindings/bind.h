@@ -25,6 +25,9 @@ template <class T, size_t Columns>
 using Matrix =
     nanobind::ndarray<nanobind::numpy, const T, nanobind::shape<-1, Columns>, nanobind::c_contig>;
 template <class T>
+using Rows =
+    nanobind::ndarray<nanobind::numpy, const T, nanobind::shape<-1, -1>, nanobind::c_contig>;
+template <class T>
 using Cube = nanobind::ndarray<nanobind::numpy, const T, nanobind::ndim<3>, nanobind::c_contig>;
 
 }  // namespace tokenspeed

@@ -24,11 +24,11 @@ void InitConfig(SchedulerConfig* self, int32_t block_tokens, std::vector<GroupSp
                 int32_t num_physical_blocks, int32_t max_running, int32_t max_waiting,
                 int32_t max_step_tokens, int32_t max_context_tokens, int32_t depth,
                 bool prefix_cache, uint64_t hash_seed, double state_cache_share,
-                double retain_share, int32_t host_blocks, std::string write_policy,
-                int32_t min_reuse, bool store, int32_t layer_ranges, bool kv_events,
-                int32_t max_prefill_steps, double min_tps_per_user, int64_t max_queue_us,
-                int64_t ageing_us, int32_t max_sessions, int64_t session_bytes,
-                bool record_events) {
+                double retain_share, int32_t host_blocks, double copy_cost_tokens,
+                std::string write_policy, int32_t min_reuse, bool store, int32_t layer_ranges,
+                bool kv_events, int32_t max_prefill_steps, double min_tps_per_user,
+                int64_t max_queue_us, int64_t ageing_us, int32_t max_sessions,
+                int64_t session_bytes, bool record_events) {
   const SchedulerConfig config{.block_tokens = block_tokens,
                                .groups = std::move(groups),
                                .num_physical_blocks = num_physical_blocks,
@@ -42,6 +42,7 @@ void InitConfig(SchedulerConfig* self, int32_t block_tokens, std::vector<GroupSp
                                .state_cache_share = state_cache_share,
                                .retain_share = retain_share,
                                .host_blocks = host_blocks,
+                               .copy_cost_tokens = copy_cost_tokens,
                                .write_policy = std::move(write_policy),
                                .min_reuse = min_reuse,
                                .store = store,
@@ -78,9 +79,10 @@ void BindConfig(nb::module_& m) {
            "num_physical_blocks"_a, "max_running"_a, "max_waiting"_a, "max_step_tokens"_a,
            "max_context_tokens"_a, "depth"_a = 0, "prefix_cache"_a = true, "hash_seed"_a = 0,
            "state_cache_share"_a = 0.3, "retain_share"_a = 0.25, "host_blocks"_a = 0,
-           "write_policy"_a = "none", "min_reuse"_a = 2, "store"_a = false, "layer_ranges"_a = 1,
-           "kv_events"_a = false, "max_prefill_steps"_a = 3, "min_tps_per_user"_a = 0.0,
-           "max_queue_us"_a = 0, "ageing_us"_a = 30'000'000, "max_sessions"_a = 4096,
+           "copy_cost_tokens"_a = 1.0, "write_policy"_a = "none", "min_reuse"_a = 2,
+           "store"_a = false, "layer_ranges"_a = 1, "kv_events"_a = false,
+           "max_prefill_steps"_a = 3, "min_tps_per_user"_a = 0.0, "max_queue_us"_a = 0,
+           "ageing_us"_a = 30'000'000, "max_sessions"_a = 4096,
            "session_bytes"_a = int64_t{256} << 20, "record_events"_a = false,
            R"(Check and keep the settings.
 
@@ -97,7 +99,8 @@ Args:
     hash_seed: seed of the prefix hash; one value for all replicas that share a cache.
     state_cache_share: most of the pool that cached snapshots may hold.
     retain_share: most of the pool that retained prefixes may hold.
-    host_blocks: blocks of the host tier; 0: none.
+    host_blocks: physical blocks of the host tier, its unused first one included; 0: none.
+    copy_cost_tokens: prefill of this many tokens takes as long as copying a block.
     write_policy: when blocks go to the tiers: "none", "on_eviction", "on_commit", "selective".
     min_reuse: uses after which "selective" writes a block.
     store: whether a store stands behind the host tier.

@@ -46,6 +46,26 @@ CachedArray<Cube<int32_t>> StateRows(View<StepPlan>& self) {
   return {self.Get<Cube<int32_t>>(9, plan.state_rows.data(), {rows, groups, entries}, capacity)};
 }
 
+template <auto Member, size_t Which>
+void DefTierView(nb::class_<View<StepPlan>>& bound, const char* name, const char* doc) {
+  using Value = typename std::decay_t<decltype(std::declval<TierRows>().*Member)>::value_type;
+  bound.def_prop_ro(
+      name,
+      [](View<StepPlan>& self) {
+        return CachedArray<typename Shown<Value>::Array>{
+            ViewOf(self, Which, self.data()->tier_rows.*Member)};
+      },
+      doc);
+}
+
+CachedArray<Rows<int32_t>> StoreTokens(View<StepPlan>& self) {
+  const TierRows& rows = self.data()->tier_rows;
+  const auto width = static_cast<size_t>(rows.block_tokens);
+  const size_t capacity = width == 0 ? 0 : rows.store_tokens.capacity() / width;
+  return {self.Get<Rows<int32_t>>(13, rows.store_tokens.data(), {rows.store_moves.size(), width},
+                                  capacity)};
+}
+
 void BindStepPlan(nb::module_& m) {
   nb::class_<View<StepPlan>> plan(m, "StepPlan", R"(One step's work, as flat arrays.
 
@@ -92,9 +112,19 @@ contract is `tokenspeed.contracts.step.StepPlan`.)");
   plan.def_prop_ro("state_rows", &StateRows,
                    "(R, S, 1 + W) per row and state group, in group order: the row that is read "
                    "(-1: zeros),\nthen those that are written.");
-  DefView<&StepPlan::transfers, 10>(plan, "transfers",
-                                    "(X, 6) (transfer id, direction 0 store or 1 load, group, "
-                                    "device block, tier slot, layer range).");
+  DefTierView<&TierRows::transfers, 10>(
+      plan, "transfers",
+      "(X, 6) (transfer id, direction, group, device block, tier slot, layer range): direction 0\n"
+      "stores to the host before the step's writes, 1 loads beside the step; layer range -1 is "
+      "all layers.\nEach is acknowledged by `notify`.");
+  DefTierView<&TierRows::store_moves, 11>(
+      plan, "store_moves",
+      "(Y, 4) (transfer id, direction, group, tier slot): direction 0 puts into the KV store, 1 "
+      "gets.\nEach is acknowledged by `notify`.");
+  DefTierView<&TierRows::store_keys, 12>(plan, "store_keys",
+                                         "(Y, 16) key of each store move's record.");
+  plan.def_prop_ro("store_tokens", &StoreTokens,
+                   "(Y, block_tokens) tokens of each record's block, -1 behind the last; its tag.");
 }
 
 void BindCommitResult(nb::module_& m) {

@@ -1,8 +1,11 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
+#include <array>
+#include <cstring>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "bindings/bound_scheduler.h"
 #include "bindings/buffers.h"
@@ -121,6 +124,21 @@ Result TakeEnded(BoundScheduler& self) {
   return nb::borrow<Result>(view);
 }
 
+void Notify(BoundScheduler& self, const IdRows& transfers, int64_t now_us) {
+  const std::span<const int32_t> flat = transfers.span();
+  const auto* rows = reinterpret_cast<const std::array<int32_t, 2>*>(flat.data());
+  self.scheduler.Notify({rows, flat.size() / 2}, now_us);
+}
+
+using Keys =
+    nb::ndarray<const uint8_t, nb::shape<-1, sizeof(Hash128)>, nb::c_contig, nb::device::cpu>;
+
+void NotifyStore(BoundScheduler& self, const Keys& keys, bool present) {
+  std::vector<Hash128> hashes(keys.shape(0));
+  if (!hashes.empty()) std::memcpy(hashes.data(), keys.data(), hashes.size() * sizeof(Hash128));
+  self.scheduler.NotifyStore(hashes, present);
+}
+
 }  // namespace
 
 // The options of submit and submit_turn after their own arguments.
@@ -146,6 +164,8 @@ void BindScheduler(nb::module_& m) {
       .def("commit", &Commit, "step_id"_a, "tokens"_a, nb::kw_only(),
            "accepted"_a.none() = nb::none(), "failed"_a.none() = nb::none(), "now_us"_a,
            docs::kCommit)
+      .def("notify", &Notify, "transfers"_a, nb::kw_only(), "now_us"_a, docs::kNotify)
+      .def("notify_store", &NotifyStore, "keys"_a, "present"_a, docs::kNotifyStore)
       .def("take_ended", &TakeEnded, docs::kTakeEnded);
   BindInspection(scheduler);
 }

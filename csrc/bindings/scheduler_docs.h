@@ -72,6 +72,21 @@ Raises:
 inline constexpr const char* kDrainEvents =
     "Return what changed in the prefix cache since the last call, None for nothing.";
 
+inline constexpr const char* kTakeRecord =
+    R"(Return the calls since the last time as bytes, empty unless `record_events`.
+
+All parts in order, joined, are a record for `replay`.)";
+
+inline constexpr const char* kReplay =
+    R"(Repeat a whole record on this fresh scheduler of the same configuration.
+
+Returns the number of plans; ValueError names the first one that differs.)";
+
+inline constexpr const char* kSessionTotals = R"(Return a session's sums of cache truth by name.
+
+Session 0: requests of no session and of forgotten ones. All sessions add up to the counters of
+`stats`.)";
+
 inline constexpr const char* kAbort = R"(End a request in any state.
 
 Its blocks are free at once, or drain with the uncommitted step that touches them. Returns
@@ -97,6 +112,21 @@ Args:
     now_us: time of the call.
 Raises:
     ValueError: not the oldest uncommitted step, or a wrong number of rows.)";
+
+inline constexpr const char* kNotify = R"(Report transfers of plans that ended.
+
+Args:
+    transfers: (N, 2) (transfer id, ok); each transfer once. What is not ok was never stored, and
+        what was to be loaded is computed again.
+    now_us: time of the call.
+Raises:
+    ValueError: a transfer that is not under way; nothing is changed.)";
+
+inline constexpr const char* kNotifyStore = R"(Tell what the KV store has.
+
+Args:
+    keys: (N, 16) keys of records.
+    present: True at the start, for what was found; False for what the store dropped.)";
 
 inline constexpr const char* kTakeEnded =
     "Return requests that ended outside a commit (timeouts, aborts) since the last call.";

@@ -203,17 +203,6 @@ bool FlatKv::Grow(KvTable& table, size_t num_blocks) {
   return true;
 }
 
-bool FlatKv::DrawRows(KvTable& table, size_t num_rows) {
-  if (table.rows.size() >= num_rows) return true;
-  KvNeed rest{.rows = static_cast<int64_t>(num_rows - table.rows.size())};
-  if (!CanHold(rest)) return false;
-  while (rest.rows > 0) {
-    MakeRoom(rows_, rest);
-    table.rows.Add(rows_.Acquire<RowId>());
-  }
-  return true;
-}
-
 FlatKv::Publication FlatKv::Publish(NodeId root, KvTable& table, size_t index, const Hash128& key,
                                     Tokens block) {
   const NodeId parent = ParentOf(root, table, index);
@@ -275,9 +264,10 @@ SnapshotId FlatKv::PublishState(KvTable& table, SetId set, int32_t position, Sna
     return index_.snapshots().id(known);
   }
   const int place = table.rows.Find(position);
+  const BlockRef guard = sets_.Hold(set);  // what makes room leaves it alone, and counts without it
   KvNeed rest{.rows = is_last ? 0 : 1};
-  const BlockRef guard = sets_.Hold(set);  // what makes room leaves it alone
-  if (place < 0 || max_snapshots_ == 0 || !CanHold(rest) || !LimitSnapshots()) return {};
+  if (place < 0 || max_snapshots_ == 0 || !CanHold(rest)) return {};
+  if (!LimitSnapshots()) return {};
   const RowId row = table.rows.row(place).id();
   if (!is_last) {
     MakeRoom(rows_, rest);

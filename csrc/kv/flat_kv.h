@@ -39,6 +39,7 @@
 #include "kv/events.h"
 #include "kv/evicted_keys.h"
 #include "kv/kv_table.h"
+#include "kv/kv_watcher.h"
 #include "kv/prefix_index.h"
 #include "kv/prefix_match.h"
 
@@ -84,6 +85,9 @@ class FlatKv {
   // REQUIRES: CanEverHold(1) (see MinPhysicalBlocks).
   explicit FlatKv(const FlatKvConfig& config);
 
+  // Told of every eviction from now on. REQUIRES: `watcher` outlives this or is replaced.
+  void SetWatcher(KvWatcher* watcher) { watcher_ = watcher; }
+
   // Time of the calls that follow.
   void SetNow(int64_t now_us);
 
@@ -93,8 +97,13 @@ class FlatKv {
   ChainKeys Chain(NodeId root) const { return {index_.key(root), config_.block_tokens}; }
 
   // Returns the longest reusable prefix of `tokens`, held so that it cannot be evicted.
-  // REQUIRES: `keys` covers the full blocks of `tokens` (it may go further).
-  PrefixMatch Match(NodeId root, Tokens tokens, const ChainKeys& keys);
+  // REQUIRES: `keys` covers the full blocks of `tokens` (it may go further). `known`: sets noted of
+  // the first blocks of these tokens in this namespace; as a parent outlives its children, how many
+  // of them are still there is found by bisection, without a look at their tokens.
+  PrefixMatch Match(NodeId root, Tokens tokens, const ChainKeys& keys,
+                    std::span<const KnownSet> known = {});
+  // Notes the first `num_blocks` sets of a table. REQUIRES: they are published.
+  std::vector<KnownSet> Note(const KvTable& table, size_t num_blocks) const;
 
   // Says whether a match that ended at `parent` could go on with the block of this key and tokens.
   bool Continues(NodeId parent, const Hash128& key, Tokens block) const {
@@ -123,9 +132,11 @@ class FlatKv {
   // rows, or changes nothing. Evicts as needed. Returns: false when it does not fit.
   bool Grow(KvTable& table, size_t num_blocks);
 
-  // Draws working rows until the table has `num_rows`, for the positions of drafts.
-  // Returns: false when they do not fit; the table is then unchanged.
-  bool DrawRows(KvTable& table, size_t num_rows);
+  // Fills an empty table with what is on the device of the chain `device` (of whole blocks), the
+  // snapshot at `position` if there is one, and fresh blocks and rows for the rest up to
+  // `position`. Returns: false when it does not fit; the table is then empty.
+  bool HoldForReload(std::span<const SetId> device, int32_t position, RowId snapshot,
+                     KvTable& table);
 
   // Lets go of window blocks that no step from `computed` on reads, and of a read source row.
   // `keeps(w, index)` says whether block `index` lies in window w before a reuse point.
@@ -252,7 +263,8 @@ class FlatKv {
   PrefixIndex index_;
   EventBatch events_;
   EvictedKeys evicted_;
-  std::vector<int32_t> chain_;  // sets of the chain being matched
+  KvWatcher* watcher_ = nullptr;  // not owned; outlives this
+  std::vector<int32_t> chain_;    // sets of the chain being matched
   int32_t max_snapshots_ = 0;
   int32_t max_retained_ = 0;
   bool has_keys_ = false;  // a gap or a retention was ever given

@@ -94,6 +94,8 @@ class StateRows {
   static constexpr int32_t kNowhere = -1;
 
   void Add(RowRef row) { working_.push_back({std::move(row), kNowhere}); }
+  // The first working row holds the state at `position`: it was loaded. REQUIRES: size() > 0.
+  void Place(int32_t position) { working_[0].position = position; }
   // A shared snapshot at `position`, to be read by the step that starts there.
   void SetSource(RowRef row, int32_t position) { source_ = {std::move(row), position}; }
 
@@ -129,20 +131,6 @@ class StateRows {
   void Publish(int index, RowRef fresh) {
     source_ = {std::exchange(working_[index].row, std::move(fresh)),
                std::exchange(working_[index].position, kNowhere)};
-  }
-  // Positions after `computed` are not those of this sequence: their drafts were rejected.
-  void Reject(int32_t computed) {
-    for (Row& row : working_) {
-      if (row.position > computed) row.position = kNowhere;
-    }
-  }
-  // Gives back working rows beyond the first `num_rows`, but not the one at `position`.
-  void Shrink(size_t num_rows, int32_t position) {
-    for (size_t i = working_.size(); i-- > 0 && working_.size() > num_rows;) {
-      if (working_[i].position == position) continue;
-      std::swap(working_[i], working_.back());
-      working_.pop_back();
-    }
   }
   // Every step that starts before `computed` is committed: a source there is not read any more.
   void Settle(int32_t computed) {

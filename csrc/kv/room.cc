@@ -148,6 +148,7 @@ void FlatKv::EvictItem(BlockPool& pool, int32_t item) {
   if (&pool == &sets_) {
     const SetId set(item);
     ++num_evictions_;
+    if (watcher_ != nullptr) watcher_->SetGoes(set);
     if (index_.IsFull(set)) {
       const Hash128 key = index_.key(NodeId::Of(set));
       evicted_.Add(key);
@@ -156,9 +157,11 @@ void FlatKv::EvictItem(BlockPool& pool, int32_t item) {
     index_.Remove(set);
   } else if (&pool == &rows_) {
     ++num_snapshot_evictions_;
+    if (watcher_ != nullptr) watcher_->SnapshotGoes(RowId(item));
     index_.DetachSnapshot(RowId(item));
   } else {
     ++num_window_evictions_;
+    if (watcher_ != nullptr) watcher_->WindowGoes(WindowNumber(pool), WindowId(item));
     index_.DetachWindow(WindowNumber(pool), WindowId(item));
   }
 }

@@ -1,6 +1,7 @@
 #include "scheduler/config.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <stdexcept>
 
@@ -42,12 +43,17 @@ void ValidateCache(const SchedulerConfig& config) {
   Require(IsShare(config.state_cache_share), "state_cache_share", config.state_cache_share,
           "0 to 1");
   Require(IsShare(config.retain_share), "retain_share", config.retain_share, "0 to 1");
-  Require(config.host_blocks == 0, "host_blocks", config.host_blocks,
-          "0: a host tier is not built yet");
-  Require(!config.store, "store", config.store, "False: a store is not built yet");
-  if (config.write_policy != "none") {
+  const bool has_host = config.host_blocks > 0;
+  Require(config.host_blocks == 0 || config.host_blocks >= 2, "host_blocks", config.host_blocks,
+          "0, or 2 (one is not used) or more");
+  Require(!config.store || has_host, "store", config.store, "False without host_blocks");
+  Require(config.copy_cost_tokens >= 0.0, "copy_cost_tokens", config.copy_cost_tokens, "0 or more");
+  constexpr std::array kPolicies = {"none", "on_eviction", "on_commit", "selective"};
+  if (std::ranges::count(kPolicies, config.write_policy) == 0 ||
+      (!has_host && config.write_policy != "none")) {
     throw std::invalid_argument("scheduler config: write_policy is \"" + config.write_policy +
-                                "\"; allowed: \"none\"; others are not built yet");
+                                "\"; allowed: \"none\", and with host_blocks \"on_eviction\", "
+                                "\"on_commit\" or \"selective\"; correct it");
   }
   Require(config.min_reuse >= 1, "min_reuse", config.min_reuse, "1 or more");
   Require(config.layer_ranges >= 1, "layer_ranges", config.layer_ranges, "1 or more");
@@ -56,10 +62,8 @@ void ValidateCache(const SchedulerConfig& config) {
 void ValidateOrder(const SchedulerConfig& config) {
   Require(config.max_prefill_steps >= 0, "max_prefill_steps", config.max_prefill_steps,
           "0 or more");
-  Require(config.min_tps_per_user == 0.0, "min_tps_per_user", config.min_tps_per_user,
-          "0: a floor is not built yet");
-  Require(!config.record_events, "record_events", config.record_events,
-          "False: the record is not built yet");
+  Require(config.min_tps_per_user >= 0.0 && config.min_tps_per_user <= 10'000, "min_tps_per_user",
+          config.min_tps_per_user, "0 (no floor) to 10,000");
   Require(config.max_queue_us >= 0, "max_queue_us", config.max_queue_us, "0 (no limit) or more");
   Require(config.ageing_us >= 1, "ageing_us", config.ageing_us, "1 or more");
   Require(config.max_sessions >= 1, "max_sessions", config.max_sessions, "1 or more");

@@ -35,7 +35,8 @@ struct SchedulerConfig {
   // Cache.
   double state_cache_share = 0.3;  // of the physical blocks, for cached snapshots
   double retain_share = 0.25;      // of the physical blocks, for retained prefixes
-  int32_t host_blocks = 0;
+  int32_t host_blocks = 0;         // physical blocks of the host tier, its unused first with them
+  double copy_cost_tokens = 1.0;   // tokens whose prefill takes as long as copying a block
   std::string write_policy = "none";
   int32_t min_reuse = 2;
   bool store = false;

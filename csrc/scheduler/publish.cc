@@ -40,6 +40,10 @@ void Scheduler::PublishFull(RequestIndex index) {
       request.is_private = true;
       return;
     }
+    if (writer_ != nullptr) {
+      writer_->SetPublished(request.blocks()->blocks.set(position),
+                            publication == FlatKv::Publication::kAdded);
+    }
     const bool has_executor_row = request.admission != 0;
     if (publication == FlatKv::Publication::kReplaced && has_executor_row) {
       replacements_.push_back({index, request.admission, position});
@@ -79,6 +83,7 @@ bool Scheduler::PublishState(Request& request, bool is_last) {
   const SnapshotId snapshot = kv_.PublishState(*request.blocks(), set, request.computed,
                                                request.snapshot, is_branch, is_last);
   if (snapshot) request.snapshot = snapshot;
+  if (snapshot && writer_ != nullptr) writer_->SnapshotPublished(snapshot.row);
   return true;
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "kv/tier_rows.h"
 
 namespace tokenspeed {
 
@@ -46,14 +47,14 @@ struct StepPlan {
   std::vector<std::array<int32_t, 2>> admitted;       // row, slot
   std::vector<std::array<int32_t, 4>> block_updates;  // slot, group, index, block
   std::vector<std::array<int32_t, 4>> copies;         // group, source, target, tokens
+  TierRows tier_rows;                                 // moves between the tiers
 
   // (R, S, 1 + W): per state group the row that is read (-1: zeros), then those that are written.
   std::vector<int32_t> state_rows;
   int32_t num_state_groups = 0, num_write_rows = 1;
-  // transfer, direction (0 store, 1 load), group, device block, tier slot, layer range
-  std::vector<std::array<int32_t, 6>> transfers;
 
   std::vector<RequestIndex> requests;  // not for Python: whose rows these are
+  std::vector<int32_t> num_drafts;     // likewise: of each row
 
   int32_t num_rows() const { return static_cast<int32_t>(slots.size()); }
   int32_t num_tokens() const { return static_cast<int32_t>(token_ids.size()); }
@@ -69,9 +70,10 @@ struct StepPlan {
     admitted.clear();
     block_updates.clear();
     copies.clear();
+    tier_rows.Clear();
     state_rows.clear();
-    transfers.clear();
     requests.clear();
+    num_drafts.clear();
   }
 };
 

@@ -1,8 +1,8 @@
 """Paged attention in plain torch. Decode rows read the cache where it lies (`attention_decode`);
-chunks of several tokens gather their blocks and make one attention call.
+chunks of several tokens gather their blocks and make one attention call (`attention_prefill`).
 
-Every row is computed on its own keys, cut to its exact length, so that neither another row nor a
-stale or NaN cell of a block can change its result.
+Every row is computed on its own keys, cut to exactly what it sees, so that neither another row nor
+a stale or NaN cell of a block can change its result.
 Legend: T query tokens, N query heads, K kv heads, G = N / K, H head dim, S keys.
 """
 
@@ -12,23 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch.nn.functional import scaled_dot_product_attention
 
 from tokenspeed_reference.attention_decode import DecodeGroup, decode, plan_groups
+from tokenspeed_reference.attention_prefill import Chunk, Scoring, make_mask, prefill
 from tokenspeed_sdk import AttentionBatch, KVView
-
-MASK_ELEMENTS = 1 << 21
-"""Elements of one causal mask at most (8 MiB in float32): longer chunks go in query tiles."""
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """A prefill row: its query tokens, all its blocks, and the mask where a prefix is cached."""
-
-    query: slice
-    num_keys: int
-    blocks: tuple[int, ...]
-    mask_TS: torch.Tensor | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,26 +53,22 @@ class PagedAttention:
 
     def plan(self, batch: AttentionBatch) -> Plan:
         """Turn block tables into tiles, masks and write positions."""
-        lengths = (batch.context_tokens + batch.query_start[1:] - batch.query_start[:-1]).tolist()
-        tables = [
-            tuple(table[: -(-length // self._block_tokens)])
-            for table, length in zip(batch.block_tables.tolist(), lengths, strict=True)
-        ]
         decodes = batch.num_decode_rows
+        firsts, lasts, tables = self._seen(batch)
         return Plan(
             blocks_T=self._write_blocks(batch),
             offsets_T=batch.positions_T % self._block_tokens,
             num_decode_rows=decodes,
             groups=plan_groups(
                 tables[:decodes],
-                lengths[:decodes],
+                list(zip(firsts[:decodes], lasts[:decodes], strict=True)),
                 heads=(self._shape[1], self._shape[2]),
                 block_tokens=self._block_tokens,
                 device=self._device,
             ),
             chunks=tuple(
-                self._chunk(batch, row, tables[row], lengths[row])
-                for row in range(decodes, len(lengths))
+                self._chunk(batch, row, tables[row], firsts[row], lasts[row])
+                for row in range(decodes, len(lasts))
             ),
         )
 
@@ -95,53 +78,48 @@ class PagedAttention:
         kv.v[metadata.blocks_T, :, metadata.offsets_T] = v_TKH
 
     def attend(
-        self, q_TNH: torch.Tensor, kv: KVView, metadata: Plan, *, scale: float
+        self,
+        q_TNH: torch.Tensor,
+        kv: KVView,
+        metadata: Plan,
+        *,
+        scale: float,
+        sinks_N: torch.Tensor | None = None,
+        softcap: float = 0.0,
     ) -> torch.Tensor:
         """Attend each row to its own keys."""
         q_TKGH = q_TNH.view(self._shape)
+        sinks_KG = None if sinks_N is None else sinks_N.view(self._shape[1:3])
+        scoring = Scoring(scale, sinks_KG, softcap)
         decodes = metadata.num_decode_rows
         if not metadata.chunks:
-            return decode(q_TKGH, kv, metadata.groups, scale=scale).view(q_TNH.shape)
+            return decode(q_TKGH, kv, metadata.groups, scoring).view(q_TNH.shape)
         out_TNH = torch.empty_like(q_TNH)
         out_TKGH = out_TNH.view(self._shape)
         if decodes:
-            out_TKGH[:decodes] = decode(q_TKGH[:decodes], kv, metadata.groups, scale=scale)
+            out_TKGH[:decodes] = decode(q_TKGH[:decodes], kv, metadata.groups, scoring)
         for chunk in metadata.chunks:
-            self._prefill(out_TKGH[chunk.query], q_TKGH[chunk.query], kv, chunk, scale)
+            prefill(out_TKGH[chunk.query], q_TKGH[chunk.query], kv, chunk, scoring)
         return out_TNH
 
-    def _prefill(
-        self,
-        out_TKGH: torch.Tensor,
-        q_TKGH: torch.Tensor,
-        kv: KVView,
-        chunk: Chunk,
-        scale: float,
-    ) -> None:
-        """Attend one chunk; the heads that share keys form the batch axis, with stride 0 keys."""
-        queries_per_kv = self._shape[2]
-        k_KSH, v_KSH = _gather(kv.k, chunk), _gather(kv.v, chunk)
-        k_GKSH = k_KSH.expand(queries_per_kv, *k_KSH.shape)
-        v_GKSH = v_KSH.expand(queries_per_kv, *v_KSH.shape)
-        q_GKTH, out_GKTH = q_TKGH.permute(2, 1, 0, 3), out_TKGH.permute(2, 1, 0, 3)
-        if chunk.mask_TS is None:
-            causal = q_TKGH.shape[0] > 1
-            out_GKTH.copy_(
-                scaled_dot_product_attention(q_GKTH, k_GKSH, v_GKSH, is_causal=causal, scale=scale)
+    def _seen(self, batch: AttentionBatch) -> tuple[list[int], list[int], list[tuple[int, ...]]]:
+        """Return what each row sees: keys [first, last), and the blocks that hold them.
+
+        Keys are counted from the first of these blocks; those wholly before the window are left
+        out.
+        """
+        block_tokens = self._block_tokens
+        ends = batch.context_tokens + np.diff(batch.query_start)
+        starts = np.maximum(batch.context_tokens + 1 - batch.window, 0) * (batch.window > 0)
+        skipped = starts // block_tokens
+        tables = [
+            tuple(table[start : -(-end // block_tokens)])
+            for table, start, end in zip(
+                batch.block_tables.tolist(), skipped.tolist(), ends.tolist(), strict=True
             )
-            return
-        num_tokens, tile = q_TKGH.shape[0], chunk.mask_TS.shape[0]
-        for first in range(0, num_tokens, tile):
-            last = min(first + tile, num_tokens)
-            seen = chunk.num_keys - (num_tokens - last)
-            mask = chunk.mask_TS[tile - (last - first) :, chunk.mask_TS.shape[1] - seen :]
-            out_GKTH[:, :, first:last] = scaled_dot_product_attention(
-                q_GKTH[:, :, first:last],
-                k_GKSH[:, :, :seen],
-                v_GKSH[:, :, :seen],
-                attn_mask=mask,
-                scale=scale,
-            )
+        ]
+        before = skipped * block_tokens
+        return (starts - before).tolist(), (ends - before).tolist(), tables
 
     def _write_blocks(self, batch: AttentionBatch) -> torch.Tensor:
         if batch.num_decode_rows == len(batch.context_tokens):
@@ -154,29 +132,13 @@ class PagedAttention:
         return torch.from_numpy(blocks.astype(np.int64)).to(self._device)
 
     def _chunk(
-        self, batch: AttentionBatch, row: int, table: tuple[int, ...], num_keys: int
+        self, batch: AttentionBatch, row: int, table: tuple[int, ...], first: int, last: int
     ) -> Chunk:
         query = slice(int(batch.query_start[row]), int(batch.query_start[row + 1]))
-        num_tokens = query.stop - query.start
+        num_tokens, num_keys = query.stop - query.start, last - first
         has_prefix = num_keys > num_tokens > 1
-        mask = self._mask(num_tokens, num_keys) if has_prefix else None
-        return Chunk(query, num_keys, table, mask)
-
-    def _mask(self, num_tokens: int, num_keys: int) -> torch.Tensor:
-        """Return (tile, num_keys): zeros, and in the last `tile` columns -inf above the diagonal.
-
-        Aligned at its lower right corner: a tile of queries that sees `seen` keys takes the last
-        `seen` columns, so that one mask serves every tile of the chunk.
-        """
-        tile = min(num_tokens, max(16, MASK_ELEMENTS // num_keys))
-        mask = torch.zeros(tile, num_keys, dtype=self._dtype, device=self._device)
-        future = torch.full((tile, tile), -torch.inf, dtype=self._dtype, device=self._device)
-        mask[:, num_keys - tile :] = future.triu(1)
-        return mask
-
-
-def _gather(blocks: torch.Tensor, chunk: Chunk) -> torch.Tensor:
-    """Return the chunk's keys or values as (K, S, H): a view of one block, a copy of several."""
-    parts = [blocks[block] for block in chunk.blocks]
-    joined = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
-    return joined[:, : chunk.num_keys]
+        is_cut = 0 < batch.window < num_keys
+        mask: torch.Tensor | None = None
+        if has_prefix or is_cut:
+            mask = make_mask(num_tokens, num_keys, batch.window, self._dtype, self._device)
+        return Chunk(query, first, num_keys, table, mask)

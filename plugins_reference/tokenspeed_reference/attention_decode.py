@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from tokenspeed_reference.attention_prefill import Scoring, share_beside
 from tokenspeed_sdk import KVView
 
 
@@ -21,12 +22,13 @@ class Tile:
     """One block of one row.
 
     Args:
-        num_keys: tokens of the row in this block; cells beyond them are never read.
+        first_key, num_keys: the block's tokens that the row sees; no other cell is read.
         products_KGS: scratch, contiguous as the product wants it; free again after the copy.
         scores_KGS: view into the group's.
     """
 
     block: int
+    first_key: int
     num_keys: int
     products_KGS: torch.Tensor
     scores_KGS: torch.Tensor
@@ -37,13 +39,13 @@ class DecodeGroup:
     """Rows with the same number of blocks.
 
     Args:
-        scores_RKGS: float32, S in whole blocks; -inf beyond the row's length, where no layer
+        scores_RKGS: float32, S in whole blocks; -inf outside of what the row sees, where no layer
             writes.
         weights_RKGS: their softmax; both are scratch that all layers reuse.
         rows: (row of the step, its tiles in order).
         row_ids_R: the rows of the step.
-        blocks_RS, offsets_RS: where each token lies; the row's first one beyond its length, whose
-            weight there is zero.
+        blocks_RS, offsets_RS: where each token lies; the first one seen in place of those that are
+            not, whose weight is zero.
         bags: weighted cache rows and starts of the sums, made by the step's first layer.
     """
 
@@ -58,7 +60,7 @@ class DecodeGroup:
 
 def plan_groups(
     tables: Sequence[Sequence[int]],
-    lengths: Sequence[int],
+    spans: Sequence[tuple[int, int]],
     *,
     heads: tuple[int, int],
     block_tokens: int,
@@ -67,8 +69,8 @@ def plan_groups(
     """Group rows by number of blocks.
 
     Args:
-        tables: blocks of each row, in order.
-        lengths: keys of each row.
+        tables: the blocks that each row sees, in order.
+        spans: keys [first, last) that each row sees, counted from its first block.
         heads: (K, G).
     """
     by_size: dict[int, list[int]] = {}
@@ -78,7 +80,7 @@ def plan_groups(
         _group(
             rows,
             np.array([tables[row] for row in rows]),
-            np.array([lengths[row] for row in rows]),
+            np.array([spans[row] for row in rows]),
             heads,
             block_tokens,
             device,
@@ -88,28 +90,38 @@ def plan_groups(
 
 
 def decode(
-    q_RKGH: torch.Tensor, kv: KVView, groups: tuple[DecodeGroup, ...], *, scale: float
+    q_RKGH: torch.Tensor,
+    kv: KVView,
+    groups: tuple[DecodeGroup, ...],
+    scoring: Scoring,
 ) -> torch.Tensor:
     """Attend one token a row; scores and their softmax are float32."""
-    queries = q_RKGH.float() * scale
+    queries = q_RKGH.float() * scoring.scale
     if len(groups) == 1:
-        return _attend_group(queries, kv, groups[0]).type_as(q_RKGH)
+        return _attend_group(queries, kv, groups[0], scoring).type_as(q_RKGH)
     out = torch.empty_like(q_RKGH)
     for group in groups:
-        out.index_copy_(0, group.row_ids_R, _attend_group(queries, kv, group).type_as(out))
+        attended = _attend_group(queries, kv, group, scoring)
+        out.index_copy_(0, group.row_ids_R, attended.type_as(out))
     return out
 
 
-def _attend_group(queries: torch.Tensor, kv: KVView, group: DecodeGroup) -> torch.Tensor:
+def _attend_group(
+    queries: torch.Tensor, kv: KVView, group: DecodeGroup, scoring: Scoring
+) -> torch.Tensor:
     """Return (R, K, G, H) of the group's rows, dtype of the cache."""
     keys = kv.k.transpose(2, 3)
     for row, tiles in group.rows:
         query = queries[row]
         for tile in tiles:
-            seen = keys[tile.block].narrow(2, 0, tile.num_keys)
+            seen = keys[tile.block].narrow(2, tile.first_key, tile.num_keys)
             torch.bmm(query, seen.float(), out=tile.products_KGS)
+            if scoring.softcap:
+                tile.products_KGS.div_(scoring.softcap).tanh_().mul_(scoring.softcap)
             tile.scores_KGS.copy_(tile.products_KGS)
     weights = torch.softmax(group.scores_RKGS, -1, out=group.weights_RKGS)
+    if scoring.sinks_KG is not None:
+        weights.mul_(share_beside(group.scores_RKGS.logsumexp(-1), scoring.sinks_KG)[..., None])
     if group.bags is None:
         group.bags = _bags(group, kv.v)
     cells, starts = group.bags
@@ -146,7 +158,7 @@ def _bags(group: DecodeGroup, cache: torch.Tensor) -> tuple[torch.Tensor, torch.
 def _group(
     rows: list[int],
     tables_RB: np.ndarray,
-    lengths_R: np.ndarray,
+    spans_R2: np.ndarray,
     heads: tuple[int, int],
     block_tokens: int,
     device: torch.device,
@@ -154,16 +166,19 @@ def _group(
     num_keys = tables_RB.shape[1] * block_tokens
     shape = (len(rows), *heads, num_keys)
     scores = torch.full(shape, -torch.inf, device=device)
-    positions_RS = np.arange(num_keys) * (np.arange(num_keys) < lengths_R[:, None])
+    first_R1, last_R1 = spans_R2[:, :1], spans_R2[:, 1:]
+    positions = np.arange(num_keys)
+    is_seen_RS = (positions >= first_R1) & (positions < last_R1)
+    positions_RS = np.where(is_seen_RS, positions, first_R1)
     blocks_RS = np.take_along_axis(tables_RB, positions_RS // block_tokens, axis=1)
     scratch = torch.empty(scores[0].numel(), device=device)
     return DecodeGroup(
         scores_RKGS=scores,
         weights_RKGS=torch.empty_like(scores),
         rows=tuple(
-            (row, _tiles(scratch, scores[index], table, length, block_tokens))
-            for index, (row, table, length) in enumerate(
-                zip(rows, tables_RB.tolist(), lengths_R.tolist(), strict=True)
+            (row, _tiles(scratch, scores[index], table, span, block_tokens))
+            for index, (row, table, span) in enumerate(
+                zip(rows, tables_RB.tolist(), spans_R2.tolist(), strict=True)
             )
         ),
         row_ids_R=torch.tensor(rows, device=device),
@@ -176,17 +191,19 @@ def _tiles(
     scratch: torch.Tensor,
     scores_KGS: torch.Tensor,
     table: list[int],
-    length: int,
+    span: tuple[int, int],
     block_tokens: int,
 ) -> tuple[Tile, ...]:
-    kv_heads, queries_per_kv, _ = scores_KGS.shape
-    sizes = [block_tokens] * (len(table) - 1) + [length - (len(table) - 1) * block_tokens]
+    kv_heads, queries_per_kv, num_cells = scores_KGS.shape
+    first, last = span
+    starts = [first, *range(block_tokens, num_cells, block_tokens)]
+    sizes = np.diff([*starts, last]).tolist()
     products = {
         size: scratch[: kv_heads * queries_per_kv * size].view(kv_heads, queries_per_kv, size)
         for size in set(sizes)
     }
-    parts = scores_KGS[..., :length].split_with_sizes(sizes, -1)
+    parts = scores_KGS[..., first:last].split_with_sizes(sizes, -1)
     return tuple(
-        Tile(block, size, products[size], scores)
-        for block, size, scores in zip(table, sizes, parts, strict=True)
+        Tile(block, start % block_tokens, size, products[size], scores)
+        for block, start, size, scores in zip(table, starts, sizes, parts, strict=True)
     )

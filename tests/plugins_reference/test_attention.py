@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from tests.support.attention import Row, copy_kv, make_batch, make_kv, make_rows
 
 from tokenspeed.contracts.attention import KVView
 from tokenspeed.ops.kv import paged_attention, write_kv
-from tokenspeed_reference import attention
+from tokenspeed_reference import attention_prefill
 from tokenspeed_reference.attention import PagedAttention
 
 SCALE = 0.2
@@ -42,14 +43,17 @@ def run(
     rows: Sequence[Row],
     kv: KVView,
     qkv: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    *,
+    window: int = 0,
+    **scoring: Any,
 ) -> torch.Tensor:
     q, k, v = qkv
     backend = make_backend(
         heads=q.shape[1], kv_heads=k.shape[1], head_dim=q.shape[2], dtype=q.dtype
     )
-    plan = backend.plan(make_batch(rows, block_tokens=16))
+    plan = backend.plan(make_batch(rows, block_tokens=16, window=window))
     backend.write(k, v, kv, plan)
-    return backend.attend(q, kv, plan, scale=SCALE)
+    return backend.attend(q, kv, plan, scale=SCALE, **scoring)
 
 
 def make_qkv(
@@ -74,15 +78,23 @@ def make_qkv(
     ],
 )
 def test_backend_agrees_with_the_definition(
-    shapes: list[tuple[int, int]], heads: int, kv_heads: int, head_dim: int, dtype: torch.dtype
+    shapes: list[tuple[int, int]],
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    dtype: torch.dtype,
+    window: int = 0,
+    **scoring: Any,
 ) -> None:
     rows = make_rows(shapes, block_tokens=16, seed=3)
     kv = make_kv(40, kv_heads=kv_heads, head_dim=head_dim, block_tokens=16, dtype=dtype)
     qkv = make_qkv(rows, heads, kv_heads, head_dim, dtype)
-    expected_kv, batch = copy_kv(kv, torch.float64), make_batch(rows, block_tokens=16)
+    expected_kv = copy_kv(kv, torch.float64)
+    batch = make_batch(rows, block_tokens=16, window=window)
     write_kv.signature(qkv[1].double(), qkv[2].double(), expected_kv, batch)
-    expected = paged_attention.signature(qkv[0].double(), expected_kv, batch, scale=SCALE)
-    got = run(rows, kv, qkv)
+    wide = {name: x.double() if torch.is_tensor(x) else x for name, x in scoring.items()}
+    expected = paged_attention.signature(qkv[0].double(), expected_kv, batch, scale=SCALE, **wide)
+    got = run(rows, kv, qkv, window=window, **scoring)
     assert got.dtype == dtype
     assert torch.equal(kv.k.double(), expected_kv.k)
     assert torch.equal(kv.v.double(), expected_kv.v)
@@ -90,11 +102,34 @@ def test_backend_agrees_with_the_definition(
     torch.testing.assert_close(got.double(), expected, rtol=relative, atol=absolute)
 
 
-def test_long_chunks_in_query_tiles_agree_with_the_definition(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("shapes", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("window", [1, 5, 16, 17, 40])
+@pytest.mark.parametrize("sinks", [False, True])
+def test_windows_and_sinks_agree_with_the_definition(
+    shapes: list[tuple[int, int]], window: int, sinks: bool
 ) -> None:
-    monkeypatch.setattr(attention, "MASK_ELEMENTS", 16 * 50)
-    test_backend_agrees_with_the_definition([(30, 50), (10, 33)], 6, 2, 16, torch.float32)
+    scoring = {"sinks_N": torch.tensor([0.0, 3.0, -2.0, 9.0, -30.0, 1.0])} if sinks else {}
+    test_backend_agrees_with_the_definition(
+        shapes, 6, 2, 16, torch.float32, window=window, **scoring
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("softcap", [0.0, 2.0])
+def test_sinks_and_softcap_agree_with_the_definition(dtype: torch.dtype, softcap: float) -> None:
+    shapes = [shape for group in SHAPES.values() for shape in group][:14]
+    sinks = torch.linspace(-3, 4, 6).to(dtype)
+    test_backend_agrees_with_the_definition(shapes, 6, 2, 16, dtype, sinks_N=sinks, softcap=softcap)
+    test_backend_agrees_with_the_definition(shapes, 6, 2, 16, dtype, softcap=softcap)
+
+
+@pytest.mark.parametrize("window", [0, 20])
+def test_long_chunks_in_query_tiles_agree_with_the_definition(
+    monkeypatch: pytest.MonkeyPatch, window: int
+) -> None:
+    monkeypatch.setattr(attention_prefill, "MASK_ELEMENTS", 16 * 50)
+    shapes = [(30, 50), (10, 33), (0, 70)]
+    test_backend_agrees_with_the_definition(shapes, 6, 2, 16, torch.float32, window=window)
 
 
 def test_a_decode_row_is_bitwise_the_same_alone_and_among_others() -> None:
@@ -119,20 +154,29 @@ def test_queries_may_stand_beside_keys_in_one_tensor() -> None:
     assert torch.equal(run(rows, kv, (beside_q, beside_k, v)), run(rows, kv, (q, k, v)))
 
 
-def test_stale_nan_cells_never_reach_a_result() -> None:
-    rows = make_rows([(20, 1), (5, 1), (10, 15), (0, 3)], block_tokens=16, seed=2)
-    clean = make_kv(12, kv_heads=2, head_dim=16, block_tokens=16, dtype=torch.float32)
+@pytest.mark.parametrize("window", [0, 7])
+def test_stale_nan_cells_never_reach_a_result(window: int) -> None:
+    rows = make_rows([(20, 1), (45, 1), (5, 1), (40, 15), (0, 3)], block_tokens=16, seed=2)
+    clean = make_kv(20, kv_heads=2, head_dim=16, block_tokens=16, dtype=torch.float32)
     dirty = copy_kv(clean, torch.float32)
     for row in rows:
         dirty.k[list(row.blocks)] = torch.nan
         dirty.v[list(row.blocks)] = torch.nan
-        for position in range(row.context):
+        for position in range(max(0, row.context + 1 - window) if window else 0, row.context):
             block, offset = row.blocks[position // 16], position % 16
             dirty.k[block, :, offset] = clean.k[block, :, offset]
             dirty.v[block, :, offset] = clean.v[block, :, offset]
     dirty.k[0] = dirty.v[0] = torch.nan
     qkv = make_qkv(rows, 6, 2, 16, torch.float32)
-    assert torch.equal(run(rows, dirty, qkv), run(rows, clean, qkv))
+    assert torch.equal(run(rows, dirty, qkv, window=window), run(rows, clean, qkv, window=window))
+
+
+def test_table_entries_wholly_before_the_window_are_never_read() -> None:
+    whole, window = Row(60, 1, (3, 1, 2, 5)), 20
+    cut = Row(60, 1, (10**6, 10**6, 2, 5))
+    kv = make_kv(8, kv_heads=2, head_dim=16, block_tokens=16, dtype=torch.float32)
+    qkv = make_qkv([whole], 6, 2, 16, torch.float32)
+    assert torch.equal(run([cut], kv, qkv, window=window), run([whole], kv, qkv, window=window))
 
 
 def test_one_chunk_and_many_give_the_same_attention() -> None:

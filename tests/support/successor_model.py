@@ -71,6 +71,6 @@ class RecordingAttention:
         """Never called: the model has no attention."""
         raise NotImplementedError
 
-    def attend(self, q_TNH: Any, kv: Any, metadata: object, *, scale: float) -> Any:
+    def attend(self, q_TNH: Any, kv: Any, metadata: object, **scoring: Any) -> Any:
         """Never called: the model has no attention."""
         raise NotImplementedError

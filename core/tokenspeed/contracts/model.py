@@ -56,6 +56,8 @@ class CacheGroup:
         layers: indices of the layers that share the group's block tables, or row.
         fields: what one layer keeps.
         window: tokens that a token sees, itself included; 0 unless the kind is "window".
+        sinks, softcap: what the attention of some of its layers does beside the usual; see
+            AttentionBackend.attend. Backends that cannot are not chosen.
         share_tokens: grain in tokens at which written bytes are final (1: every token).
         speculation: state groups only. "rows_per_position": a step with drafts writes a row a
             position; "replay": the row before the drafts stays and accepted tokens are read again.
@@ -68,6 +70,8 @@ class CacheGroup:
     window: int = 0
     share_tokens: int = 1
     speculation: str = "rows_per_position"
+    sinks: bool = False
+    softcap: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,8 +157,8 @@ def test_caller_mistakes_are_value_errors() -> None:
     }.items():
         with pytest.raises(ValueError, match=field):
             make_scheduler(**{field: value})
-    with pytest.raises(ValueError, match='kind of group "w" is "half"'):
-        make_scheduler(groups=[GroupSpec(name="w", kind="half")])
+    with pytest.raises(ValueError, match="declare a model's first window group as full"):
+        make_scheduler(groups=[GroupSpec(name="w", kind="window")])
 
 
 def test_wrong_argument_types_are_type_errors() -> None:
