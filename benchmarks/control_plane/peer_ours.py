@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tokenspeed.contracts.policy import Arrival
 from tokenspeed.scheduler import GroupSpec, Scheduler, SchedulerConfig, StepPlan
+from tokenspeed.scheduler.policies import ReturnTimePolicy
 
 if TYPE_CHECKING:
     import array
@@ -32,8 +34,9 @@ class Engine:
         self._scheduler = Scheduler(config)
         self._keys: dict[str, int] = {}
         self._names: dict[int, str] = {}
-        self._prompt_tokens: dict[int, int] = {}
+        self._policy = ReturnTimePolicy()
         self._session = 0
+        self._session_of: dict[str, int] = {}
         self._now_us = 1
 
     @staticmethod
@@ -49,8 +52,44 @@ class Engine:
 
     def submit(self, rid: str, tokens: NDArray[np.int32], max_new: int) -> None:
         """Queue a request."""
-        key = self._name(rid, len(tokens))
-        self._scheduler.submit(key, tokens, max_new_tokens=max_new, now_us=self._now_us)
+        key = self._enter(rid, self._session)
+        keys = self._policy.keys(Arrival(self._session, 0, 0, len(tokens), self._now_us))
+        self._scheduler.submit(
+            key,
+            tokens,
+            session=self._session,
+            max_new_tokens=max_new,
+            gap_us=keys.gap_us,
+            queue_key=keys.queue_key,
+            victim_key=keys.victim_key,
+            now_us=self._now_us,
+        )
+
+    def turn_base(self, session: int) -> tuple[int, int]:
+        """Return what the session's last turn left: its length and digest."""
+        base = self._scheduler.session_base(session + 1)
+        assert base is not None, f"session {session} has left no base"
+        return base
+
+    def submit_turn(
+        self, rid: str, session: int, base: tuple[int, int], new_ids: Any, max_new: int
+    ) -> None:
+        """Queue a turn by what is new."""
+        key = self._enter(rid, session + 1)
+        length = base[0] + len(new_ids)
+        keys = self._policy.keys(Arrival(session + 1, 0, 0, length, self._now_us))
+        self._scheduler.submit_turn(
+            key,
+            session + 1,
+            base[0],
+            base[1],
+            new_ids,
+            max_new_tokens=max_new,
+            gap_us=keys.gap_us,
+            queue_key=keys.queue_key,
+            victim_key=keys.victim_key,
+            now_us=self._now_us,
+        )
 
     def plan(self) -> tuple[StepPlan, Any, Any, Any, Any, Any] | None:
         """Plan a step and take the arrays that an executor reads."""
@@ -99,13 +138,15 @@ class Engine:
             self._scheduler.commit(plan.step_id, spread, now_us=self._now_us)
         for rid in finished:
             self._scheduler.stop(self._keys[rid], now_us=self._now_us)
+            self._policy.turn_ended(self._session_of[rid], self._now_us)
 
     def idle(self) -> None:
         """Nothing is left over after a step."""
 
-    def _name(self, rid: str, prompt_tokens: int) -> int:
+    def _enter(self, rid: str, session: int) -> int:
         key = len(self._keys) + 1
         self._keys[rid], self._names[key] = key, rid
+        self._session_of[rid] = session
         return key
 
 

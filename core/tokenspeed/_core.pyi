@@ -640,6 +640,28 @@ class Scheduler:
         Return (tokens, digest) of what a session's last ended turn left, None for nothing.
         """
 
+    def take_record(self) -> bytes:
+        """
+        Return the calls since the last time as bytes, empty unless `record_events`.
+
+        All parts in order, joined, are a record for `replay`.
+        """
+
+    def replay(self, record: bytes) -> int:
+        """
+        Repeat a whole record on this fresh scheduler of the same configuration.
+
+        Returns the number of plans; ValueError names the first one that differs.
+        """
+
+    def session_totals(self, session: int) -> dict[str, int]:
+        """
+        Return a session's sums of cache truth by name.
+
+        Session 0: requests of no session and of forgotten ones. All sessions add up to the counters of
+        `stats`.
+        """
+
     def drain_events(self) -> EventBatch | None:
         """
         Return what changed in the prefix cache since the last call, None for nothing.

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.registration import Registration
 
 MODELS = {
+    "GptOssForCausalLM": "tokenspeed.models.gpt_oss:EntryClass",
     "LlamaForCausalLM": "tokenspeed.models.llama:EntryClass",
     "Qwen2ForCausalLM": "tokenspeed.models.qwen2:EntryClass",
     "Qwen3ForCausalLM": "tokenspeed.models.qwen3:EntryClass",

@@ -76,6 +76,31 @@ void BindInspection(nb::class_<BoundScheduler>& scheduler) {
           docs::kNextDeadline)
       .def("session_base", &SessionBase, "session"_a, docs::kSessionBase)
       .def(
+          "take_record",
+          [](BoundScheduler& self) {
+            const std::string record = self.scheduler.TakeRecord();
+            return nb::bytes(record.data(), record.size());
+          },
+          docs::kTakeRecord)
+      .def(
+          "replay",
+          [](BoundScheduler& self, const nb::bytes& record) {
+            return Replay(self.scheduler, {record.c_str(), record.size()});
+          },
+          "record"_a, docs::kReplay)
+      .def(
+          "session_totals",
+          [](const BoundScheduler& self, int64_t session) {
+            const SessionTotals totals = self.scheduler.TotalsOf(session);
+            return Dict({{"turns", totals.turns},
+                         {"prompt_tokens", totals.prompt},
+                         {"cached_tokens", totals.cached},
+                         {"created_tokens", totals.created},
+                         {"recomputed_tokens", totals.recomputed},
+                         {"output_tokens", totals.output}});
+          },
+          "session"_a, docs::kSessionTotals)
+      .def(
           "drain_events", [](BoundScheduler& self) { return self.scheduler.DrainEvents(); },
           docs::kDrainEvents)
       .def(

@@ -72,6 +72,21 @@ Raises:
 inline constexpr const char* kDrainEvents =
     "Return what changed in the prefix cache since the last call, None for nothing.";
 
+inline constexpr const char* kTakeRecord =
+    R"(Return the calls since the last time as bytes, empty unless `record_events`.
+
+All parts in order, joined, are a record for `replay`.)";
+
+inline constexpr const char* kReplay =
+    R"(Repeat a whole record on this fresh scheduler of the same configuration.
+
+Returns the number of plans; ValueError names the first one that differs.)";
+
+inline constexpr const char* kSessionTotals = R"(Return a session's sums of cache truth by name.
+
+Session 0: requests of no session and of forgotten ones. All sessions add up to the counters of
+`stats`.)";
+
 inline constexpr const char* kAbort = R"(End a request in any state.
 
 Its blocks are free at once, or drain with the uncommitted step that touches them. Returns

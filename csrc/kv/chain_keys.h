@@ -28,10 +28,17 @@ class ChainKeys {
     }
   }
 
+  // Forgets the keys from `num_blocks` on.
+  void Truncate(size_t num_blocks) {
+    if (num_blocks < keys_.size()) keys_.resize(num_blocks);
+  }
+
   const Hash128& operator[](size_t index) const { return keys_[index]; }
   // Key of the block before `index`: the namespace's root for the first.
   const Hash128& parent(size_t index) const { return index == 0 ? root_ : keys_[index - 1]; }
   size_t size() const { return keys_.size(); }
+  const Hash128& root() const { return root_; }
+  size_t num_bytes() const { return keys_.capacity() * sizeof(Hash128); }
 
  private:
   Hash128 root_;

@@ -11,7 +11,7 @@ EvictionQueue::EvictionQueue(int32_t max_items) : items_(max_items + 1) {}
 void EvictionQueue::SetGap(int32_t item, int64_t gap_us) {
   const bool is_resting = items_[item].place != Place::kAwake;
   if (is_resting) Leave(item);
-  items_[item].gap_us = gap_us;
+  items_[item].gap_us = std::min(gap_us, kMaxGapUs);
   // One that rested in the list goes on as one with a key: its place in the list is lost.
   if (is_resting) Enqueue(item);
 }
@@ -73,12 +73,14 @@ void EvictionQueue::Wake(int32_t item) {
 int32_t EvictionQueue::Coldest(int64_t now_us) {
   EndRetentions(now_us);
   if (surplus_.coldest != 0) return surplus_.coldest;
-  const int32_t by_gap = Top(by_gap_), by_age = Top(by_last_use_);
+  const int32_t by_return = Top(by_return_), by_age = Top(by_last_use_);
   int32_t best = list_.coldest;
   if (by_age != 0) {
-    const int64_t gap = items_[by_gap].gap_us, age = now_us - items_[by_age].last_use_us;
-    const int32_t keyed = gap >= age ? by_gap : by_age;
-    if (best == 0 || std::max(gap, age) >= now_us - items_[best].last_use_us) best = keyed;
+    const int64_t away = ReturnUs(items_[by_return]) - now_us;
+    const int64_t late = LateUs(items_[by_age], now_us);
+    if (best == 0 || std::max(away, late) >= LateUs(items_[best], now_us)) {
+      best = away >= late ? by_return : by_age;
+    }
   }
   return best != 0 ? best : Top(by_retention_);
 }
@@ -89,7 +91,7 @@ int64_t EvictionQueue::ColdestScore(int64_t now_us) {
   const Item& item = items_[coldest];
   if (item.place == Place::kSurplus) return kSurplusScore;
   if (item.place == Place::kRetained) return kRetainedScore;
-  return std::max(item.gap_us, now_us - item.last_use_us);
+  return std::max(ReturnUs(item) - now_us, LateUs(item, now_us));
 }
 
 // What has a key is ordered by it, whether in time or not; a parent waits for its children.
@@ -100,7 +102,7 @@ void EvictionQueue::Enqueue(int32_t item) {
     Push(by_retention_, item);
   } else if (record.is_leaf) {
     record.place = Place::kHeaps;
-    Push(by_gap_, item);
+    Push(by_return_, item);
     Push(by_last_use_, item);
   } else {
     record.place = Place::kInner;
@@ -118,7 +120,7 @@ void EvictionQueue::Leave(int32_t item) {
     case Place::kInner:
       return;
     case Place::kHeaps:
-      Erase(by_gap_, item);
+      Erase(by_return_, item);
       return Erase(by_last_use_, item);
     case Place::kRetained:
       return Erase(by_retention_, item);
@@ -152,7 +154,9 @@ void EvictionQueue::Unlink(List& list, int32_t item) {
 
 bool EvictionQueue::Precedes(Order order, int32_t a, int32_t b) const {
   const Item &first = items_[a], &second = items_[b];
-  if (order == kByGap && first.gap_us != second.gap_us) return first.gap_us > second.gap_us;
+  if (order == kByReturn && ReturnUs(first) != ReturnUs(second)) {
+    return ReturnUs(first) > ReturnUs(second);
+  }
   if (order == kByRetention && first.retain_until_us != second.retain_until_us) {
     return first.retain_until_us < second.retain_until_us;
   }
@@ -265,8 +269,8 @@ void EvictionQueue::CheckInvariants() const {
   const auto size_of = [](const Heap& heap) {
     return static_cast<int32_t>(heap.items.size()) - (heap.has_hole ? 1 : 0);
   };
-  for (const Heap* heap : {&by_gap_, &by_last_use_, &by_retention_}) CheckHeap(*heap);
-  TS_CHECK(size_of(by_gap_) == counts[static_cast<int>(Place::kHeaps)] &&
+  for (const Heap* heap : {&by_return_, &by_last_use_, &by_retention_}) CheckHeap(*heap);
+  TS_CHECK(size_of(by_return_) == counts[static_cast<int>(Place::kHeaps)] &&
                size_of(by_last_use_) == counts[static_cast<int>(Place::kHeaps)],
            "keyed things are in both heaps");
   TS_CHECK(size_of(by_retention_) == counts[static_cast<int>(Place::kRetained)],

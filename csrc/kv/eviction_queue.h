@@ -1,16 +1,16 @@
 // In which order cached things go. Each thing at rest (a set of full blocks, a window block, a row
 // of state) has a key (gap, last use); the victim is the one with the largest
 //
-//     max(gap, now - last use)
+//     max(gap - age, 2/3 age)        age = now - last use
 //
-// gap is how long its owner is expected to stay away (a policy says so at the end of a turn), 0 if
-// nobody knows. So a session that will be away for long goes first, then whoever is away for
-// longer than expected, and with gap 0 everywhere this is plain LRU.
+// gap is how long its owner is expected to stay away (a policy says so), 0 if nobody knows. So
+// whoever is expected back last goes first; who is overdue is expected to stay away for two thirds
+// of the time it has been away. With gap 0 everywhere this is plain LRU.
 //
-// The largest of max(gap, age) is the larger of the largest gap and the largest age, so two orders
-// are enough and nothing has to move as time passes:
+// gap - age is (last use + gap) - now, the expected return, so the largest score is the larger of
+// the last return and the largest age; two orders are enough and nothing moves as time passes:
 //   list   things without a gap, by last use: O(1), the plain LRU
-//   heaps  things with a gap, once by gap and once by last use: O(log n)
+//   heaps  things with a gap, once by return and once by last use: O(log n)
 // Beside them: `surplus`, things of no expected use at all, which go first; and `retained`, things
 // that somebody asked to keep until a given time, which go last. A thing that others hang on (the
 // parent of cached blocks) is never a victim: it enters the heaps when its last child went. In the
@@ -46,10 +46,12 @@ class EvictionQueue {
 
   // Returns the next victim, 0 for none. Takes note of retentions that ended.
   int32_t Coldest(int64_t now_us);
-  // Returns max(gap, age) of the next victim; above all others for surplus, below for retained.
+  // Returns max(gap - age, 2/3 age) of the next victim; above all others for surplus, below for
+  // retained.
   int64_t ColdestScore(int64_t now_us);
   static constexpr int64_t kSurplusScore = std::numeric_limits<int64_t>::max();
   static constexpr int64_t kRetainedScore = -1;
+  static constexpr int64_t kMaxGapUs = int64_t{1} << 60;  // longer ones are cut
 
   bool is_resting(int32_t item) const { return items_[item].place != Place::kAwake; }
   bool is_surplus(int32_t item) const { return items_[item].place == Place::kSurplus; }
@@ -70,14 +72,14 @@ class EvictionQueue {
     int64_t order = 0;  // counts rests: who came to rest first
     int64_t retain_until_us = 0;
     int32_t colder = 0, hotter = 0;    // of its list
-    int32_t heap_index[2] = {-1, -1};  // by gap (or by end of retention), by last use
+    int32_t heap_index[2] = {-1, -1};  // by return (or by end of retention), by last use
     Place place = Place::kAwake;
     bool is_leaf = true;
   };
   struct List {
     int32_t coldest = 0, hottest = 0;
   };
-  enum Order { kByGap, kByLastUse, kByRetention };
+  enum Order { kByReturn, kByLastUse, kByRetention };
   struct Heap {
     Order order;
     int slot;  // which heap_index is its
@@ -85,6 +87,11 @@ class EvictionQueue {
     bool has_hole = false;  // the top was taken out and nothing has filled its place yet
   };
 
+  // When its owner is expected back, and how long it is expected to stay away once overdue.
+  static int64_t ReturnUs(const Item& item) { return item.last_use_us + item.gap_us; }
+  static int64_t LateUs(const Item& item, int64_t now_us) {
+    return (now_us - item.last_use_us) / 3 * 2;
+  }
   bool Precedes(Order order, int32_t a, int32_t b) const;
   void Push(Heap& heap, int32_t item);
   void Erase(Heap& heap, int32_t item);
@@ -102,7 +109,7 @@ class EvictionQueue {
 
   std::vector<Item> items_;
   List list_, surplus_;
-  Heap by_gap_{kByGap, 0, {}, false};
+  Heap by_return_{kByReturn, 0, {}, false};
   Heap by_last_use_{kByLastUse, 1, {}, false};
   Heap by_retention_{kByRetention, 0, {}, false};
   int64_t num_rests_ = 0;

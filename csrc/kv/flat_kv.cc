@@ -263,9 +263,9 @@ SnapshotId FlatKv::PublishState(KvTable& table, SetId set, int32_t position, Sna
     return index_.snapshots().id(known);
   }
   const int place = table.rows.Find(position);
+  const BlockRef guard = sets_.Hold(set);  // what makes room leaves it alone, and counts without it
   KvNeed rest{.rows = is_last ? 0 : 1};
   if (place < 0 || max_snapshots_ == 0 || !CanHold(rest)) return {};
-  const BlockRef guard = sets_.Hold(set);  // what makes room leaves it alone
   if (!LimitSnapshots()) return {};
   const RowId row = table.rows.row(place).id();
   if (!is_last) {

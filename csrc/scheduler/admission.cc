@@ -5,41 +5,66 @@
 
 namespace tokenspeed {
 
-// Strictly in order: when the head does not fit now, nothing behind it is admitted.
+// In the queue's order: when the first does not fit now, nobody behind it is admitted. Only one
+// that waits for a block that is being computed anyway lets others pass.
 void Scheduler::AdmitFromQueue(int32_t& budget) {
-  // Room that a retraction made is for those who needed it.
-  if (num_retractions_pending_ > 0) return;
-  if (has_retracted_in_step_ && step_.plan->num_rows() > 0) return;
-  // Each running request gets at least one token of every step.
-  const size_t limit = std::min(config_.max_running, config_.max_step_tokens);
-  while (!queue_.empty() && budget > 0 && running_.size() < limit && slots_.num_free() > 0) {
-    if (!TryAdmit(RequestIndex(queue_.begin()->second), budget)) return;
+  while (CanAdmit(budget) && !queue_.empty()) {
+    if (TryAdmit(queue_.first(), budget) == Admission::kBlocked) return;
   }
 }
 
-bool Scheduler::TryAdmit(RequestIndex index, int32_t& budget) {
+void Scheduler::AdmitShort(int32_t& budget) {
+  while (CanAdmit(budget) && !short_queue_.empty() && MayPass(short_queue_.first())) {
+    if (TryAdmit(short_queue_.first(), budget) == Admission::kBlocked) return;
+  }
+}
+
+bool Scheduler::CanAdmit(int32_t budget) const {
+  // Room that a retraction made is for those who needed it.
+  if (num_retractions_pending_ > 0) return false;
+  if (has_retracted_in_step_ && step_.plan->num_rows() > 0) return false;
+  // Each running request gets at least one token of every step.
+  const size_t limit = std::min(config_.max_running, config_.max_step_tokens);
+  return budget > 0 && running_.size() < limit && slots_.num_free() > 0;
+}
+
+Scheduler::Admission Scheduler::TryAdmit(RequestIndex index, int32_t& budget) {
   Request& request = requests_[index];
   const bool is_alone = running_.empty() && uncommitted_.empty() && !HasBatches();
-  if (!is_alone && IsStillBlocked(request)) return false;
+  if (FloorChunk(0, budget) == 0) return Admission::kBlocked;
+  if (!is_alone && (!FloorAdmits(request) || IsStillBlocked(request))) return Admission::kBlocked;
   PrefixMatch match = MatchFor(request);
   if (is_alone) {
     MakeFitAlone(request, match);
-  } else if (!FitsBesideOthers(request, match)) {
-    match = PrefixMatch{};  // letting go counts as a release, so it comes first
-    blocked_ = {request.arrival, kv_.num_releases(), kv_.num_publications()};
-    return false;
+  } else {
+    const auto num_known = static_cast<size_t>(match.chain_tokens >> block_shift_);
+    const RequestIndex owner = OwnerOfNextBlock(request, num_known);
+    if (owner.value >= 0) {
+      match = PrefixMatch{};
+      Park(index, owner, num_known);
+      return Admission::kPassed;
+    }
+    if (!FitsBesideOthers(request, match)) {
+      match = PrefixMatch{};  // letting go counts as a release, so it comes first
+      blocked_ = {request.arrival, kv_.num_releases(), kv_.num_publications()};
+      return Admission::kBlocked;
+    }
   }
-  if (TryLoad(index, match)) return true;
-  int32_t num_query = std::min(budget, request.size() - match.num_tokens);
+  if (TryLoad(index, match, is_alone)) return Admission::kAdmitted;
+  int32_t num_query =
+      FloorChunk(match.num_tokens, std::min(budget, request.size() - match.num_tokens));
+  if (num_query == 0) return Admission::kBlocked;
   num_query = CutAtPoint(request, match.num_tokens, num_query);
   num_query = ShrinkToFit(match.table, match.num_tokens, num_query);
   const bool has_room = kv_.Grow(match.table, BlocksFor(match.num_tokens + num_query));
   TS_CHECK(has_room, "an admitted request has room for its first chunk");
   if (match.tail_tokens > 0) EmitCopies(match);
-  Enter(index, std::move(match));
+  const MatchEvidence evidence = EvidenceOf(request, match);
+  Enter(index, std::move(match), evidence);
+  CountLoad(request, num_query);
   EmitRow(index, num_query);
   budget -= num_query;
-  return true;
+  return Admission::kAdmitted;
 }
 
 bool Scheduler::MayMatch(const Request& request) const {
@@ -51,10 +76,9 @@ std::span<const int32_t> Scheduler::Matchable(const Request& request) const {
   return std::span(request.tokens).first(request.tokens.size() - 1);
 }
 
-PrefixMatch Scheduler::MatchFor(Request& request) {
+PrefixMatch Scheduler::MatchFor(const Request& request) {
   if (!MayMatch(request)) return {};
-  request.keys.Extend(request.tokens);
-  return kv_.Match(request.root, Matchable(request), request.keys);
+  return kv_.Match(request.root, Matchable(request), request.keys, request.known);
 }
 
 // Room comes from releases, or from others publishing what its prompt needs.
@@ -95,28 +119,35 @@ void Scheduler::EmitCopies(PrefixMatch& match) {
   for (WindowRef& tail : match.window_tails) step_.copy_windows.push_back(std::move(tail));
 }
 
-void Scheduler::Enter(RequestIndex index, PrefixMatch match) {
+// It leaves the queue and takes its place among those who run.
+void Scheduler::StartRunning(RequestIndex index, int32_t matched) {
+  Request& request = requests_[index];
+  request.admission = ++num_admissions_;
+  request.is_announced = false;
+  Dequeue(index);
+  if (request.queue_deadline_us > 0) {
+    deadlines_.erase({request.next_deadline_us(), index.value});
+    request.queue_deadline_us = 0;
+    if (request.deadline_us > 0) deadlines_.emplace(request.deadline_us, index.value);
+  }
+  queue_leaves_us_[num_queue_leaves_++ % std::ssize(queue_leaves_us_)] = now_us_;
+  Charge(request, request.size() - matched, true);
+  running_.push_back(index);
+  computing_.push_back({index, request.admission, request.keys.size()});
+}
+
+void Scheduler::Enter(RequestIndex index, PrefixMatch match, const MatchEvidence& evidence) {
   Request& request = requests_[index];
   const int32_t matched = match.num_tokens;
-  CountCached(request, matched);
+  NoteMatch(request, evidence);
   request.computed = request.planned = matched;
   request.published_blocks = matched >> block_shift_;
   request.snapshot = match.snapshot;
-  request.admission = ++num_admissions_;
-  Dequeue(index);
+  StartRunning(index, matched);
   Move(request, Admit{*slots_.Acquire(), std::move(match.table)});
-  running_.push_back(index);
-  request.is_announced = false;
   for (int32_t i = 0; writer_ != nullptr && i < request.published_blocks; ++i) {
     writer_->SetReused(request.blocks()->blocks.set(i));
   }
-}
-
-void Scheduler::CountCached(Request& request, int32_t matched) {
-  if (request.cached_tokens >= 0) return;
-  request.cached_tokens = std::min(matched, request.prompt_tokens);
-  prompt_tokens_ += request.prompt_tokens;
-  cached_tokens_ += request.cached_tokens;
 }
 
 }  // namespace tokenspeed

@@ -62,10 +62,8 @@ void ValidateCache(const SchedulerConfig& config) {
 void ValidateOrder(const SchedulerConfig& config) {
   Require(config.max_prefill_steps >= 0, "max_prefill_steps", config.max_prefill_steps,
           "0 or more");
-  Require(config.min_tps_per_user == 0.0, "min_tps_per_user", config.min_tps_per_user,
-          "0: a floor is not built yet");
-  Require(!config.record_events, "record_events", config.record_events,
-          "False: the record is not built yet");
+  Require(config.min_tps_per_user >= 0.0 && config.min_tps_per_user <= 10'000, "min_tps_per_user",
+          config.min_tps_per_user, "0 (no floor) to 10,000");
   Require(config.max_queue_us >= 0, "max_queue_us", config.max_queue_us, "0 (no limit) or more");
   Require(config.ageing_us >= 1, "ageing_us", config.ageing_us, "1 or more");
   Require(config.max_sessions >= 1, "max_sessions", config.max_sessions, "1 or more");

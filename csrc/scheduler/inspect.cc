@@ -10,6 +10,7 @@ std::map<std::string, int64_t> Scheduler::Stats() const {
     return num_in_state_[State(S{}).index()];
   };
   const PhysicalPool& physical = kv_.physical();
+  const SessionTotals all = sessions_.all();
   std::map<std::string, int64_t> stats = {
       {"waiting", count(fsm::Type<Submitted>{})},
       {"loading", count(fsm::Type<Loading>{})},
@@ -22,8 +23,10 @@ std::map<std::string, int64_t> Scheduler::Stats() const {
       {"blocks_used", physical.num_usable() - physical.num_unpinned()},
       {"blocks_cached", physical.num_unpinned() - physical.num_free()},
       {"blocks_free", physical.num_free()},
-      {"prompt_tokens", prompt_tokens_},
-      {"cached_tokens", cached_tokens_},
+      {"prompt_tokens", all.prompt},
+      {"cached_tokens", all.cached},
+      {"created_tokens", all.created},
+      {"recomputed_tokens", all.recomputed},
       {"output_tokens", output_tokens_},
       {"retractions", num_retractions_},
       {"evictions", kv_.num_evictions()},
@@ -33,7 +36,15 @@ std::map<std::string, int64_t> Scheduler::Stats() const {
       {"loads_failed", num_loads_failed_},
       {"loaded_tokens", loaded_tokens_},
       {"saved", num_saved_},
+      {"parked", static_cast<int64_t>(parked_.size())},
+      {"sessions", static_cast<int64_t>(sessions_.size())},
+      {"drafted", num_drafted_},
+      {"accepted", num_accepted_},
+      {"tps_floor_violated", floor_.num_violated()},
   };
+  for (size_t end = 0; end < kMatchEnds.size(); ++end) {
+    stats[std::string("match_") + kMatchEnds[end]] = num_match_ends_[end];
+  }
   if (tiers_ != nullptr) stats.merge(tiers_->Stats());
   return stats;
 }
@@ -122,7 +133,7 @@ void Scheduler::CheckInvariants() {
     ++in_state[request.state.index()];
     num_pending += request.retract_pending;
     const bool is_draining = std::holds_alternative<Draining>(request.state);
-    num_with_deadline += request.deadline_us > 0 && !is_draining;
+    num_with_deadline += request.next_deadline_us() > 0 && !is_draining;
     TS_CHECK(!std::holds_alternative<Finished>(request.state), "a finished request is retired");
     const bool is_loading = std::holds_alternative<Loading>(request.state);
     const bool is_retracting = std::holds_alternative<Retracting>(request.state);
@@ -144,7 +155,10 @@ void Scheduler::CheckInvariants() {
     TS_CHECK(is_running == (request.admission != 0), "exactly the running are admitted");
     if (blocks == nullptr) {
       ++num_queued;
-      TS_CHECK(queue_.contains(RankOf(index)), "a request without blocks is in the queue");
+      const bool is_parked = std::ranges::count(parked_, index, &Parked::request) == 1;
+      TS_CHECK(queue_.Contains(index) != is_parked, "a request without blocks waits once");
+      TS_CHECK(short_queue_.Contains(index) == (request.is_short && !is_parked),
+               "short ones that wait are in the short queue");
       continue;
     }
     num_refs += blocks->num_refs();
@@ -164,7 +178,10 @@ void Scheduler::CheckInvariants() {
     TS_CHECK(num_batches == tiers_->num_batches() + tiers_->num_ended(), "batches are waited for");
   }
   TS_CHECK(num_refs == kv_.num_refs(), "every block reference has an owner");
-  TS_CHECK(num_queued == queue_.size(), "the queue has no strangers");
+  TS_CHECK(num_queued == queue_.size() + parked_.size(), "the queue has no strangers");
+  queue_.CheckInvariants();
+  short_queue_.CheckInvariants();
+  sessions_.CheckInvariants();
   TS_CHECK(num_with_deadline == deadlines_.size(), "live deadlines are listed");
   TS_CHECK(num_slots + slots_.num_free() == slots_.num_slots(), "slots add up");
   TS_CHECK(in_state == num_in_state_, "states are counted");

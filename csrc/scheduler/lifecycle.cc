@@ -6,11 +6,13 @@
 namespace tokenspeed {
 
 bool Scheduler::AbortRequest(RequestId id, int64_t now_us) {
+  record_.End(id, true, now_us);
   kv_.SetNow(now_us);
   return EndById(id, FinishReason::kAbort);
 }
 
 bool Scheduler::StopRequest(RequestId id, int64_t now_us) {
+  record_.End(id, false, now_us);
   kv_.SetNow(now_us);
   return EndById(id, FinishReason::kStop);
 }
@@ -23,6 +25,7 @@ void Scheduler::TakeEnded(CommitResult& result) {
 }
 
 bool Scheduler::Rekey(RequestId id, int64_t gap_us, int64_t victim_key) {
+  record_.Rekey(id, gap_us, victim_key);
   const RequestIndex* index = requests_.Find(id);
   if (index == nullptr || std::holds_alternative<Draining>(requests_[*index].state)) return false;
   requests_[*index].gap_us = gap_us;
@@ -30,7 +33,11 @@ bool Scheduler::Rekey(RequestId id, int64_t gap_us, int64_t victim_key) {
   return true;
 }
 
-std::optional<EventBatch> Scheduler::DrainEvents() { return std::nullopt; }
+std::optional<EventBatch> Scheduler::DrainEvents() {
+  EventBatch events = kv_.TakeEvents();
+  if (events.empty()) return std::nullopt;
+  return events;
+}
 
 bool Scheduler::HasWork() const {
   return requests_.size() > 0 || !uncommitted_.empty() || (tiers_ != nullptr && tiers_->has_rows());
@@ -62,10 +69,16 @@ void Scheduler::End(RequestIndex index, FinishReason reason) {
   } else {
     Dequeue(index);
   }
-  if (request.deadline_us > 0) deadlines_.erase({request.deadline_us, index.value});
+  if (request.next_deadline_us() > 0) deadlines_.erase({request.next_deadline_us(), index.value});
   ++num_finished_;
   const bool is_in_use = request.uncommitted_rows > 0 || request.batch.value != 0;
   if (!is_in_use) PublishRest(request);
+  const int32_t num_outputs = request.num_outputs() - request.given_outputs;
+  if (num_outputs > 0) {
+    sessions_.Count(request.session, {.output = num_outputs});
+    Charge(request, num_outputs, false);
+  }
+  KeepTurn(request, is_in_use);
   if (reason == FinishReason::kAbort) {
     Move(request, Abort{is_in_use});
   } else if (reason == FinishReason::kTimeout) {
@@ -74,6 +87,23 @@ void Scheduler::End(RequestIndex index, FinishReason reason) {
     Move(request, Finish{is_in_use});
   }
   if (!is_in_use) Retire(index);
+}
+
+// A turn that drains still needs its tokens: the session gets a copy then.
+void Scheduler::KeepTurn(Request& request, bool is_in_use) {
+  if (request.session == 0) return;
+  std::vector<KnownSet> known = std::move(request.known);
+  if (const KvTable* blocks = request.blocks(); blocks != nullptr && config_.prefix_cache) {
+    known = kv_.Note(*blocks, static_cast<size_t>(request.published_blocks));
+  }
+  if (is_in_use) {
+    sessions_.Keep(request.session, {request.tokens, request.keys, std::move(known)}, request.salt,
+                   request.tenant);
+  } else {
+    sessions_.Keep(request.session,
+                   {std::move(request.tokens), std::move(request.keys), std::move(known)},
+                   std::move(request.salt), request.tenant);
+  }
 }
 
 void Scheduler::DrainIfDone(RequestIndex index) {
@@ -111,14 +141,21 @@ void Scheduler::Restart(RequestIndex index) {
   request.is_private = false;
   request.snapshot = {};
   if (request.batch.value == 0) {
-    queue_.insert(RankOf(index));
+    Enqueue(index);
   } else {
     request.retract_pending = true;
     ++num_retractions_pending_;
   }
 }
 
-void Scheduler::Dequeue(RequestIndex index) { queue_.erase(RankOf(index)); }
+void Scheduler::Dequeue(RequestIndex index) {
+  if (queue_.Contains(index)) {
+    queue_.Remove(index);
+    if (requests_[index].is_short) short_queue_.Remove(index);
+  } else {
+    std::erase_if(parked_, [index](const Parked& parked) { return parked.request == index; });
+  }
+}
 
 void Scheduler::LeaveRunning(RequestIndex index) {
   Request& request = requests_[index];
@@ -129,6 +166,7 @@ void Scheduler::LeaveRunning(RequestIndex index) {
 }
 
 void Scheduler::Expire(int64_t now_us) {
+  now_us_ = std::max(now_us_, now_us);
   while (!deadlines_.empty() && deadlines_.begin()->first <= now_us) {
     EndOutsideCommit(RequestIndex(deadlines_.begin()->second), FinishReason::kTimeout);
   }

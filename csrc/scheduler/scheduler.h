@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "base/errors.h"
 #include "base/slot_pool.h"
 #include "fsm/apply.h"
 #include "kv/events.h"
@@ -28,7 +29,11 @@
 #include "kv/tier_writer.h"
 #include "kv/tiers.h"
 #include "scheduler/config.h"
+#include "scheduler/floor.h"
+#include "scheduler/queue.h"
+#include "scheduler/record.h"
 #include "scheduler/request_table.h"
+#include "scheduler/sessions.h"
 #include "scheduler/step.h"
 #include "scheduler/submission.h"
 
@@ -97,8 +102,12 @@ class Scheduler {
   // Fills `result` with what ended outside commits.
   void TakeEnded(CommitResult& result);
   CommitResult TakeEnded();
+  // Returns: the calls since the last time, for Replay; empty unless they are recorded.
+  std::string TakeRecord() { return record_.Take(); }
   // Returns: changes of the prefix cache, nullopt for none.
   std::optional<EventBatch> DrainEvents();
+  // Cache truth of a session so far; of session 0: whoever has none or was forgotten.
+  SessionTotals TotalsOf(int64_t session) const { return sessions_.totals(session); }
   bool HasWork() const;
   int64_t NextDeadlineUs() const;
 
@@ -108,47 +117,93 @@ class Scheduler {
   void CheckInvariants();
 
  private:
-  using Rank = std::pair<std::pair<int64_t, int64_t>, int32_t>;  // request rank, table row
-
   // submit.cc
-  void CheckSubmission(const Submission& submission) const;
-  static void CheckReusePoints(const Submission& submission);
-  int32_t ResolveMaxOutputs(const Submission& submission) const;
+  void CheckSubmission(const Submission& submission, size_t prompt_tokens) const;
+  static void CheckReusePoints(const Submission& submission, size_t prompt_tokens);
+  CapacityError QueueFull() const;
+  int32_t ResolveMaxOutputs(const Submission& submission, int64_t prompt) const;
   int64_t CapacityTokens() const;
+  void Accept(const Submission& submission, NodeId root, Chain chain, int32_t max_outputs,
+              std::optional<MatchEvidence::Turn> previous, int64_t now_us);
   void ChoosePoints(Request& request) const;
 
+  // turns.cc
+  Chain ChainOf(const Submission& submission, NodeId root, size_t common);
+  std::optional<MatchEvidence::Turn> PreviousTurn(const Submission& submission,
+                                                  size_t common) const;
+
   // plan.cc
+  bool PlanStep(int64_t now_us, std::shared_ptr<StepPlan> buffer);
   void ReserveDecodes(int32_t& budget);
-  void ReserveChunks(int32_t& budget);
+  void PlanPrefills(int32_t budget);
+  void ReserveChunks(int32_t& budget, bool is_short);
+  int32_t ShrinkToFit(const KvTable& table, int32_t from, int32_t num_query) const;
+  int32_t CutAtPoint(const Request& request, int32_t from, int32_t num_query) const;
   bool ReserveBlocks(RequestIndex index, int32_t num_tokens);
-  void EmitReserved();
+  bool RetractLast();
+  // Requests with no more than this to compute go before longer ones.
+  int32_t ShortTokens() const { return 2 * config_.max_step_tokens; }
+
+  // emit.cc
+  void EmitDecodes();
+  void EmitChunks();
   void EmitRow(RequestIndex index, int32_t num_query);
+  void EmitDrafts(Request& request);
+  void CountLoad(const Request& request, int32_t num_query);
   void EmitTable(Request& request);
   void EmitEntries(Request& request, int32_t position);
   void EmitStateRows(Request& request, int32_t num_query);
   void EmitReplacements();
-  bool RetractLast();
-  int32_t ShrinkToFit(const KvTable& table, int32_t from, int32_t num_query) const;
-  int32_t CutAtPoint(const Request& request, int32_t from, int32_t num_query) const;
+
+  // pace.cc
+  static bool HasSamples(const StepPlan& plan);
+  void StartFloor();
+  int32_t FloorChunk(int32_t context, int32_t most) const;
+  bool FloorAdmits(const Request& request) const;
+
+  // waiting.cc
+  // A running request and the full blocks of the tokens that it came with.
+  struct Computing {
+    RequestIndex request;
+    int64_t admission;
+    size_t num_blocks;
+  };
+  void Enqueue(RequestIndex index);
+  bool MayPass(RequestIndex index) const;
+  RequestIndex OwnerOfNextBlock(const Request& request, size_t num_shared) const;
+  bool IsComputing(const Computing& computing, size_t block) const;
+  void Park(RequestIndex index, RequestIndex owner, size_t block);
+  void ReturnParked();
+  void Charge(const Request& request, int32_t num_tokens, bool is_served);
 
   // admission.cc
+  enum class Admission { kAdmitted, kPassed, kBlocked };
   void AdmitFromQueue(int32_t& budget);
-  bool TryAdmit(RequestIndex index, int32_t& budget);
+  void AdmitShort(int32_t& budget);
+  bool CanAdmit(int32_t budget) const;
+  Admission TryAdmit(RequestIndex index, int32_t& budget);
   bool MayMatch(const Request& request) const;
   std::span<const int32_t> Matchable(const Request& request) const;
-  PrefixMatch MatchFor(Request& request);
+  PrefixMatch MatchFor(const Request& request);
   bool IsStillBlocked(const Request& request) const;
   bool FitsBesideOthers(const Request& request, const PrefixMatch& match) const;
   void MakeFitAlone(const Request& request, PrefixMatch& match) const;
   void EmitCopies(PrefixMatch& match);
-  void Enter(RequestIndex index, PrefixMatch match);
-  void CountCached(Request& request, int32_t matched);
+  void StartRunning(RequestIndex index, int32_t matched);
+  void Enter(RequestIndex index, PrefixMatch match, const MatchEvidence& evidence);
+
+  // evidence.cc
+  MatchEvidence EvidenceOf(const Request& request, const PrefixMatch& match) const;
+  void NoteMatch(Request& request, const MatchEvidence& evidence);
 
   // commit.cc
   void CheckCommit(int64_t step_id, const StepOutcome& outcome) const;
-  void CommitRow(const StepPlan& plan, int32_t row, int32_t token, bool has_failed,
-                 CommitResult& result);
-  bool CommitToken(RequestIndex index, int32_t row, int32_t token, CommitResult& result);
+  void CheckAccepted(const std::string& what, const StepPlan& plan,
+                     const StepOutcome& outcome) const;
+  void CommitRow(const StepPlan& plan, int32_t row, std::span<const int32_t> tokens,
+                 bool has_failed, CommitResult& result);
+  std::span<const int32_t> Accepted(const StepOutcome& outcome, size_t num_rows, int32_t row) const;
+  FinishReason AppendTokens(Request& request, std::span<const int32_t>& tokens);
   FinishReason ReasonAfter(const Request& request, int32_t token) const;
 
   // publish.cc
@@ -165,7 +220,7 @@ class Scheduler {
   bool HasTransfers() const;
   bool HasBatches() const;
   bool IsWorth(int64_t num_tokens, size_t num_copies) const;
-  bool TryLoad(RequestIndex index, PrefixMatch& match);
+  bool TryLoad(RequestIndex index, PrefixMatch& match, bool is_alone);
   void BeginLoad(RequestIndex index, const Reload& reload, KvTable table, int32_t position,
                  std::span<const Reload::Piece> pieces);
   BatchId SaveVictim(RequestIndex index);
@@ -190,7 +245,7 @@ class Scheduler {
   void Dequeue(RequestIndex index);
   void LeaveRunning(RequestIndex index);
   void Expire(int64_t now_us);
-  Rank RankOf(RequestIndex index) const { return {requests_[index].Rank(), index.value}; }
+  void KeepTurn(Request& request, bool has_rows);
   size_t BlocksFor(int64_t num_tokens) const {
     return static_cast<size_t>((num_tokens + config_.block_tokens - 1) >> block_shift_);
   }
@@ -202,9 +257,27 @@ class Scheduler {
   std::unique_ptr<TierWriter> writer_;  // likewise
   SlotPool slots_;                      // likewise
   RequestTable requests_;
-  std::set<Rank> queue_;
+  Record record_;
+  Sessions sessions_;
+  Queue queue_;        // everybody who waits and is not parked
+  Queue short_queue_;  // those of them with little to compute
+  Floor floor_;
+  StepLoad load_;                        // of the step being planned
+  std::optional<double> step_limit_us_;  // what the floor leaves it
+  bool has_outgrown_floor_ = false;
+  // Requests whose next block a running request is computing.
+  struct Parked {
+    RequestIndex request;
+    RequestIndex owner;
+    int64_t admission;  // of the owner
+    size_t block;
+  };
+  std::vector<Parked> parked_;
+  std::vector<Computing> computing_;           // some of whose blocks are not published yet
+  std::array<int64_t, 32> queue_leaves_us_{};  // ring: when requests left the queue to run
+  int64_t num_queue_leaves_ = 0;
   std::vector<RequestIndex> running_;                // in admission order
-  std::set<std::pair<int64_t, int32_t>> deadlines_;  // deadline, table row
+  std::set<std::pair<int64_t, int32_t>> deadlines_;  // deadline (of ending or starting), table row
   struct Uncommitted {
     std::shared_ptr<StepPlan> plan;
     std::vector<BlockRef> copy_sources;  // held until the commit of the step that reads them
@@ -228,13 +301,17 @@ class Scheduler {
   Blocked blocked_;
   CommitResult ended_;
   std::array<int32_t, std::variant_size_v<State>> num_in_state_{};
+  int64_t now_us_ = 0;
+  int32_t num_displaced_steps_ = 0;  // in a row in which a long prefill got nothing
   int32_t num_retractions_pending_ = 0;
   bool has_retracted_in_step_ = false;
   int64_t next_step_id_ = 1;
   int64_t num_admissions_ = 0;
   int64_t num_submitted_ = 0, num_finished_ = 0, num_retractions_ = 0;
   int64_t num_loaded_ = 0, num_loads_failed_ = 0, loaded_tokens_ = 0, num_saved_ = 0;
-  int64_t prompt_tokens_ = 0, cached_tokens_ = 0, output_tokens_ = 0;
+  int64_t num_drafted_ = 0, num_accepted_ = 0;  // draft tokens of committed rows
+  int64_t output_tokens_ = 0;
+  std::array<int64_t, kMatchEnds.size()> num_match_ends_{};
 };
 
 }  // namespace tokenspeed

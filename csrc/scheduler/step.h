@@ -54,6 +54,7 @@ struct StepPlan {
   int32_t num_state_groups = 0, num_write_rows = 1;
 
   std::vector<RequestIndex> requests;  // not for Python: whose rows these are
+  std::vector<int32_t> num_drafts;     // likewise: of each row
 
   int32_t num_rows() const { return static_cast<int32_t>(slots.size()); }
   int32_t num_tokens() const { return static_cast<int32_t>(token_ids.size()); }
@@ -72,6 +73,7 @@ struct StepPlan {
     tier_rows.Clear();
     state_rows.clear();
     requests.clear();
+    num_drafts.clear();
   }
 };
 

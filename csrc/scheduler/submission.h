@@ -11,8 +11,8 @@
 namespace tokenspeed {
 
 struct Submission {
-  RequestId id;
-  std::span<const int32_t> prompt;
+  RequestId id = {};
+  std::span<const int32_t> prompt = {};
   std::span<const int32_t> outputs = {};
   int32_t max_new_tokens = 0;
   int32_t min_new_tokens = 0;

@@ -26,6 +26,7 @@ void Scheduler::StartTiers() {
 }
 
 void Scheduler::Notify(std::span<const std::array<int32_t, 2>> acks, int64_t now_us) {
+  record_.Notify(acks, now_us);
   kv_.SetNow(now_us);
   if (tiers_ == nullptr) {
     if (acks.empty()) return;
@@ -37,6 +38,7 @@ void Scheduler::Notify(std::span<const std::array<int32_t, 2>> acks, int64_t now
 }
 
 void Scheduler::NotifyStore(std::span<const Hash128> keys, bool is_present) {
+  record_.NotifyStore(keys, is_present);
   if (tiers_ == nullptr) return;
   for (const Hash128& key : keys) tiers_->NotifyStore(key, is_present);
 }
@@ -58,7 +60,7 @@ bool Scheduler::IsWorth(int64_t num_tokens, size_t num_copies) const {
 
 // Lets a queued request begin with what the tiers have beyond `match`, if that goes further.
 // Returns: true when it is Loading now.
-bool Scheduler::TryLoad(RequestIndex index, PrefixMatch& match) {
+bool Scheduler::TryLoad(RequestIndex index, PrefixMatch& match, bool is_alone) {
   Request& request = requests_[index];
   if (tiers_ == nullptr || !MayMatch(request) || request.num_loads >= kMaxLoads) return false;
   Reload reload(kv_, *tiers_, request.root, Matchable(request), request.keys);
@@ -71,6 +73,10 @@ bool Scheduler::TryLoad(RequestIndex index, PrefixMatch& match) {
   for (const Reload::Piece& piece : pieces) guards.push_back(tiers_->Guard(piece.content));
   KvTable table;
   pieces = reload.Hold(table);
+  // As for a match: who could not go on would be retracted soon, and one that is alone never is.
+  const int64_t num_tokens =
+      is_alone ? int64_t{request.prompt_tokens} + request.max_outputs : int64_t{request.size()} + 1;
+  if (!kv_.CanHold(kv_.NeedToRun(table, BlocksFor(num_tokens)))) pieces.clear();
   if (!pieces.empty()) {
     match = PrefixMatch{};
     BeginLoad(index, reload, std::move(table), position, pieces);
@@ -85,12 +91,9 @@ void Scheduler::BeginLoad(RequestIndex index, const Reload& reload, KvTable tabl
   request.load_tokens = position;
   request.snapshot = reload.snapshot();
   request.published_blocks = static_cast<int32_t>(reload.num_device_blocks());
-  request.admission = ++num_admissions_;
-  request.is_announced = false;
   ++request.num_loads;
-  Dequeue(index);
+  StartRunning(index, position);
   Move(request, Load{*slots_.Acquire(), std::move(table)});
-  running_.push_back(index);
   request.batch = tiers_->Open(index.value);
   for (const Reload::Piece& piece : pieces) {
     tiers_->Load(piece.content, piece.block, request.batch);
@@ -144,7 +147,11 @@ void Scheduler::EndLoad(RequestIndex index, std::span<const int32_t> failed) {
   if (request.computed >= request.published_blocks * config_.block_tokens) PublishFull(index);
   if (is_whole) {
     if (MayPublish(request)) PublishState(request, false);
-    CountCached(request, request.load_tokens);
+    NoteMatch(request, {.matched = request.load_tokens,
+                        .known = request.load_tokens,
+                        .matchable = static_cast<int32_t>(Matchable(request).size()),
+                        .grain = kv_.share_tokens(),
+                        .previous = request.previous});
     ++num_loaded_;
     loaded_tokens_ += request.load_tokens;
     if (request.retract_pending) RetractNow(index);
@@ -162,7 +169,7 @@ void Scheduler::EndSave(RequestIndex index) {
   --num_retractions_pending_;
   ++num_saved_;
   Move(request, Saved{});
-  queue_.insert(RankOf(index));
+  Enqueue(index);
 }
 
 }  // namespace tokenspeed

@@ -41,6 +41,7 @@ class Job:
     outputs: Sequence[int] = ()
     match_prefix: bool = True
     start_step: int = 0
+    reuse_points: Sequence[int] = ()
 
 
 @dataclass(slots=True)
@@ -97,6 +98,7 @@ class Parts:
             output_ids=outputs,
             max_new_tokens=job.params.max_tokens or 0,
             match_prefix=job.match_prefix,
+            reuse_points=np.asarray(job.reuse_points, dtype=np.int32),
             now_us=self._tick(),
         )
 
@@ -134,9 +136,12 @@ def build_parts(
     max_context_tokens: int = 512,
     depth: int = 0,
     keep_packed: bool = False,
+    plugins: Sequence[str] = ("reference",),
+    prefix_cache: bool = True,
+    poison: bool = False,
 ) -> Parts:
     """Load a checkpoint and join the planes; the pool has `num_blocks` usable physical blocks."""
-    registry = load_plugins(("reference",), role="engine")
+    registry = load_plugins(tuple(plugins), role="engine")
     source = _open(registry, path)
     config = source.config()
     model_class: Any = resolve_architecture(registry, config)
@@ -177,6 +182,7 @@ def build_parts(
         block_tokens=block_tokens,
         vocab_size=config["vocab_size"],
         device=CPU,
+        poison=poison,
     )
     scheduler = Scheduler(
         SchedulerConfig(
@@ -197,6 +203,7 @@ def build_parts(
             max_step_tokens=max_step_tokens,
             max_context_tokens=max_context_tokens,
             depth=depth,
+            prefix_cache=prefix_cache,
         )
     )
     return Parts(scheduler, executor, depth)

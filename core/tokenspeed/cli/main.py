@@ -25,7 +25,7 @@ from tokenspeed.errors import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-COMMANDS = ("serve", "generate", "bench", "top", "plugins", "models")
+COMMANDS = ("serve", "generate", "bench", "simulate", "top", "plugins", "models")
 USAGE = 2
 INTERRUPTED = 130
 

@@ -46,6 +46,9 @@ MAX_FAILED_STEPS = 2
 
 SILENCE_CHECK_S = 5.0
 
+FLUSH_S = 5.0
+"""Longest wait at the end for blocks on their way to a store."""
+
 
 class EventLoop:
     """Runs one engine on one channel. Thread: its own only.
@@ -126,6 +129,8 @@ class EventLoop:
         for client in self._publisher.take_ended():
             self._intake.drop_client(client)
         self._intake.admit_held()
+        if self._engine.recorder is not None:
+            self._engine.recorder.append(self._engine.scheduler)
         if self._kv_publisher is not None:
             self._kv_publisher.publish(self._engine.scheduler.drain_events())
             self._is_replaying = self._kv_publisher.turn()
@@ -137,6 +142,20 @@ class EventLoop:
             self._next_silence_check_s = started_s + SILENCE_CHECK_S
             self._intake.drop_silent_clients()
         return ran
+
+    def waits_for_transfers(self) -> bool:
+        """Say whether blocks are on their way between the tiers."""
+        transfers = self._engine.transfers
+        return transfers is not None and transfers.is_busy()
+
+    def flush(self) -> None:
+        """Let blocks that are on their way to a store arrive; call it when no request is live."""
+        give_up_s = time.monotonic() + FLUSH_S
+        while self._engine.transfers is not None and time.monotonic() < give_up_s:
+            if not (self._engine.scheduler.has_work() or self.waits_for_transfers()):
+                return
+            if not self._step():
+                time.sleep(STALLED_WAIT_MS / 1000)
 
     def state(self) -> dict[str, Any]:
         """Return a picture of everything inside, as `GET /v1/engine/state` shows it."""
@@ -169,8 +188,7 @@ class EventLoop:
         """Return how long the next receive may block: not at all while steps run."""
         if ran or self._flying:
             return 0
-        transfers = self._engine.transfers
-        is_moving = transfers is not None and transfers.is_busy()
+        is_moving = self.waits_for_transfers()
         if self._engine.scheduler.has_work() or is_moving or self._is_replaying:
             return STALLED_WAIT_MS
         deadline_us = self._engine.scheduler.next_deadline_us()

@@ -151,6 +151,7 @@ class LLM:
     def close(self) -> None:
         """End what runs; the object cannot be used afterwards, and its memory goes with it."""
         self._abort_all()
+        self._loop.flush()
         self._channel.close()
         self.engine.close()
         if self._kv_publisher is not None:
@@ -208,7 +209,7 @@ class LLM:
                 raise error_of(message)
             if isinstance(message, TokensOut):
                 self._deliver(message, texts)
-        if self._live and not ran and not heard:
+        if self._live and not ran and not heard and not self._loop.waits_for_transfers():
             raise EngineError(
                 f"{len(self._live)} requests are live and the scheduler has nothing to run; this "
                 "is a mistake of the engine, please report it"

@@ -143,6 +143,8 @@ def _serve(
     except EngineError as error:
         LOGGER.error("%s", error)
     finally:
+        if not len(loop.requests):
+            loop.flush()
         channel.close()
         engine.close()
         if kv_publisher is not None:

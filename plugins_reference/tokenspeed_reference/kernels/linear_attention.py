@@ -21,9 +21,9 @@ CHUNK_TOKENS = 64
 def delta_gates(
     a_TN: torch.Tensor, b_TN: torch.Tensor, a_log_N: torch.Tensor, dt_bias_N: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute linear_attention.delta_gates in float32."""
-    log_decay = -a_log_N.float().exp() * softplus(a_TN.float() + dt_bias_N)
-    return log_decay, b_TN.float().sigmoid()
+    """Compute linear_attention.delta_gates in float64, for the reason in moe.add_shared."""
+    log_decay_TN = -a_log_N.double().exp() * softplus(a_TN.double() + dt_bias_N.double())
+    return log_decay_TN.float(), b_TN.double().sigmoid().float()
 
 
 def gated_delta_rule(

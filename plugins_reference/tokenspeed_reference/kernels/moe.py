@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import torch
@@ -60,11 +61,8 @@ def experts(
     return out_TD.type_as(x_TD)
 
 
-def experts_rowwise(
-    *args: torch.Tensor, clamped: ops.moe.ClampedSwiGLU | None = None
-) -> torch.Tensor:
-    """Compute moe.experts bitwise the same in every batch; slow."""
-    return experts(*args, clamped=clamped, multiply=linear_rowwise)
+experts_rowwise = functools.partial(experts, multiply=linear_rowwise)
+"""Slow, and bitwise the same in every batch."""
 
 
 def _of(bias: torch.Tensor | None, expert: int) -> torch.Tensor | None:
@@ -83,4 +81,6 @@ def add_shared(
     routed_TD: torch.Tensor, shared_TD: torch.Tensor, gate_T1: torch.Tensor
 ) -> torch.Tensor:
     """Compute moe.add_shared."""
-    return torch.addcmul(routed_TD, gate_T1.sigmoid(), shared_TD)
+    # In float64: torch's float32 exp rounds otherwise at the end of a tensor than in its middle,
+    # so that a token's gate would depend on how many tokens stand beside it.
+    return torch.addcmul(routed_TD, gate_T1.double().sigmoid().type_as(routed_TD), shared_TD)

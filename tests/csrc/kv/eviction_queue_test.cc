@@ -27,16 +27,16 @@ TEST(EvictionQueueTest, WithoutGapsItIsLeastRecentlyUsed) {
   EXPECT_EQ(Drain(queue, 100), (std::vector<int32_t>{3, 4, 2}));
 }
 
-TEST(EvictionQueueTest, TheLargerOfGapAndAgeGoesFirst) {
+TEST(EvictionQueueTest, WhoeverIsExpectedBackLastGoesFirst) {
   EvictionQueue queue(4);
-  queue.SetGap(1, 500);  // will be away for long
-  queue.SetGap(2, 10);   // back soon
-  queue.SetGap(3, 10);   // should be back by now
+  queue.SetGap(1, 500);  // back in 400
+  queue.SetGap(2, 10);   // a little late
+  queue.SetGap(3, 10);   // late for long
   queue.Rest(3, 0);
   queue.Rest(1, 1000);
   queue.Rest(2, 1000);
-  queue.Rest(4, 700);  // no gap: age 400
-  EXPECT_EQ(queue.ColdestScore(1100), 1100);
+  queue.Rest(4, 700);  // nobody knows: two thirds of 400
+  EXPECT_EQ(queue.ColdestScore(1100), 732);
   EXPECT_EQ(Drain(queue, 1100), (std::vector<int32_t>{3, 1, 4, 2}));
 }
 
@@ -101,16 +101,17 @@ TEST(EvictionQueueTest, RandomOperationsAgreeWithASearch) {
                        is_surplus && !is_retained,
                        keys[item].first == 0 && !is_retained};
     }
-    // Rank: surplus, the others by score, retained; heaps before the list; by gap before by age.
+    // Rank: surplus, the others by score, retained; heaps before the list; by return before by age.
     const auto rank = [&](const Key& key) {
       const int64_t age = now - key.last_use;
       if (key.is_surplus)
         return std::tuple<int, int64_t, int, int64_t, int64_t>(0, 0, 0, 0, key.order);
       if (key.retain > now)
         return std::tuple<int, int64_t, int, int64_t, int64_t>(2, key.retain, 0, 0, key.order);
-      const bool by_gap = key.gap >= age && !key.in_list;
-      return std::tuple<int, int64_t, int, int64_t, int64_t>(
-          1, -std::max(key.gap, age), key.in_list, by_gap ? 0 : 1, key.order);
+      const int64_t away = key.gap - age, late = age / 3 * 2;
+      const bool by_return = away >= late && !key.in_list;
+      return std::tuple<int, int64_t, int, int64_t, int64_t>(1, -std::max(away, late), key.in_list,
+                                                             by_return ? 0 : 1, key.order);
     };
     int32_t expected = 0;
     for (const auto& [candidate, key] : resting) {

@@ -7,13 +7,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <map>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "scheduler/scheduler.h"
+#include "support/tier_device.h"
 
 namespace tokenspeed::test {
 
@@ -61,6 +64,8 @@ class ExpectedSequence {
 
 class DeviceModel {
  public:
+  using Cells = std::vector<uint64_t>;
+
   DeviceModel(std::vector<GroupSpec> groups, int32_t block_tokens)
       : groups_(std::move(groups)), block_tokens_(block_tokens), memory_(groups_.size()) {}
 
@@ -75,6 +80,7 @@ class DeviceModel {
       if (static_cast<int32_t>(table.size()) <= index) table.resize(index + 1, 0);
       table[index] = block;
     }
+    tiers.Run(plan.tier_rows, BlockOf{*this});
     for (const auto& [group, source, target, num_tokens] : plan.copies) {
       EXPECT_NE(source, target);
       auto from = Block(group, source);
@@ -89,8 +95,18 @@ class DeviceModel {
     return sampled;
   }
 
+  // What became of moves between the tiers: (transfer id, ok).
+  std::vector<std::array<int32_t, 2>> Report(std::mt19937_64& random, bool is_all) {
+    return tiers.Report(random, is_all, BlockOf{*this});
+  }
+
+  TierDevice tiers;
+
  private:
-  using Cells = std::vector<uint64_t>;
+  struct BlockOf {
+    DeviceModel& device;
+    Cells& operator()(int32_t group, int32_t block) const { return device.Block(group, block); }
+  };
 
   int32_t RunRow(const StepPlan& plan, int32_t row, ExpectedSequence& sequence) {
     const int32_t slot = plan.slots[row], context = plan.context_tokens[row];
