@@ -188,7 +188,6 @@ def short_queue_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
         yield server
 
 
-@pytest.mark.xfail(strict=True, reason="the scheduler does not limit the wait in the queue yet")
 def test_a_wait_beyond_the_queue_limit_is_429_and_in_a_started_stream_its_last_event(
     short_queue_server: ServerProcess,
 ) -> None:
