@@ -97,8 +97,13 @@ class FlatKv {
   ChainKeys Chain(NodeId root) const { return {index_.key(root), config_.block_tokens}; }
 
   // Returns the longest reusable prefix of `tokens`, held so that it cannot be evicted.
-  // REQUIRES: `keys` covers the full blocks of `tokens` (it may go further).
-  PrefixMatch Match(NodeId root, Tokens tokens, const ChainKeys& keys);
+  // REQUIRES: `keys` covers the full blocks of `tokens` (it may go further). `known`: sets noted of
+  // the first blocks of these tokens in this namespace; as a parent outlives its children, how many
+  // of them are still there is found by bisection, without a look at their tokens.
+  PrefixMatch Match(NodeId root, Tokens tokens, const ChainKeys& keys,
+                    std::span<const KnownSet> known = {});
+  // Notes the first `num_blocks` sets of a table. REQUIRES: they are published.
+  std::vector<KnownSet> Note(const KvTable& table, size_t num_blocks) const;
 
   // Says whether a match that ended at `parent` could go on with the block of this key and tokens.
   bool Continues(NodeId parent, const Hash128& key, Tokens block) const {

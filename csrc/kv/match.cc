@@ -91,14 +91,31 @@ class FlatKv::Walk {
   int64_t stated_ = 0;
 };
 
-PrefixMatch FlatKv::Match(NodeId root, Tokens tokens, const ChainKeys& keys) {
+std::vector<KnownSet> FlatKv::Note(const KvTable& table, size_t num_blocks) const {
+  std::vector<KnownSet> known;
+  known.reserve(num_blocks);
+  for (size_t i = 0; i < num_blocks; ++i) known.push_back(index_.Note(table.blocks.set(i)));
+  return known;
+}
+
+PrefixMatch FlatKv::Match(NodeId root, Tokens tokens, const ChainKeys& keys,
+                          std::span<const KnownSet> known) {
   constexpr size_t kSlotsAhead = 16, kNodesAhead = 8;
   const size_t block_tokens = config_.block_tokens;
   const size_t limit = tokens.size() / block_tokens;
   Walk walk(*this, tokens);
   NodeId parent = root;
   chain_.clear();
-  for (size_t i = 0; i < limit; ++i) {
+  const auto is_there = [this](const KnownSet& set) { return index_.IsKnown(set); };
+  const auto end =
+      std::ranges::partition_point(known.first(std::min(limit, known.size())), is_there);
+  const auto num_known = static_cast<size_t>(end - known.begin());
+  for (size_t i = 0; i < num_known; ++i) {
+    chain_.push_back(known[i].set.value);
+    walk.PassBlock(i, known[i].set);
+    parent = NodeId::Of(known[i].set);
+  }
+  for (size_t i = num_known; i < limit; ++i) {
     if (i + kSlotsAhead < limit) index_.PrefetchSlot(keys[i + kSlotsAhead]);
     if (i + kNodesAhead < limit) index_.PrefetchNode(keys[i + kNodesAhead]);
     const SetId set = index_.Find(parent, keys[i], tokens.subspan(i * block_tokens, block_tokens));

@@ -14,6 +14,7 @@ PrefixIndex::PrefixIndex(BlockPool& sets, std::vector<BlockPool*> windows, Block
       windows_(std::move(windows)),
       block_tokens_(block_tokens),
       hash_seed_(hash_seed),
+      stamps_(sets.max_items() + 1, 0),
       nodes_(sets.max_items() + 1),
       window_of_set_(nodes_.size() * windows_.size(), 0),
       snapshots_(rows),
@@ -176,6 +177,7 @@ void PrefixIndex::Attach(SetId set, NodeId parent, const Hash128& key, Tokens to
   node.parent = parent;
   node.num_tokens = static_cast<int32_t>(tokens.size());
   std::memcpy(TokensOf(set.value), tokens.data(), tokens.size_bytes());
+  ++stamps_[set.value];
   ++num_nodes_;
   pool_.SetCached(set.value, true);
   Remember(parent, set.value);

@@ -32,6 +32,12 @@ struct NodeId {
   bool operator==(const NodeId&) const = default;
 };
 
+// A set as it was when it was noted.
+struct KnownSet {
+  SetId set;
+  uint32_t stamp = 0;
+};
+
 class PrefixIndex {
  public:
   static constexpr int kMaxChildren = 8;
@@ -49,6 +55,13 @@ class PrefixIndex {
   // Chain hash at a node, and of a full block after it.
   const Hash128& key(NodeId node) const { return NodeAt(node).key; }
   Hash128 Key(NodeId parent, Tokens block) const { return HashBlock(NodeAt(parent).key, block); }
+
+  // Says whether a full node is still the one that was noted: neither it nor what is before it has
+  // left the index since, so its tokens need no second look.
+  bool IsKnown(const KnownSet& known) const {
+    return IsFull(known.set) && stamps_[known.set.value] == known.stamp;
+  }
+  KnownSet Note(SetId set) const { return {set, stamps_[set.value]}; }
 
   // Says whether a full node has this key.
   bool MayHave(const Hash128& key) const {
@@ -174,6 +187,7 @@ class PrefixIndex {
   std::vector<BlockPool*> windows_;  // [window group]; not owned, outlive this
   int32_t block_tokens_;
   uint64_t hash_seed_;
+  std::vector<uint32_t> stamps_;                     // by set id: counts how often it was indexed
   std::vector<Node> nodes_;                          // by set id
   std::vector<int32_t> window_of_set_;               // [set][window group]
   std::vector<std::vector<int32_t>> set_of_window_;  // [window group][window]

@@ -110,7 +110,7 @@ void Scheduler::ReserveChunks(int32_t& budget, bool is_short) {
     num_query = ShrinkToFit(*request.blocks(), request.planned, num_query);
     if (!ReserveBlocks(index, request.planned + num_query)) continue;
     request.step_query = num_query;
-    load_.prefill_tokens += num_query;
+    CountLoad(request, num_query);
     budget -= num_query;
   }
 }
