@@ -11,7 +11,7 @@
 //
 // Room. A class that needs a physical block takes, in this order: room in its own; a free one;
 // the place of the coldest thing. If that is its own coldest thing, it goes; if another class has a
-// colder one, that class gives up the unpinned physical block with fewest residents. Scores of the
+// colder one, that class gives up an unpinned physical block with few residents. Scores of the
 // classes are compared as EvictionQueue computes them. A window block that fell behind its
 // request's window goes before everything else, unless a reuse point ends there.
 //
@@ -234,8 +234,10 @@ class FlatKv {
   BlockPool* ColdestClass(BlockPool& pool);
   bool CanGivePhysical(const BlockPool& pool) const;
   void TakePhysicalFrom(BlockPool& pool);
-  bool DropResidents(BlockPool& pool, GroupId group, PhysicalId id);
-  bool SortLeavesFirst(std::span<int32_t> sets) const;
+  using Residents = std::array<int32_t, PhysicalPool::kMaxPacking>;
+  size_t ResidentsOf(const BlockPool& pool, GroupId group, PhysicalId id, Residents& items) const;
+  int32_t CostOf(const BlockPool& pool, std::span<const int32_t> items) const;
+  void EvictWhole(BlockPool& pool, int32_t item);
   void EvictColdest(BlockPool& pool);
   void EvictItem(BlockPool& pool, int32_t item);
   bool LimitSnapshots();
