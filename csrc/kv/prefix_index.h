@@ -52,14 +52,6 @@ class PrefixIndex {
 
   const std::string& name(NodeId root) const { return roots_[~root.value].salt; }
 
-  // Says whether a full node has this key.
-  bool MayHave(const Hash128& key) const {
-    for (size_t i = key.lo & slot_mask_; slots_[i].set != 0; i = (i + 1) & slot_mask_) {
-      if (slots_[i].tag == key.hi && nodes_[slots_[i].set].key == key) return true;
-    }
-    return false;
-  }
-
   // Chain hash at a node, and of a full block after it.
   const Hash128& key(NodeId node) const { return NodeAt(node).key; }
   Hash128 Key(NodeId parent, Tokens block) const { return HashBlock(NodeAt(parent).key, block); }
