@@ -1,4 +1,4 @@
-"""Mixture of experts as a feed-forward block: router, experts, and a shared expert where there is one.
+"""Mixture of experts as a feed-forward block: router, experts, shared expert where there is one.
 
 Legend: T tokens, E experts, D hidden, F hidden features of an expert, X experts chosen a token.
 """

@@ -1,4 +1,4 @@
-"""gpt-oss (GptOssForCausalLM): windows and full attention in turn, sinks, and experts in every layer.
+"""gpt-oss (GptOssForCausalLM): windows and full attention in turn, sinks, experts in every layer.
 
 Legend: T tokens, D hidden, N query heads, K kv heads, H head dim, E experts, F expert features.
 """
