@@ -92,7 +92,9 @@ void FlatKv::TakePhysicalFrom(BlockPool& pool) {
     });
   }
   if (num_best == 0) return EvictColdest(pool);
-  for (size_t i = 0; i < num_best; ++i) EvictWhole(pool, best[i]);
+  for (size_t i = 0; i < num_best; ++i) {
+    if (pool.is_cached(best[i])) EvictWhole(pool, best[i]);  // else it followed one before
+  }
 }
 
 // Returns how many things live in a physical block and have to be named to drop them all: of sets

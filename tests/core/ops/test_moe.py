@@ -43,16 +43,18 @@ def test_the_lower_number_wins_a_tie(choose: Any) -> None:
 @pytest.mark.parametrize("choose", [route.signature, kernels.route])
 def test_group_limited_sigmoid_routing_is_deepseeks(choose: Any) -> None:
     from transformers import DeepseekV3Config
-    from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3MoE
+    from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3TopkRouter
 
     config = DeepseekV3Config(
-        hidden_size=8, n_routed_experts=16, num_experts_per_tok=3, n_group=4, topk_group=2
+        hidden_size=16, n_routed_experts=16, num_experts_per_tok=3, n_group=4, topk_group=2
     )
-    reference = DeepseekV3MoE(config)
+    reference = DeepseekV3TopkRouter(config)
+    torch.nn.init.eye_(reference.weight)  # the router's logits are then its input
     torch.manual_seed(5)
-    bias = reference.gate.e_score_correction_bias.normal_()
+    bias = reference.e_score_correction_bias.normal_()
     logits = LOGITS.float()
-    chosen, weights = reference.route_tokens_to_experts(logits)
+    with torch.no_grad():
+        _, weights, chosen = reference(logits)
     routing = Routing(
         3,
         "sigmoid",
