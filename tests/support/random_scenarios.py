@@ -100,15 +100,15 @@ def _choose_groups(chance: random.Random) -> list[dict[str, Any]]:
 
 
 def _choose_tiers(chance: random.Random) -> dict[str, Any]:
-    if chance.random() < 0.45:
+    if chance.random() < 0.35:
         return {"host_blocks": 0}
     return {
-        "host_blocks": chance.choice([2, 4, 12, 40]),
-        "write_policy": chance.choice(["none", "on_eviction", "on_commit", "selective"]),
+        "host_blocks": chance.choice([2, 4, 12, 40, 40]),
+        "write_policy": chance.choice(["none", "selective", *["on_eviction", "on_commit"] * 2]),
         "min_reuse": chance.choice([1, 2]),
         "store": chance.random() < 0.5,
         "layer_ranges": chance.choice([1, 2, 3]),
-        "copy_cost_tokens": chance.choice([0.0, 1.0, 8.0]),
+        "copy_cost_tokens": chance.choice([0.0, 0.0, 1.0, 8.0]),
     }
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections import Counter
 
-import numpy as np
 import pytest
 from tests.support.plan_copies import PlanCopy
 from tests.support.random_operations import Tamper, play
@@ -92,13 +91,13 @@ def store_another_block(plan: PlanCopy) -> None:
     plan.arrays["transfers"][stores, 3] += 1
 
 
-def forget_loads(plan: PlanCopy) -> None:
-    """A block never arrives from the host."""
+def load_from_elsewhere(plan: PlanCopy) -> None:
+    """A block comes from another slot of the host."""
     loads = plan.arrays["transfers"][:, 1] == 1
-    plan.arrays["transfers"][loads, 4] = np.roll(plan.arrays["transfers"][loads, 4], 1) + 1
+    plan.arrays["transfers"][loads, 4] += 1
 
 
-def widen_drafts(plan: PlanCopy) -> None:
+def other_drafts(plan: PlanCopy) -> None:
     """Drafts are others than those proposed."""
     start = plan.arrays["query_start"]
     for row in range(plan.num_decode_rows):
@@ -107,29 +106,22 @@ def widen_drafts(plan: PlanCopy) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tamper", "num_seeds"),
+    "tamper",
     [
-        (swap_blocks, 12),
-        (shift_context, 12),
-        (drop_copy, 24),
-        (drop_update, 12),
-        (wrong_token, 12),
-        (share_written_block, 12),
-        (swap_states, 24),
-        (share_written_state, 24),
-        (store_another_block, 24),
-        (forget_loads, 40),
-        (widen_drafts, 24),
+        swap_blocks, shift_context, drop_copy, drop_update, wrong_token, share_written_block,
+        swap_states, share_written_state, store_another_block, load_from_elsewhere, other_drafts,
     ],
-)
-def test_a_planted_fault_is_noticed(tamper: Tamper, num_seeds: int) -> None:
+)  # fmt: skip
+def test_a_planted_fault_is_noticed(tamper: Tamper) -> None:
     noticed = 0
-    for seed in range(num_seeds):
+    for seed in range(60):
         try:
             play(seed, 150, tamper=tamper, shortest=False)
         except OracleError:
             noticed += 1
-    assert noticed >= 3
+            if noticed == 3:
+                return
+    raise AssertionError(f"noticed {noticed} times only")
 
 
 def test_a_failure_names_its_seed_and_the_fewest_operations() -> None:
