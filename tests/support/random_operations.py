@@ -220,7 +220,10 @@ class RandomRun:
 
     def _rekey(self) -> None:
         request_id = self._chance.choice([*self.requests.live, self._next_id + 5])
-        keys = {"gap_us": self._chance.choice([0, 30, 500]), "victim_key": self._chance.randrange(3)}
+        keys = {
+            "gap_us": self._chance.choice([0, 30, 500]),
+            "victim_key": self._chance.randrange(3),
+        }
         answer = self._call("rekey", request_id, **keys)
         require(answer == (request_id in self.requests.live), f"rekey returned {answer}")
 
@@ -272,7 +275,9 @@ class RandomRun:
         tiers = self._device.tiers
         if tiers.pending:
             count = len(tiers.pending)
-            ended = self._chance.sample(tiers.pending, self._chance.randrange(is_all * count, count + 1))
+            ended = self._chance.sample(
+                tiers.pending, self._chance.randrange(is_all * count, count + 1)
+            )
             rows = []
             for move in ended:
                 ok = tiers.end(move, ok=self._chance.random() >= self.scenario.fail_share)
