@@ -67,16 +67,16 @@ def choose_scenario(chance: random.Random) -> Scenario:
         "record_events": chance.random() < 0.3,
         **_choose_tiers(chance),
     }
-    if not settings["prefix_cache"]:
-        settings |= {"host_blocks": 0, "write_policy": "none", "store": False}
     blocks = sum(-(-context // BLOCK_TOKENS // group["packing"]) for group in groups)
     share = chance.choice([0.0, 0.0, 1.0, 1.3, 1.6, 2.5, 60.0 * (settings["max_running"] + 1)])
     settings["num_physical_blocks"] = max(2, int(blocks * share))
-    is_ample = share >= 60 and all(group["kind"] == "full" for group in groups)
+    is_ample = share >= 60 and all(group["kind"] != "state" for group in groups)
+    if is_ample or not settings["prefix_cache"]:
+        settings |= {"host_blocks": 0, "write_policy": "none", "store": False}
     scenario = Scenario(
         settings,
         groups,
-        is_ample=is_ample and settings["host_blocks"] == 0,
+        is_ample=is_ample,
         max_live=chance.choice([3, 8, 24]),
         fail_share=chance.choice([0.0, 0.1, 0.4]),
     )
