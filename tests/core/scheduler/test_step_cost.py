@@ -32,7 +32,7 @@ class Decoding:
             GroupSpec(name=f"{kind}{i}", kind=kind, window=1024 if kind == "window" else 0)
             for i, kind in enumerate(kinds)
         ]
-        blocks = (context // 128 + 64) * NUM_RUNNING * len(groups)
+        blocks = (LONG // 128 + 64) * NUM_RUNNING * len(groups)
         self._scheduler = Scheduler(
             SchedulerConfig(
                 block_tokens=128,
