@@ -88,9 +88,10 @@ void Scheduler::EmitTable(Request& request) {
   // A model of one group, which is a full one: the entries of a long table in one go.
   const int32_t slot = request.slot()->value(), first = request.sent_blocks;
   auto& updates = step_.plan->block_updates;
-  auto entry = updates.insert(updates.end(), num_blocks - first, {});
+  const size_t end = updates.size() + static_cast<size_t>(num_blocks - first);
+  if (end > updates.capacity()) updates.reserve(end + end / 2);
   for (int32_t i = first; i < num_blocks; ++i) {
-    *entry++ = {slot, 0, i, kv_.set_block(table.blocks.set(i), GroupId(0)).value};
+    updates.push_back({slot, 0, i, kv_.set_block(table.blocks.set(i), GroupId(0)).value});
   }
   request.sent_blocks = num_blocks;
 }
