@@ -172,9 +172,7 @@ class SimulatedDevice:
             self._check_context(row, request, group, place)
         return place
 
-    def _check_output(
-        self, row: Row, request: NaiveRequest, where: str, *, samples: bool
-    ) -> None:
+    def _check_output(self, row: Row, request: NaiveRequest, where: str, *, samples: bool) -> None:
         index = request.num_outputs if samples else -1
         is_bound = request.device_drafts and request.num_uncommitted > 0 and samples
         is_right = row.output_index >= index if is_bound else row.output_index == index

@@ -1,6 +1,7 @@
 // A fake device for scheduler tests: executes plans on a memory of prefix fingerprints and samples
 // the next token as a pure function of the whole prefix. A wrong block, copy, order or token makes
-// a context check fail or changes the answer.
+// a context check fail or changes the answer. Groups share physical blocks, as on a device: whoever
+// touches one destroys what another group had there.
 // Thread: any one.
 #pragma once
 
@@ -65,15 +66,18 @@ class ExpectedSequence {
 class DeviceModel {
  public:
   using Cells = std::vector<uint64_t>;
+  // Per row the tokens that it brings: none, one, or as many as drafts were right and one more.
+  using Sampled = std::vector<std::vector<int32_t>>;
 
   DeviceModel(std::vector<GroupSpec> groups, int32_t block_tokens)
       : groups_(std::move(groups)), block_tokens_(block_tokens), memory_(groups_.size()) {}
 
-  // Runs a step. Returns: the sampled token per row, -1 for rows that sample none.
-  std::vector<int32_t> Run(const StepPlan& plan, std::map<int64_t, ExpectedSequence>& expected) {
+  // Runs a step.
+  Sampled Run(const StepPlan& plan, std::map<int64_t, ExpectedSequence>& expected) {
     for (const auto& [row, slot] : plan.admitted) {
       EXPECT_EQ(plan.slots[row], slot);
       tables_[slot].assign(memory_.size(), {});
+      place_[slot] = plan.context_tokens[row];
     }
     for (const auto& [slot, group, index, block] : plan.block_updates) {
       auto& table = tables_[slot][group];
@@ -88,7 +92,7 @@ class DeviceModel {
       std::copy(from.begin(), from.begin() + num_tokens, to.begin());
     }
     CheckStateRows(plan);
-    std::vector<int32_t> sampled;
+    Sampled sampled;
     for (int32_t row = 0; row < plan.num_rows(); ++row) {
       sampled.push_back(RunRow(plan, row, expected[plan.request_ids[row]]));
     }
@@ -108,30 +112,59 @@ class DeviceModel {
     Cells& operator()(int32_t group, int32_t block) const { return device.Block(group, block); }
   };
 
-  int32_t RunRow(const StepPlan& plan, int32_t row, ExpectedSequence& sequence) {
-    const int32_t slot = plan.slots[row], context = plan.context_tokens[row];
-    const int32_t first = plan.query_start[row], end = plan.query_start[row + 1];
+  std::vector<int32_t> RunRow(const StepPlan& plan, int32_t row, ExpectedSequence& sequence) {
+    const int32_t slot = plan.slots[row], context = place_[slot];
+    const int32_t first = plan.query_start[row];
+    const int32_t drafts = plan.query_start[row + 1] - plan.num_drafts[row];
+    // Behind drafts that are still on the device, the planned position is an upper bound.
+    EXPECT_GE(plan.context_tokens[row], context);
+    EXPECT_TRUE(plan.context_tokens[row] == context || plan.token_ids[first] < 0);
+    CheckContext(plan.request_ids[row], slot, context, sequence);
+    for (int32_t i = first; i < drafts; ++i) {
+      const int32_t position = context + i - first;
+      const int32_t token = plan.token_ids[i] >= 0 ? plan.token_ids[i] : last_sampled_[slot];
+      EXPECT_EQ(token, sequence.token(position)) << "request " << plan.request_ids[row];
+      Write(slot, position, sequence.fingerprint(position));
+    }
+    RunState(plan, row, sequence);
+    place_[slot] = context + drafts - first;
+    if (plan.output_index[row] < 0) return {};
+    return RunDrafts(plan, row, sequence);
+  }
+
+  // Drafts after the first wrong one stand for nothing, whatever they are.
+  std::vector<int32_t> RunDrafts(const StepPlan& plan, int32_t row, ExpectedSequence& sequence) {
+    const int32_t slot = plan.slots[row], end = plan.query_start[row + 1];
+    int32_t place = place_[slot];
+    std::vector<int32_t> answer = {sequence.token(place)};
+    bool is_right = true;
+    for (int32_t i = end - plan.num_drafts[row]; i < end; ++i, ++place) {
+      const bool is_guessed = (sequence.fingerprint(place) >> 7) % 3 != 0;
+      is_right &= plan.token_ids[i] < 0 ? is_guessed : plan.token_ids[i] == sequence.token(place);
+      Write(slot, place, is_right ? sequence.fingerprint(place) : kWrong);
+      if (is_right) answer.push_back(sequence.token(place + 1));
+    }
+    place_[slot] += static_cast<int32_t>(answer.size()) - 1;
+    last_sampled_[slot] = answer.back();
+    return answer;
+  }
+
+  void CheckContext(int64_t id, int32_t slot, int32_t context, ExpectedSequence& sequence) {
     for (size_t group = 0; group < memory_.size(); ++group) {
       if (groups_[group].kind == "state") continue;
       const bool has_window = groups_[group].kind == "window";
       const int32_t seen = has_window ? std::max(0, context - groups_[group].window + 1) : 0;
       for (int32_t position = seen; position < context; ++position) {
         EXPECT_EQ(Cell(slot, group, position), sequence.fingerprint(position))
-            << "request " << plan.request_ids[row] << " group " << group << " at " << position;
+            << "request " << id << " group " << group << " at " << position;
       }
     }
-    for (int32_t i = first; i < end; ++i) {
-      const int32_t position = context + i - first;
-      const int32_t token = plan.token_ids[i] >= 0 ? plan.token_ids[i] : last_sampled_[slot];
-      EXPECT_EQ(token, sequence.token(position)) << "request " << plan.request_ids[row];
-      for (size_t group = 0; group < memory_.size(); ++group) {
-        if (groups_[group].kind != "state")
-          Cell(slot, group, position) = sequence.fingerprint(position);
-      }
+  }
+
+  void Write(int32_t slot, int32_t position, uint64_t content) {
+    for (size_t group = 0; group < memory_.size(); ++group) {
+      if (groups_[group].kind != "state") Cell(slot, group, position) = content;
     }
-    RunState(plan, row, sequence);
-    if (plan.output_index[row] < 0) return -1;
-    return last_sampled_[slot] = sequence.token(context + end - first);
   }
 
   // The state before the first query token must be that of the prefix; the one after the last
@@ -170,21 +203,32 @@ class DeviceModel {
   }
 
   Cells& Block(size_t group, int32_t block) {
-    EXPECT_GT(block, 0);
+    EXPECT_GE(block, groups_[group].packing) << "the sentinel";
+    Occupy(group, block / groups_[group].packing);
     Cells& cells = memory_[group][block];
     cells.resize(block_tokens_, 0);
     return cells;
+  }
+  void Occupy(size_t group, int32_t physical) {
+    size_t& owner = owner_.try_emplace(physical, group).first->second;
+    if (owner == group) return;
+    owner = group;
+    const int32_t packing = groups_[group].packing;
+    for (int32_t k = 0; k < packing; ++k) memory_[group].erase(physical * packing + k);
   }
   uint64_t& Cell(int32_t slot, size_t group, int32_t position) {
     return Block(group,
                  tables_[slot][group].at(position / block_tokens_))[position % block_tokens_];
   }
 
+  static constexpr uint64_t kWrong = 1;
+
   std::vector<GroupSpec> groups_;
   int32_t block_tokens_;
   std::vector<std::map<int32_t, Cells>> memory_;                 // [group][block]
+  std::map<int32_t, size_t> owner_;                              // [physical block]: group
   std::map<int32_t, std::vector<std::vector<int32_t>>> tables_;  // [slot][group][index]
-  std::map<int32_t, int32_t> last_sampled_;
+  std::map<int32_t, int32_t> last_sampled_, place_;              // [slot]
 };
 
 }  // namespace tokenspeed::test
