@@ -165,7 +165,7 @@ class PhysicalPool {
   std::vector<PagedVector<int32_t>> owners_;  // [group][logical block]
   std::vector<int32_t> free_;                 // LIFO; lowest ids first on a fresh pool
   bool has_rivals_;                           // more than one group: buckets are kept
-  bool is_plain_;  // one group, one block in each: no lists to keep
+  bool is_plain_;                             // one group, one block in each: no lists to keep
   int32_t num_unpinned_;
 };
 
