@@ -78,7 +78,7 @@ void Scheduler::CountLoad(const Request& request, int32_t num_query) {
 void Scheduler::EmitTable(Request& request) {
   const KvTable& table = *request.blocks();
   const auto num_blocks = static_cast<int32_t>(table.size());
-  if (request.sent_blocks == num_blocks) return;
+  if (request.sent_blocks >= num_blocks) return;
   if (kv_.num_groups() > 1) {
     for (; request.sent_blocks < num_blocks; ++request.sent_blocks) {
       EmitEntries(request, request.sent_blocks);
