@@ -78,7 +78,7 @@ void Scheduler::CountLoad(const Request& request, int32_t num_query) {
 void Scheduler::EmitTable(Request& request) {
   const KvTable& table = *request.blocks();
   const auto num_blocks = static_cast<int32_t>(table.size());
-  if (request.sent_blocks == num_blocks) return;
+  if (request.sent_blocks >= num_blocks) return;
   if (kv_.num_groups() > 1) {
     for (; request.sent_blocks < num_blocks; ++request.sent_blocks) {
       EmitEntries(request, request.sent_blocks);
@@ -88,9 +88,10 @@ void Scheduler::EmitTable(Request& request) {
   // A model of one group, which is a full one: the entries of a long table in one go.
   const int32_t slot = request.slot()->value(), first = request.sent_blocks;
   auto& updates = step_.plan->block_updates;
-  auto entry = updates.insert(updates.end(), num_blocks - first, {});
+  const size_t end = updates.size() + static_cast<size_t>(num_blocks - first);
+  if (end > updates.capacity()) updates.reserve(end + end / 2);
   for (int32_t i = first; i < num_blocks; ++i) {
-    *entry++ = {slot, 0, i, kv_.set_block(table.blocks.set(i), GroupId(0)).value};
+    updates.push_back({slot, 0, i, kv_.set_block(table.blocks.set(i), GroupId(0)).value});
   }
   request.sent_blocks = num_blocks;
 }
