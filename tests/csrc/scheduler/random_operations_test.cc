@@ -17,6 +17,7 @@ namespace {
 
 struct Asked {
   int32_t prompt = 0, outputs = 0, max_new = 0, min_new = 0;
+  int32_t max_drafts = 0;  // from the host
   int64_t session = 0;
   std::vector<int32_t> known = {};  // prompt and outputs given
   std::vector<int32_t> stop_ids;
@@ -69,8 +70,12 @@ class RandomRun {
       config.groups.push_back(
           {.name = "v", .kind = "window", .packing = Pick(1, 2), .window = Pick(1, 50)});
     }
-    if (Chance(50)) config.groups.push_back({.name = "s", .kind = "state", .packing = Pick(1, 3)});
-    if (Chance(20)) config.groups.push_back({.name = "t", .kind = "state", .packing = Pick(1, 3)});
+    const char* speculation = Chance(50) ? "replay" : "rows_per_position";
+    for (const char* name : {"s", "t"}) {
+      if (!Chance(name[0] == 's' ? 50 : 20)) continue;
+      config.groups.push_back(
+          {.name = name, .kind = "state", .packing = Pick(1, 3), .speculation = speculation});
+    }
     config.state_cache_share = Pick(0, 4) / 4.0;
     if (config.prefix_cache = Chance(90); config.prefix_cache && Chance(60)) {
       constexpr std::array kPolicies = {"none", "on_eviction", "on_commit", "selective"};
@@ -159,7 +164,10 @@ class RandomRun {
                           .tenant = Pick(0, 2),
                           .queue_key = Pick(0, 2),
                           .victim_key = Pick(0, 2),
-                          .max_queue_us = Chance(5) ? Pick(1, 2000) : 0};
+                          .max_queue_us = Chance(5) ? Pick(1, 2000) : 0,
+                          .max_drafts = Chance(drafts_percent_) ? Pick(1, 5) : 0,
+                          .device_drafts = Chance(50)};
+    asked.max_drafts = submission.device_drafts ? 0 : submission.max_drafts;
     std::vector<int32_t> points;
     for (int32_t point = Pick(1, 40); Chance(60) && points.size() < 3; point += Pick(1, 40)) {
       if (point <= static_cast<int32_t>(prompt.size())) points.push_back(point);
@@ -198,7 +206,21 @@ class RandomRun {
     EXPECT_FALSE(scheduler_.AbortRequest(id, now_us_));
   }
 
+  // Half of the drafts are those of the model.
+  void Propose() {
+    for (auto& [id, asked] : live_) {
+      if (asked.max_drafts == 0 || Chance(20)) continue;
+      std::vector<int32_t> drafts(Pick(0, asked.max_drafts));
+      const auto first = static_cast<int32_t>(asked.known.size() + asked.got.size());
+      for (size_t i = 0; i < drafts.size(); ++i) {
+        drafts[i] = Chance(70) ? expected_[id].token(first + static_cast<int32_t>(i)) : Pick(0, 4);
+      }
+      scheduler_.Propose(RequestId(id), drafts);
+    }
+  }
+
   void Plan() {
+    Propose();
     const auto plan = scheduler_.Plan(now_us_);
     if (plan == nullptr) return;
     EXPECT_LE(plan->num_tokens(), config_.max_step_tokens);
@@ -208,26 +230,36 @@ class RandomRun {
 
   void Commit() {
     if (in_flight_.empty()) return;
-    const auto [plan, tokens] = in_flight_.front();
+    const auto [plan, sampled] = in_flight_.front();
     in_flight_.pop_front();
-    auto failed = std::make_unique<bool[]>(tokens.size());
-    for (size_t row = 0; row < tokens.size(); ++row) failed[row] = Chance(1);
-    Read(scheduler_.Commit(plan->step_id, tokens, {failed.get(), tokens.size()}, now_us_));
+    const size_t num_rows = sampled.accepted.size();
+    auto failed = std::make_unique<bool[]>(num_rows);
+    for (size_t row = 0; row < num_rows; ++row) failed[row] = Chance(1);
+    CommitResult result;
+    scheduler_.Commit(plan->step_id,
+                      {sampled.tokens, sampled.accepted, {failed.get(), num_rows}}, now_us_,
+                      result);
+    Read(result);
   }
 
   void Read(const CommitResult& result) {
+    const int32_t* token = result.tokens.data();
     for (size_t i = 0; i < result.request_ids.size(); ++i) {
       const int64_t id = result.request_ids[i];
       ASSERT_TRUE(live_.contains(id)) << "request " << id << " ended before";
       Asked& asked = live_[id];
-      if (result.tokens[i] >= 0) {
+      const auto reason = static_cast<FinishReason>(result.finish_reasons[i]);
+      EXPECT_EQ(result.cached_tokens[i] >= 0, result.num_tokens[i] > 0 && asked.got.empty());
+      for (int32_t k = 0; k < result.num_tokens[i]; ++k) {
         const int32_t position =
             asked.prompt + asked.outputs + static_cast<int32_t>(asked.got.size());
-        EXPECT_EQ(result.tokens[i], expected_[id].token(position));
-        EXPECT_EQ(result.cached_tokens[i] >= 0, asked.got.empty());
-        asked.got.push_back(result.tokens[i]);
+        EXPECT_EQ(token[k], expected_[id].token(position));
+        asked.got.push_back(token[k]);
+        const bool is_last = k + 1 == result.num_tokens[i];
+        CheckEnd(asked, is_last ? reason : FinishReason::kNone, token[k]);
       }
-      CheckEnd(asked, static_cast<FinishReason>(result.finish_reasons[i]), result.tokens[i]);
+      if (result.num_tokens[i] == 0) CheckEnd(asked, reason, -1);
+      token += std::max(1, result.num_tokens[i]);
       if (result.finish_reasons[i] == 0) continue;
       asked.known.insert(asked.known.end(), asked.got.begin(), asked.got.end());
       last_turn_[asked.session] = asked.known;
@@ -293,7 +325,8 @@ class RandomRun {
   std::map<int64_t, ExpectedSequence> expected_;
   std::map<int64_t, Asked> live_;
   std::map<int64_t, std::vector<int32_t>> last_turn_;  // by session
-  std::deque<std::pair<std::shared_ptr<const StepPlan>, std::vector<int32_t>>> in_flight_;
+  std::deque<std::pair<std::shared_ptr<const StepPlan>, Sampled>> in_flight_;
+  int32_t drafts_percent_ = Chance(50) ? 0 : 50;
   int64_t next_id_ = 1;
   int64_t now_us_ = 1;
 };
@@ -305,7 +338,8 @@ void RunSeeds(int32_t depth) {
   const uint64_t num_runs = longer != nullptr ? std::strtoull(longer, nullptr, 10) : 150;
   int64_t num_retractions = 0, num_cached = 0;
   std::map<std::string, int64_t> met = {
-      {"loads", 0}, {"loads_failed", 0}, {"saved", 0}, {"store_gets", 0}, {"host_writes", 0}};
+      {"loads", 0}, {"loads_failed", 0}, {"saved", 0}, {"store_gets", 0}, {"host_writes", 0},
+                                      {"drafted", 0}, {"accepted", 0}};
   for (uint64_t run = 0; run < num_runs; ++run) {
     const uint64_t seed = replay != nullptr ? std::strtoull(replay, nullptr, 10) : run;
     RandomRun random_run(seed, depth);
