@@ -239,7 +239,7 @@ class FlatKv {
   void TakePhysicalFrom(BlockPool& pool);
   using Residents = std::array<int32_t, PhysicalPool::kMaxPacking>;
   size_t ResidentsOf(const BlockPool& pool, GroupId group, PhysicalId id, Residents& items) const;
-  int32_t CostOf(const BlockPool& pool, std::span<const int32_t> items) const;
+  int32_t CostOf(const BlockPool& pool, PhysicalId id, std::span<const int32_t> items) const;
   void EvictWhole(BlockPool& pool, int32_t item);
   void EvictColdest(BlockPool& pool);
   void EvictItem(BlockPool& pool, int32_t item);

@@ -7,8 +7,10 @@ One line of JSON with the scheduler's settings, then the input stream as the sch
 from __future__ import annotations
 
 import json
+import os
+import weakref
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from tokenspeed._core import GroupSpec, Scheduler, SchedulerConfig
 from tokenspeed.errors import ConfigError
@@ -26,6 +28,10 @@ def scheduler_config(settings: Mapping[str, Any]) -> SchedulerConfig:
     return SchedulerConfig(**{**settings, "groups": groups})
 
 
+PRIVATE = 0o600
+"""A record holds the token ids of every prompt."""
+
+
 class RecordWriter:
     """Appends a scheduler's input to a file. Thread: the scheduler's.
 
@@ -36,18 +42,23 @@ class RecordWriter:
     def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
         head = MAGIC + json.dumps({"scheduler": settings}).encode()[1:] + b"\n"
         try:
-            self._file: BinaryIO = path.open("wb")
-            self._file.write(head)
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE)
         except OSError as error:
             raise ConfigError(
                 f"record {path} cannot be written: {error}; name a file in a folder that exists"
             ) from error
+        weakref.finalize(self, os.close, self._file)
+        self._write(head)
 
     def append(self, scheduler: Scheduler) -> None:
         """Write what went into the scheduler since the last call."""
         if part := scheduler.take_record():
-            self._file.write(part)
-            self._file.flush()
+            self._write(part)
+
+    def _write(self, data: bytes) -> None:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(self._file, rest) :]
 
 
 @dataclass(frozen=True, slots=True)

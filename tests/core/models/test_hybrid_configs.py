@@ -56,7 +56,7 @@ GROUPS = {
 
 
 def make_config(name: str, **changes: Any) -> Mapping[str, Any]:
-    return tiny_config(num_hidden_layers=4, **{**CONFIGS[name][1], **changes})
+    return tiny_config(**{"num_hidden_layers": 4, **CONFIGS[name][1], **changes})
 
 
 def entry_class(name: str) -> Any:

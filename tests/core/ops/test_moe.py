@@ -43,16 +43,17 @@ def test_the_lower_number_wins_a_tie(choose: Any) -> None:
 @pytest.mark.parametrize("choose", [route.signature, kernels.route])
 def test_group_limited_sigmoid_routing_is_deepseeks(choose: Any) -> None:
     from transformers import DeepseekV3Config
-    from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3MoE
+    from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3TopkRouter
 
     config = DeepseekV3Config(
-        hidden_size=8, n_routed_experts=16, num_experts_per_tok=3, n_group=4, topk_group=2
+        hidden_size=16, n_routed_experts=16, num_experts_per_tok=3, n_group=4, topk_group=2
     )
-    reference = DeepseekV3MoE(config)
-    torch.manual_seed(5)
-    bias = reference.gate.e_score_correction_bias.normal_()
-    logits = LOGITS.float()
-    chosen, weights = reference.route_tokens_to_experts(logits)
+    reference = DeepseekV3TopkRouter(config)
+    reference.weight.data = torch.eye(16)
+    bias = reference.e_score_correction_bias
+    bias.copy_(torch.randn(16, generator=torch.Generator().manual_seed(5)))
+    with torch.no_grad():
+        logits, weights, chosen = reference(LOGITS.float())
     routing = Routing(
         3,
         "sigmoid",
