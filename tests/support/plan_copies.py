@@ -71,7 +71,7 @@ class PlanCopy:
         for index in range(self.num_rows):
             query = tokens[start[index] : start[index + 1]]
             is_decode = index < self.num_decode_rows
-            num_drafts = int(plan.num_drafts[index])
+            num_drafts = len(query) - 1 if is_decode else 0
             fields = ids[index], slots[index], contexts[index], query, num_drafts, outputs[index]
             rows.append(Row(index, *fields, is_decode))
         return rows
