@@ -111,7 +111,9 @@ def test_a_report_goes_with_its_entrys_delta_and_is_summed_by_session(bench: Ben
 def test_every_request_gets_its_own_run_of_tokens(bench: Bench) -> None:
     for key in (1, 2, 3, 4):
         bench.add(key)
-    bench.now = commit_runs([(1, [5, 6, 7], ""), (2, [], "abort"), (3, [8], ""), (4, [9, 0], "stop")])
+    bench.now = commit_runs(
+        [(1, [5, 6, 7], ""), (2, [], "abort"), (3, [8], ""), (4, [9, 0], "stop")]
+    )
     bench.publisher.take_ended()
     (message,) = bench.sent
     deltas = [(delta.request_id, delta.tokens, delta.finish_reason) for delta in message.deltas]
