@@ -123,8 +123,8 @@ class StateRows {
     return chosen.row.id();
   }
 
-  // Of a step that ended at `end` at most, the last `num_rejected` tokens were not right: rows there
-  // hold nothing, and those of the steps after it lie so much earlier.
+  // Of a step that ended at `end` at most, the last `num_rejected` tokens were not right: rows
+  // there hold nothing, and those of the steps after it lie so much earlier.
   void Reject(int32_t end, int32_t num_rejected) {
     for (Row& row : working_) {
       if (row.position > end) {

@@ -132,11 +132,12 @@ void Scheduler::CommitRow(const StepPlan& plan, int32_t row, std::span<const int
   }
 }
 
-// Rows of the steps after this one are planned already: as if every draft were right.
+// Rows of the steps after this one are planned already: as if every draft were right. Of a request
+// that has ended only states before those are of use.
 void Scheduler::RejectDrafts(const StepPlan& plan, int32_t row, int32_t num_rejected,
                              Request& request) {
   request.planned -= num_rejected;
-  if (request.blocks() == nullptr || is_replay_) return;
+  if (is_replay_ || std::holds_alternative<Draining>(request.state)) return;
   const int32_t num_query = plan.query_start[row + 1] - plan.query_start[row];
   request.blocks()->rows.Reject(request.computed + num_query, num_rejected);
 }

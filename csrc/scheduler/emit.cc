@@ -109,17 +109,17 @@ void Scheduler::EmitStateRows(Request& request, int32_t num_query) {
   TS_CHECK(source.value != 0 || start == 0, "a sequence goes on from a state");
   const int32_t num_writes = is_replay_ ? 1 : 1 + request.step_drafts;
   const int32_t first_end = start + num_query - request.step_drafts;
-  std::vector<RowId> targets;
+  targets_.clear();
   for (int32_t i = 0; i < num_writes; ++i) {
-    targets.push_back(rows.Write(start, request.computed, first_end + i));
+    targets_.push_back(rows.Write(start, request.computed, first_end + i));
   }
-  targets.resize(step_.plan->num_write_rows);
+  targets_.resize(step_.plan->num_write_rows);
   for (int32_t k = 0; k < num_groups; ++k) {
     const auto emit = [&](RowId row) {
       step_.plan->state_rows.push_back(row.value == 0 ? -1 : kv_.row_block(row, k).value);
     };
     emit(source);
-    for (const RowId target : targets) emit(target);
+    for (const RowId target : targets_) emit(target);
   }
 }
 

@@ -79,15 +79,16 @@ SetId Scheduler::PublishTail(Request& request) {
 // state groups, or nothing could start there.
 bool Scheduler::PublishState(Request& request, bool is_last) {
   const int32_t position = std::min(request.computed, request.step_start());
-  if (kv_.num_state_groups() == 0 || position % kv_.share_tokens() != 0) return false;
+  if (kv_.num_state_groups() == 0 || position == 0) return false;
+  if (position % kv_.share_tokens() != 0) return false;
   const int32_t index = (position - 1) >> block_shift_;
   const SetId tail = PublishTail(request);
   const bool is_full = index < request.published_blocks;
   const SetId set = is_full ? request.blocks()->blocks.set(index) : tail;
-  if (position == 0 || set.value == 0) return false;
+  if (set.value == 0) return false;
   const bool is_branch = position == request.points[0];
-  const SnapshotId snapshot = kv_.PublishState(*request.blocks(), set, position, request.snapshot,
-                                               is_branch, is_last);
+  const SnapshotId snapshot =
+      kv_.PublishState(*request.blocks(), set, position, request.snapshot, is_branch, is_last);
   if (snapshot) request.snapshot = snapshot;
   if (snapshot && writer_ != nullptr) writer_->SnapshotPublished(snapshot.row);
   return true;

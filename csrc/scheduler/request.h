@@ -53,7 +53,7 @@ struct Request {
   bool device_drafts = false;
   bool drafts_in_turn = false;  // a row with drafts is planned when all before it are committed
   bool has_no_drafts = false;   // gave them up for room
-  bool is_announced = false;  // the executor knows that it has its slot
+  bool is_announced = false;    // the executor knows that it has its slot
   bool cached_reported = false;
   bool is_short = false;         // waits in the short queue too
   bool is_private = false;       // a block's key was taken: the rest of the chain is not published
@@ -111,7 +111,7 @@ struct Request {
   }
   // Drafts that its next decode row may have; none goes beyond the last output.
   int32_t num_drafts() const {
-    const int32_t wanted = has_no_drafts  ? 0
+    const int32_t wanted = has_no_drafts   ? 0
                            : device_drafts ? max_drafts
                                            : static_cast<int32_t>(drafts.size());
     return std::clamp(max_outputs - num_outputs() - ahead - 1, 0, wanted);

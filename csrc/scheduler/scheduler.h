@@ -296,6 +296,7 @@ class Scheduler {
   };
   std::deque<Uncommitted> uncommitted_;
   Uncommitted step_;                // the step being planned
+  std::vector<RowId> targets_;      // rows of state that a row of the plan writes
   std::vector<RequestIndex> scan_;  // running_ as it was when a pass began
   struct Replacement {
     RequestIndex request;

@@ -135,11 +135,11 @@ void Scheduler::CheckSubmission(const Submission& submission, size_t prompt_toke
   }
   const int32_t num_rows = DraftRows(submission.max_drafts, DraftsInTurn(submission));
   if (num_rows > 0 && !kv_.CanEverHoldRows(num_rows)) {
-    throw RequestError("the request is refused: max_drafts is " +
-                       std::to_string(submission.max_drafts) + " and takes " +
-                       std::to_string(num_rows) +
-                       " rows of state; allowed: what the pool holds; send fewer drafts or give the "
-                       "engine more memory");
+    throw RequestError(
+        "the request is refused: max_drafts is " + std::to_string(submission.max_drafts) +
+        " and takes " + std::to_string(num_rows) +
+        " rows of state; allowed: what the pool holds; send fewer drafts or give the "
+        "engine more memory");
   }
   if (queue_.size() + parked_.size() >= static_cast<size_t>(config_.max_waiting)) {
     throw QueueFull();

@@ -236,9 +236,8 @@ class RandomRun {
     auto failed = std::make_unique<bool[]>(num_rows);
     for (size_t row = 0; row < num_rows; ++row) failed[row] = Chance(1);
     CommitResult result;
-    scheduler_.Commit(plan->step_id,
-                      {sampled.tokens, sampled.accepted, {failed.get(), num_rows}}, now_us_,
-                      result);
+    scheduler_.Commit(plan->step_id, {sampled.tokens, sampled.accepted, {failed.get(), num_rows}},
+                      now_us_, result);
     Read(result);
   }
 
@@ -337,9 +336,9 @@ void RunSeeds(int32_t depth) {
   const char* longer = std::getenv("TOKENSPEED_TEST_RUNS");
   const uint64_t num_runs = longer != nullptr ? std::strtoull(longer, nullptr, 10) : 150;
   int64_t num_retractions = 0, num_cached = 0;
-  std::map<std::string, int64_t> met = {
-      {"loads", 0}, {"loads_failed", 0}, {"saved", 0}, {"store_gets", 0}, {"host_writes", 0},
-                                      {"drafted", 0}, {"accepted", 0}};
+  std::map<std::string, int64_t> met = {{"loads", 0},      {"loads_failed", 0}, {"saved", 0},
+                                        {"store_gets", 0}, {"host_writes", 0},  {"drafted", 0},
+                                        {"accepted", 0}};
   for (uint64_t run = 0; run < num_runs; ++run) {
     const uint64_t seed = replay != nullptr ? std::strtoull(replay, nullptr, 10) : run;
     RandomRun random_run(seed, depth);

@@ -100,7 +100,8 @@ class DeviceModel {
     }
     CheckStateRows(plan);
     Sampled sampled;
-    for (const int32_t drafts : plan.num_drafts) sampled.width = std::max(sampled.width, 1 + drafts);
+    for (const int32_t drafts : plan.num_drafts)
+      sampled.width = std::max(sampled.width, 1 + drafts);
     for (int32_t row = 0; row < plan.num_rows(); ++row) {
       RunRow(plan, row, expected[plan.request_ids[row]], sampled);
     }
@@ -158,7 +159,9 @@ class DeviceModel {
     sampled.tokens.resize(size, -1);
   }
 
-  int32_t Draft(int32_t right) { return drafter() % 2 == 0 ? right : static_cast<int32_t>(drafter() % 5); }
+  int32_t Draft(int32_t right) {
+    return drafter() % 2 == 0 ? right : static_cast<int32_t>(drafter() % 5);
+  }
 
   // The plan's place is too far by what was rejected on the device since it was made.
   int32_t RealContext(const StepPlan& plan, int32_t row) {
@@ -190,8 +193,8 @@ class DeviceModel {
     const auto ended = ends_.find(plan.slots[row]);
     const bool is_behind =
         ended != ends_.end() && ended->second.position < plan.context_tokens[row];
-    End end{.position = context + static_cast<int32_t>(states.size()) - plan.num_drafts[row] +
-                        num_right,
+    End end{.position =
+                context + static_cast<int32_t>(states.size()) - plan.num_drafts[row] + num_right,
             .right_rows = {}};
     size_t place = 0;
     for (size_t group = 0; group < memory_.size(); ++group) {
@@ -207,7 +210,7 @@ class DeviceModel {
       }
       const bool is_replay = groups_[group].speculation == "replay";
       const size_t num_writes = is_replay ? 1 : 1 + plan.num_drafts[row];
-      for (size_t i = 1; i < entries; ++i) EXPECT_EQ(rows[i] < 0, i > num_writes);
+      for (size_t i = 1; i < entries; ++i) EXPECT_EQ(rows[i]<0, i> num_writes);
       for (size_t i = 0; i < num_writes; ++i) {
         Block(group, rows[1 + i])[0] = states[before_drafts + i];
       }
