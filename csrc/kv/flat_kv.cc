@@ -202,8 +202,11 @@ bool FlatKv::Grow(KvTable& table, size_t num_blocks) {
       table.windows[w].Append(windows_[w]->Acquire<WindowId>(table.windows[w].last()));
     }
   }
-  while (rest.sets > 0) {
-    MakeRoom(sets_, rest);
+  // While as many physical blocks are free as all of them could need, nothing has to be made.
+  const int64_t most = rest.sets * sets_.num_groups();
+  const bool is_roomy = physical_.num_free() >= most && rest.sets <= sets_.num_free_items();
+  for (; rest.sets > 0; is_roomy ? --rest.sets : rest.sets) {
+    if (!is_roomy) MakeRoom(sets_, rest);
     table.blocks.Append(sets_.Acquire<SetId>(table.blocks.last()));
   }
   return true;

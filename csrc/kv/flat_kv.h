@@ -222,6 +222,7 @@ class FlatKv {
   // match.cc
   struct Candidate;
   class Walk;
+  void HoldChain(size_t num_blocks, BlockTable& blocks);
   void HoldMatch(const Candidate& best, PrefixMatch& match);
   int64_t Position(size_t index) const {
     return static_cast<int64_t>(index) * config_.block_tokens;

@@ -82,10 +82,23 @@ void Scheduler::CountLoad(const Request& request, int32_t num_query) {
 
 // Tells the executor the table entries that it does not have yet.
 void Scheduler::EmitTable(Request& request) {
-  const auto num_blocks = static_cast<int32_t>(request.blocks()->size());
-  for (; request.sent_blocks < num_blocks; ++request.sent_blocks) {
-    EmitEntries(request, request.sent_blocks);
+  const KvTable& table = *request.blocks();
+  const auto num_blocks = static_cast<int32_t>(table.size());
+  if (request.sent_blocks == num_blocks) return;
+  if (kv_.num_groups() > 1) {
+    for (; request.sent_blocks < num_blocks; ++request.sent_blocks) {
+      EmitEntries(request, request.sent_blocks);
+    }
+    return;
   }
+  // A model of one group, which is a full one: the entries of a long table in one go.
+  const int32_t slot = request.slot()->value(), first = request.sent_blocks;
+  auto& updates = step_.plan->block_updates;
+  auto entry = updates.insert(updates.end(), num_blocks - first, {});
+  for (int32_t i = first; i < num_blocks; ++i) {
+    *entry++ = {slot, 0, i, kv_.set_block(table.blocks.set(i), GroupId(0)).value};
+  }
+  request.sent_blocks = num_blocks;
 }
 
 // Entries of one block in all groups that have it: a window group only while it is seen.

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/pages.h"
 #include "fsm/states.h"
 #include "kv/chain_keys.h"
 #include "kv/prefix_index.h"
@@ -30,7 +31,7 @@ struct Request {
   // How far it is, and the few settings that every step reads: together, so that a step of many
   // requests touches few cache lines of each.
   RequestId id;
-  std::vector<int32_t> tokens;
+  PagedVector<int32_t> tokens;
   int32_t computed = 0;
   int32_t planned = 0;
   int32_t ahead = 0;  // tokens that uncommitted rows sample, at most: every draft right

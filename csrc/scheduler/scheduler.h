@@ -177,6 +177,7 @@ class Scheduler {
     int64_t admission;
     size_t num_blocks;
   };
+  size_t EstimateCached(const Request& request) const;
   void Enqueue(RequestIndex index);
   bool MayPass(RequestIndex index) const;
   RequestIndex OwnerOfNextBlock(const Request& request, size_t num_shared) const;

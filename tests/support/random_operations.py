@@ -1,4 +1,4 @@
-"""Random operations on a scheduler, from one seed, beside a simulated device, and a replay after."""
+"""Random operations on a scheduler, from one seed: a simulated device beside it, a replay after."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from tests.support.call_log import CallLog
 from tests.support.naive_requests import NaiveRequests
 from tests.support.plan_copies import PlanCopy, entries_of, result_arrays
+from tests.support.random_choices import RandomChoices
 from tests.support.random_scenarios import Scenario, choose_scenario
 from tests.support.simulated_device import SimulatedDevice
 from tests.support.simulated_memory import OracleError, PrefixTrie, require
@@ -18,8 +20,6 @@ from tests.support.simulated_memory import OracleError, PrefixTrie, require
 from tokenspeed.errors import CapacityError, RequestError
 from tokenspeed.scheduler import Scheduler
 
-VOCABULARY = 3
-STOP_ID = 7
 MAX_DRAIN_STEPS = 20_000
 MOST_STALLED = 400
 LIVE_COUNTS = (
@@ -47,11 +47,11 @@ class RandomRun:
     _chance: random.Random = field(init=False)
     _scheduler: Scheduler = field(init=False)
     _device: SimulatedDevice = field(init=False)
-    _log: list[tuple[str, tuple[Any, ...], dict[str, Any], Any]] = field(default_factory=list)
+    _log: CallLog = field(init=False)
+    _choices: RandomChoices = field(init=False)
     _out: list[PlanCopy] = field(default_factory=list)
     _now_us: int = 1000
     _next_id: int = 1
-    _texts: list[list[int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._chance = random.Random(self.seed)
@@ -63,7 +63,8 @@ class RandomRun:
         self._device = SimulatedDevice(
             settings, groups, self.requests, trie, is_ample=self.scenario.is_ample
         )
-        self._texts = [self._random_tokens(settings["max_context_tokens"]) for _ in range(3)]
+        self._log = CallLog(self._scheduler)
+        self._choices = RandomChoices(self._chance, self.scenario, self.requests)
 
     def run(self, num_operations: int) -> None:
         """Play, then let everything end, then replay on a fresh scheduler."""
@@ -71,12 +72,12 @@ class RandomRun:
             self.num_operations += 1
             self._operate()
         self._drain()
-        self._replay()
+        self._check_replay()
         self._note_stats()
 
     def last_calls(self, count: int) -> str:
         """Return the last calls as text."""
-        return "\n".join(f"  {name}{given} {keys}" for name, given, keys, _ in self._log[-count:])
+        return self._log.last(count)
 
     # Operations
 
@@ -105,23 +106,23 @@ class RandomRun:
         chance = self._chance
         session = chance.choice([0, 0, 1, 2, 3])
         request_id = self._next_id if chance.random() < 0.97 else max(self._next_id - 1, 1)
-        given = self._random_options(session)
-        base = self._call("session_base", session) if session else None
+        given = self._choices.options(self._now_us)
+        base = self._log.call("session_base", session) if session else None
         if base is not None and chance.random() < 0.7:
             self._submit_turn(request_id, session, base, given)
             return
-        prompt = self._random_prompt()
+        prompt = self._choices.prompt()
         outputs = []
         if given["max_new_tokens"] and chance.random() < 0.2:
             room = self.scenario.settings["max_context_tokens"] - len(prompt)
             most = min(room, given["max_new_tokens"], 30)
-            outputs = self._random_tokens(chance.randrange(max(1, most)))
+            outputs = self._choices.tokens(chance.randrange(max(1, most)))
         keywords = {
             **given,
             "session": session,
             "output_ids": np.array(outputs, np.int32) if outputs else None,
         }
-        keywords |= self._reuse_points(len(prompt))
+        keywords |= self._choices.reuse_points(len(prompt))
         if self._accepts("submit", (request_id, np.array(prompt, np.int32)), keywords, prompt):
             self._note_submission(request_id, prompt, outputs, given, session)
 
@@ -130,13 +131,13 @@ class RandomRun:
     ) -> None:
         before = self.requests.last_turns[session]
         require(base[0] == len(before), f"session {session} has base {base}, not {len(before)}")
-        new = self._random_tokens(self._chance.choice([1, 3, 20]))
+        new = self._choices.tokens(self._chance.choice([1, 3, 20]))
         arguments = request_id, session, *base, np.array(new, np.int32)
         if self._chance.random() < 0.05:
             wrong = request_id, session, base[0], base[1] ^ 1, np.array(new, np.int32)
             require(not self._accepts("submit_turn", wrong, given, []), "a wrong digest is a base")
         prompt = before + new
-        keywords = given | self._reuse_points(len(prompt))
+        keywords = given | self._choices.reuse_points(len(prompt))
         if self._accepts("submit_turn", arguments, keywords, prompt):
             self.counts["turns"] += 1
             self._note_submission(request_id, prompt, [], given, session)
@@ -160,41 +161,12 @@ class RandomRun:
         self.counts["submitted"] += 1
         self._take_ended({})
 
-    def _random_options(self, session: int) -> dict[str, Any]:
-        chance, context = self._chance, self.scenario.settings["max_context_tokens"]
-        stop_ids = chance.choice([[], [], [], [STOP_ID], [0]])
-        drafts = 0 if self.scenario.has_state else chance.choice([0, 0, 0, 2, 4])
-        return {
-            "max_new_tokens": chance.choice([0, 0, 1, 20, 40, context]),
-            "min_new_tokens": chance.choice([0, 0, 0, 3]),
-            "stop_token_ids": np.array(stop_ids, np.int32) if stop_ids else None,
-            "priority": chance.choice([0, 0, 0, 1, -1]),
-            "salt": chance.choice([b"", b"", b"", b"a"]),
-            "match_prefix": chance.random() < 0.9,
-            "deadline_us": self._now_us + chance.randrange(1, 400) if chance.random() < 0.1 else 0,
-            "tenant": chance.choice([0, 0, 1, 2]),
-            "gap_us": chance.choice([0, 0, 20, 400]),
-            "queue_key": chance.choice([0, 0, 1]),
-            "victim_key": chance.choice([0, 0, 1]),
-            "retain_us": chance.choice([0, 0, 0, 50, 2000]),
-            "max_queue_us": chance.choice([0, 0, 0, 0, 100]),
-            "max_drafts": drafts,
-            "device_drafts": drafts > 0 and chance.random() < 0.5,
-            "now_us": self._now_us,
-        }
-
-    def _reuse_points(self, num_prompt: int) -> dict[str, Any]:
-        if num_prompt < 4 or self._chance.random() < 0.5:
-            return {}
-        points = self._chance.sample(range(1, num_prompt + 1), self._chance.randrange(1, 4))
-        return {"reuse_points": np.array(sorted(points), np.int32)}
-
     def _accepts(
         self, name: str, arguments: tuple[Any, ...], keywords: dict[str, Any], prompt: list[int]
     ) -> bool:
         """Call; a refusal must have its reason."""
         try:
-            self._call(name, *arguments, **keywords)
+            self._log.call(name, *arguments, **keywords)
         except RequestError as error:
             fits = 0 < len(prompt) < self.scenario.settings["max_context_tokens"]
             is_known = arguments[0] < self._next_id
@@ -213,7 +185,7 @@ class RandomRun:
         known = [*self.requests.live, self._next_id + 5, max(1, self._next_id - 3)]
         request_id = self._chance.choice(known)
         is_live = request_id in self.requests.live
-        answer = self._call(reason, request_id, now_us=self._now_us)
+        answer = self._log.call(reason, request_id, now_us=self._now_us)
         require(answer == is_live, f"{reason} of {request_id} returned {answer}")
         self._take_ended({request_id: reason} if is_live else {})
         self.counts[reason] += 1
@@ -224,22 +196,22 @@ class RandomRun:
             "gap_us": self._chance.choice([0, 30, 500]),
             "victim_key": self._chance.randrange(3),
         }
-        answer = self._call("rekey", request_id, **keys)
+        answer = self._log.call("rekey", request_id, **keys)
         require(answer == (request_id in self.requests.live), f"rekey returned {answer}")
 
     def _propose(self) -> None:
         """Drafts as likely right as wrong."""
         takers = [r for r in self.requests.live.values() if r.max_drafts and not r.device_drafts]
         for request in takers:
-            drafts = self._random_tokens(self._chance.randrange(1, request.max_drafts + 1))
-            self._call("propose", request.id, np.array(drafts, np.int32))
+            drafts = self._choices.tokens(self._chance.randrange(1, request.max_drafts + 1))
+            self._log.call("propose", request.id, np.array(drafts, np.int32))
             request.proposed = drafts
             self.counts["proposed"] += 1
 
     def _plan(self) -> bool:
-        plan = self._call("plan", now_us=self._now_us)
+        plan = self._log.call("plan", now_us=self._now_us)
         copy = None if plan is None else PlanCopy.of(plan)
-        self._log[-1] = (*self._log[-1][:3], None if copy is None else copy.arrays)
+        self._log.note_arrays(None if copy is None else copy.arrays)
         self._take_ended({})
         self.requests.check_deadlines(self._now_us)
         if copy is None:
@@ -260,14 +232,14 @@ class RandomRun:
         if not self._out:
             return
         plan = self._out.pop(0)
-        result = self._call("commit", plan.step_id, **plan.outcome(), now_us=self._now_us)
+        result = self._log.call("commit", plan.step_id, **plan.outcome(), now_us=self._now_us)
         arrays = result_arrays(result)
-        self._log[-1] = (*self._log[-1][:3], arrays)
+        self._log.note_arrays(arrays)
         self._device.committed(plan)
         self.requests.committed_rows(plan, entries_of(arrays))
         self._take_ended({})
         self.requests.check_deadlines(self._now_us)
-        self._remember_text()
+        self._choices.remember_text()
         self.counts["committed"] += 1
 
     def _acknowledge(self, *, is_all: bool) -> None:
@@ -285,7 +257,7 @@ class RandomRun:
                 self.counts["moves"] += 1
                 self.counts["moves_failed"] += not ok
             acks = np.array(rows, np.int32).reshape(-1, 2)
-            self._call("notify", acks, now_us=self._now_us)
+            self._log.call("notify", acks, now_us=self._now_us)
         if tiers.records and self._chance.random() < 0.03:
             self._lose_record()
 
@@ -293,7 +265,7 @@ class RandomRun:
         records = self._device.tiers.records
         del records[self._chance.choice(sorted(records))]
         keys = np.frombuffer(b"".join(sorted(records)), np.uint8).reshape(-1, 16)
-        self._call("notify_store", keys, self._chance.random() < 0.5)
+        self._log.call("notify_store", keys, self._chance.random() < 0.5)
 
     # The simulated model and drafter
 
@@ -302,21 +274,11 @@ class RandomRun:
             request = self.requests.live.get(row.request_id)
             is_device = request is not None and request.device_drafts
             seen = row.token_ids[len(row.token_ids) - row.num_drafts :]
-            drafts = self._random_tokens(row.num_drafts) if is_device else seen
+            drafts = self._choices.tokens(row.num_drafts) if is_device else seen
             plan.drafts.append(drafts)
-            plan.sampled.append(self._answer(drafts) if row.output_index >= 0 else [])
+            plan.sampled.append(self._choices.answer(drafts) if row.output_index >= 0 else [])
+            self.counts["accepted"] += max(0, len(plan.sampled[-1]) - 1)
             plan.failed.append(self._chance.random() < 0.004)
-
-    def _answer(self, drafts: list[int]) -> list[int]:
-        """Return the model's tokens: the drafts as far as they are right, and one more."""
-        tokens: list[int] = []
-        for draft in drafts:
-            token = draft if self._chance.random() < 0.5 else self._random_token()
-            tokens.append(token)
-            if token != draft:
-                return tokens
-            self.counts["accepted"] += 1
-        return [*tokens, self._random_token()]
 
     # Ends
 
@@ -359,22 +321,8 @@ class RandomRun:
         free = stats["blocks_free"] + stats["blocks_cached"]
         require(free == stats["blocks_total"], f"blocks are lost: {stats}")
 
-    def _replay(self) -> None:
-        """The same calls on a fresh scheduler give the same arrays."""
-        again = self.scenario.new_scheduler()
-        for number, (name, arguments, keywords, wanted) in enumerate(self._log):
-            try:
-                result = getattr(again, name)(*arguments, **keywords)
-            except (RequestError, CapacityError) as error:
-                require(wanted == str(error), f"replay, call {number}: {error}")
-                continue
-            if not isinstance(wanted, dict):
-                require(result == wanted, f"replay, call {number} {name}: {result}")
-                continue
-            require(result is not None, f"replay, call {number} {name}: nothing")
-            for array, values in wanted.items():
-                same = getattr(result, array).tobytes() == values.tobytes()
-                require(same, f"replay, call {number} {name}: {array} differs")
+    def _check_replay(self) -> None:
+        self._log.replay(self.scenario.new_scheduler())
         if self.scenario.settings["record_events"]:
             repeated = self.scenario.new_scheduler().replay(self._scheduler.take_record())
             require(repeated >= self.counts["planned"], f"the record has {repeated} plans")
@@ -386,51 +334,13 @@ class RandomRun:
             self.counts[name] += stats[name]
         self.counts["readmitted"] += self._device.num_readmitted
 
-    # Helpers
-
-    def _call(self, name: str, *arguments: Any, **keywords: Any) -> Any:
-        try:
-            result = getattr(self._scheduler, name)(*arguments, **keywords)
-        except (RequestError, CapacityError) as error:
-            self._log.append((name, arguments, keywords, str(error)))
-            raise
-        except Exception:
-            self._log.append((name, arguments, keywords, None))
-            raise
-        self._log.append((name, arguments, keywords, result))
-        return result
-
     def _take_ended(self, allowed: dict[int, str]) -> None:
-        result = self._call("take_ended")
+        result = self._log.call("take_ended")
         is_none = len(result.request_ids) == 0
         arrays = {"request_ids": result.request_ids} if is_none else result_arrays(result)
-        self._log[-1] = (*self._log[-1][:3], arrays)
+        self._log.note_arrays(arrays)
         entries = [] if is_none else entries_of(arrays)
         self.requests.took_ended(entries, self._now_us, allowed)
-
-    def _random_prompt(self) -> list[int]:
-        chance, context = self._chance, self.scenario.settings["max_context_tokens"]
-        flying = [request for request in self.requests.live.values() if request.num_uncommitted]
-        if flying and chance.random() < 0.4:
-            # What is being computed right now is the most dangerous prefix to share.
-            return (flying[-1].tokens + self._random_tokens(3))[: context - 1]
-        text = chance.choice(self._texts)
-        longest = chance.choice([24, len(text) // 2, len(text), len(text)])
-        shared = text[: chance.randrange(0, longest + 1)]
-        prompt = shared + self._random_tokens(chance.choice([0, 1, 2, 20]))
-        return prompt[: chance.choice([context - 1, context - 1, context - 1, context])]
-
-    def _random_tokens(self, count: int) -> list[int]:
-        return [self._random_token() for _ in range(count)]
-
-    def _random_token(self) -> int:
-        return STOP_ID if self._chance.random() < 0.03 else self._chance.randrange(VOCABULARY)
-
-    def _remember_text(self) -> None:
-        """Later prompts continue what was said: a second turn."""
-        if self.requests.live and self._chance.random() < 0.05:
-            request = self._chance.choice(list(self.requests.live.values()))
-            self._texts[self._chance.randrange(3)] = list(request.tokens)
 
 
 def play(
