@@ -1,4 +1,4 @@
-"""Settings of pace and retention show in a real engine, turn by turn, with a model of fixed speed."""
+"""Settings of pace and retention show in a real engine, turn by turn: a model of fixed speed."""
 
 from __future__ import annotations
 
