@@ -272,7 +272,9 @@ class RandomRun {
       Asked& asked = live_[id];
       if (count == 0) CheckEnd(asked, reason, -1);
       for (size_t k = 0; k < count; ++k) {
-        if (k == 0) EXPECT_EQ(result.cached_tokens[i] >= 0, asked.got.empty());
+        if (k == 0) {
+          EXPECT_EQ(result.cached_tokens[i] >= 0, asked.got.empty());
+        }
         ReadToken(id, asked, result.tokens[next + k], k + 1 < count ? FinishReason::kNone : reason);
       }
       next += std::max<size_t>(1, count);
