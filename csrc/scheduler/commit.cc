@@ -108,8 +108,8 @@ void Scheduler::CommitRow(const StepPlan& plan, int32_t row, std::span<const int
   if (!samples || has_failed || is_ended) tokens = {};
   if (!tokens.empty()) reason = AppendTokens(request, tokens);
   const int32_t num_query = plan.query_start[row + 1] - plan.query_start[row];
-  const int32_t num_new = num_query - num_rejected - request.to_replay;
-  request.to_replay = is_replay_ ? num_drafts - num_rejected : 0;
+  const int32_t num_replayed = std::max(0, request.computed - plan.context_tokens[row]);
+  const int32_t num_new = num_query - num_rejected - (is_replay_ ? num_replayed : 0);
   if (!request.is_poisoned) AdvanceComputed(index, num_new);
   if (is_ended) {
     DrainIfDone(index);
@@ -137,6 +137,7 @@ void Scheduler::CommitRow(const StepPlan& plan, int32_t row, std::span<const int
 void Scheduler::RejectDrafts(const StepPlan& plan, int32_t row, int32_t num_rejected,
                              Request& request) {
   request.planned -= num_rejected;
+  if (is_replay_) request.to_replay -= num_rejected;
   if (is_replay_ || std::holds_alternative<Draining>(request.state)) return;
   const int32_t num_query = plan.query_start[row + 1] - plan.query_start[row];
   request.blocks()->rows.Reject(request.computed + num_query, num_rejected);

@@ -52,6 +52,7 @@ void Scheduler::EmitRow(RequestIndex index, int32_t num_query) {
   EmitStateRows(request, num_query);
   request.step_query = request.step_drafts = 0;
   request.planned += num_new;
+  request.to_replay = is_replay_ ? num_drafts : 0;
   ++request.uncommitted_rows;
   request.ahead += samples ? 1 + num_drafts : 0;
   if (samples && std::holds_alternative<Prefilling>(request.state)) Move(request, LastChunk{});

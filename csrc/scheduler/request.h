@@ -38,8 +38,8 @@ struct Request {
   int32_t uncommitted_rows = 0;
   int32_t step_query = 0;   // query tokens reserved in the plan being made
   int32_t step_drafts = 0;  // of them drafts
-  // Computed tokens after the newest row of state, which its next row reads again: accepted drafts,
-  // where state groups keep the row before the drafts only.
+  // Planned tokens after the newest row of state, which its next row reads again: drafts, if state
+  // groups keep the row before them only. At most: as if all of them were right.
   int32_t to_replay = 0;
   int32_t sent_blocks = 0;  // block-table entries that the executor has
   int32_t published_blocks = 0;
