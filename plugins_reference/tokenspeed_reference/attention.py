@@ -1,5 +1,4 @@
-"""Paged attention in plain torch. Decode rows read the cache where it lies (`attention_decode`);
-chunks of several tokens gather their blocks and make one attention call.
+"""Paged attention in plain torch: each row gathers its blocks and makes one attention call.
 
 Every row is computed on its own keys, cut to its exact length, so that neither another row nor a
 stale or NaN cell of a block can change its result.
@@ -12,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.nn.functional import scaled_dot_product_attention
 
-from tokenspeed_reference.attention_decode import DecodeGroup, decode, plan_groups
 from tokenspeed_sdk import AttentionBatch, KVView
 
 MASK_ELEMENTS = 1 << 21
@@ -23,7 +22,7 @@ MASK_ELEMENTS = 1 << 21
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A prefill row: its query tokens, all its blocks, and the mask where a prefix is cached."""
+    """One row: its query tokens, all its blocks, and the mask where a prefix is cached."""
 
     query: slice
     num_keys: int
@@ -41,8 +40,6 @@ class Plan:
 
     blocks_T: torch.Tensor
     offsets_T: torch.Tensor
-    num_decode_rows: int
-    groups: tuple[DecodeGroup, ...]
     chunks: tuple[Chunk, ...]
 
 
@@ -65,28 +62,12 @@ class PagedAttention:
         self._device = device
 
     def plan(self, batch: AttentionBatch) -> Plan:
-        """Turn block tables into tiles, masks and write positions."""
-        lengths = (batch.context_tokens + batch.query_start[1:] - batch.query_start[:-1]).tolist()
-        tables = [
-            tuple(table[: -(-length // self._block_tokens)])
-            for table, length in zip(batch.block_tables.tolist(), lengths, strict=True)
-        ]
-        decodes = batch.num_decode_rows
+        """Turn block tables into write positions, blocks and masks."""
+        blocks, offsets = self._cells(batch)
         return Plan(
-            blocks_T=self._write_blocks(batch),
-            offsets_T=batch.positions_T % self._block_tokens,
-            num_decode_rows=decodes,
-            groups=plan_groups(
-                tables[:decodes],
-                lengths[:decodes],
-                heads=(self._shape[1], self._shape[2]),
-                block_tokens=self._block_tokens,
-                device=self._device,
-            ),
-            chunks=tuple(
-                self._chunk(batch, row, tables[row], lengths[row])
-                for row in range(decodes, len(lengths))
-            ),
+            blocks_T=torch.from_numpy(blocks).to(self._device),
+            offsets_T=torch.from_numpy(offsets).to(self._device),
+            chunks=self._chunks(batch, first_row=0),
         )
 
     def write(self, k_TKH: torch.Tensor, v_TKH: torch.Tensor, kv: KVView, metadata: Plan) -> None:
@@ -98,19 +79,23 @@ class PagedAttention:
         self, q_TNH: torch.Tensor, kv: KVView, metadata: Plan, *, scale: float
     ) -> torch.Tensor:
         """Attend each row to its own keys."""
-        q_TKGH = q_TNH.view(self._shape)
-        decodes = metadata.num_decode_rows
-        if not metadata.chunks:
-            return decode(q_TKGH, kv, metadata.groups, scale=scale).view(q_TNH.shape)
         out_TNH = torch.empty_like(q_TNH)
-        out_TKGH = out_TNH.view(self._shape)
-        if decodes:
-            out_TKGH[:decodes] = decode(q_TKGH[:decodes], kv, metadata.groups, scale=scale)
-        for chunk in metadata.chunks:
-            self._prefill(out_TKGH[chunk.query], q_TKGH[chunk.query], kv, chunk, scale)
+        self._attend_chunks(out_TNH, q_TNH, kv, metadata.chunks, scale)
         return out_TNH
 
-    def _prefill(
+    def _attend_chunks(
+        self,
+        out_TNH: torch.Tensor,
+        q_TNH: torch.Tensor,
+        kv: KVView,
+        chunks: tuple[Chunk, ...],
+        scale: float,
+    ) -> None:
+        out_TKGH, q_TKGH = out_TNH.view(self._shape), q_TNH.view(self._shape)
+        for chunk in chunks:
+            self._attend_chunk(out_TKGH[chunk.query], q_TKGH[chunk.query], kv, chunk, scale)
+
+    def _attend_chunk(
         self,
         out_TKGH: torch.Tensor,
         q_TKGH: torch.Tensor,
@@ -143,7 +128,8 @@ class PagedAttention:
                 scale=scale,
             )
 
-    def _write_blocks(self, batch: AttentionBatch) -> torch.Tensor:
+    def _cells(self, batch: AttentionBatch) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return (T,) block and offset in it where each token of the step is written."""
         if batch.num_decode_rows == len(batch.context_tokens):
             rows = np.arange(batch.num_decode_rows)
         else:
@@ -151,16 +137,27 @@ class PagedAttention:
         starts = batch.context_tokens - batch.query_start[:-1]
         positions = np.arange(len(rows)) + starts[rows]
         blocks = batch.block_tables[rows, positions // self._block_tokens]
-        return torch.from_numpy(blocks.astype(np.int64)).to(self._device)
+        return blocks.astype(np.int64), positions % self._block_tokens
 
-    def _chunk(
-        self, batch: AttentionBatch, row: int, table: tuple[int, ...], num_keys: int
-    ) -> Chunk:
-        query = slice(int(batch.query_start[row]), int(batch.query_start[row + 1]))
+    def _chunks(self, batch: AttentionBatch, *, first_row: int) -> tuple[Chunk, ...]:
+        """Plan the rows from `first_row` on."""
+        starts = batch.query_start.tolist()
+        contexts = batch.context_tokens.tolist()
+        return tuple(
+            self._chunk(
+                slice(starts[row], starts[row + 1]),
+                contexts[row] + starts[row + 1] - starts[row],
+                batch.block_tables[row].tolist(),
+            )
+            for row in range(first_row, len(contexts))
+        )
+
+    def _chunk(self, query: slice, num_keys: int, table: list[int]) -> Chunk:
         num_tokens = query.stop - query.start
         has_prefix = num_keys > num_tokens > 1
         mask = self._mask(num_tokens, num_keys) if has_prefix else None
-        return Chunk(query, num_keys, table, mask)
+        num_blocks = -(-num_keys // self._block_tokens)
+        return Chunk(query, num_keys, tuple(table[:num_blocks]), mask)
 
     def _mask(self, num_tokens: int, num_keys: int) -> torch.Tensor:
         """Return (tile, num_keys): zeros, and in the last `tile` columns -inf above the diagonal.

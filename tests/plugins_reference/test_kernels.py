@@ -42,8 +42,11 @@ def worst_error(offer: KernelOffer, operator: Operator, dtype: torch.dtype, seed
     return worst
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("offer", PLAIN, ids=lambda offer: offer.name)
+@pytest.mark.parametrize(
+    ("offer", "dtype"),
+    [(offer, getattr(torch, str(name))) for offer in PLAIN for name in offer.requires["dtype"]],
+    ids=lambda item: str(getattr(item, "name", item)),
+)
 def test_kernel_agrees_with_the_definition(offer: KernelOffer, dtype: torch.dtype) -> None:
     assert worst_error(offer, OPERATORS[offer.operator], dtype, seed=7) <= 1
 
@@ -59,8 +62,9 @@ def test_a_wrong_kernel_is_caught() -> None:
     assert worst_error(wrong, OPERATORS["norm.rms"], torch.float32, seed=7) > 1
 
 
-def test_rowwise_product_is_bitwise_the_same_in_every_batch() -> None:
-    multiply = next(offer for offer in PLAIN if offer.name == "linear_rowwise_any").load()
+@pytest.mark.parametrize("name", ["linear_rowwise_any", "linear_invariant_cpu"])
+def test_a_product_of_a_row_is_bitwise_the_same_in_every_batch(name: str) -> None:
+    multiply = next(offer for offer in PLAIN if offer.name == name).load()
     random = torch.Generator().manual_seed(1)
     x, weight = torch.randn(37, 96, generator=random), torch.randn(80, 96, generator=random)
     together = multiply(x, weight)
@@ -69,11 +73,18 @@ def test_rowwise_product_is_bitwise_the_same_in_every_batch() -> None:
 
 
 @pytest.mark.parametrize("features", [3, 64, 576])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("rms_norm_plain_any", torch.float32),
+        ("rms_norm_plain_any", torch.bfloat16),
+        ("rms_norm_cpu", torch.float32),
+    ],
+)
 def test_norm_of_a_row_is_bitwise_the_same_in_every_batch(
-    features: int, dtype: torch.dtype
+    features: int, name: str, dtype: torch.dtype
 ) -> None:
-    normalize = next(offer for offer in PLAIN if offer.operator == "norm.rms").load()
+    normalize = next(offer for offer in PLAIN if offer.name == name).load()
     random = torch.Generator().manual_seed(2)
     x = torch.randn(33, features, generator=random).to(dtype)
     weight = torch.randn(features, generator=random).to(dtype)

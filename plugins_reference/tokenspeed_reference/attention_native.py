@@ -1,0 +1,86 @@
+"""Paged attention on the CPU in float32: writes and decode rows run natively, chunks in torch.
+
+Legend: T query tokens, N query heads, K kv heads, H head dim.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+# Torch's OpenMP runtime is loaded before this module asks for one.
+from tokenspeed_reference import _cpu
+from tokenspeed_reference.attention import Chunk, PagedAttention
+from tokenspeed_sdk import AttentionBatch, KVView
+
+
+@dataclass(frozen=True, slots=True)
+class NativePlan:
+    """One step, shared by all layers."""
+
+    step: _cpu.DecodeStep
+    num_decode_rows: int
+    chunks: tuple[Chunk, ...]
+
+
+class NativePagedAttention(PagedAttention):
+    """AttentionBackend on the CPU; holds no state between steps."""
+
+    def plan(self, batch: AttentionBatch) -> NativePlan:  # type: ignore[override]
+        """Copy the tables of the decode rows and plan the chunks."""
+        rows = batch.num_decode_rows
+        _, kv_heads, queries_per_kv, head_dim = self._shape
+        blocks, offsets = self._cells(batch)
+        step = _cpu.DecodeStep(
+            kv_heads,
+            queries_per_kv,
+            head_dim,
+            self._block_tokens,
+            np.ascontiguousarray(batch.block_tables[:rows]),
+            np.ascontiguousarray(batch.context_tokens[:rows] + 1),
+            blocks,
+            offsets,
+        )
+        return NativePlan(step, rows, self._chunks(batch, first_row=rows))
+
+    def write(  # type: ignore[override]
+        self, k_TKH: torch.Tensor, v_TKH: torch.Tensor, kv: KVView, metadata: NativePlan
+    ) -> None:
+        """Store the step's keys and values."""
+        block_stride, head_stride, token_stride, _ = kv.k.stride()
+        assert token_stride == self._shape[3], "tokens of a head lie side by side"
+        for cache, x_TKH in ((kv.k, k_TKH), (kv.v, v_TKH)):
+            x_TKH = _with_dense_heads(x_TKH)
+            metadata.step.write(
+                cache.data_ptr(), block_stride, head_stride, x_TKH.data_ptr(), x_TKH.stride(0)
+            )
+
+    def attend(  # type: ignore[override]
+        self, q_TNH: torch.Tensor, kv: KVView, metadata: NativePlan, *, scale: float
+    ) -> torch.Tensor:
+        """Attend each row to its own keys."""
+        out_TNH = torch.empty(q_TNH.shape)
+        block_stride, head_stride, _, _ = kv.k.stride()
+        metadata.step.attend(
+            out_TNH.data_ptr(),
+            q_TNH.data_ptr(),
+            q_TNH.stride(0),
+            kv.k.data_ptr(),
+            kv.v.data_ptr(),
+            block_stride,
+            head_stride,
+            scale,
+            torch.get_num_threads(),
+        )
+        if metadata.chunks:
+            self._attend_chunks(out_TNH, q_TNH, kv, metadata.chunks, scale)
+        return out_TNH
+
+
+def _with_dense_heads(x_TKH: torch.Tensor) -> torch.Tensor:
+    """Return x, copied unless the heads of a token lie side by side."""
+    _, head_stride, stride = x_TKH.stride()
+    is_dense = stride == 1 and head_stride == x_TKH.shape[2]
+    return x_TKH if is_dense else x_TKH.contiguous()
