@@ -14,6 +14,7 @@ namespace {
 
 constexpr int kMaxQueries = 4;  // query heads worked on together
 constexpr int kVectors = 4;     // vectors of the head dimension summed together
+constexpr int64_t kAheadKeys = 16;
 constexpr float kLowest = -3.0e38f;
 
 // Keys [first, first + count) of one row for one kv head, in pieces that lie in one block each.
@@ -42,7 +43,13 @@ void Scores(const Keys& keys, const float* q, float (*scores)[kChunkTokens]) {
   const float scale = keys.a.scale;
   keys.ForPieces([&](int64_t offset, int64_t index, int64_t count) {
     const float* k = keys.a.k + offset;
-    for (int64_t s = 0; s < count; ++s, k += dim) {
+    const float* v = keys.a.v + offset;
+    for (int64_t s = 0; s < count; ++s, k += dim, v += dim) {
+      // The values are read next: they arrive while the scores are computed.
+      for (int64_t line = 0; line < dim; line += kLineFloats) {
+        Prefetch(k + kAheadKeys * dim + line);
+        Prefetch(v + line);
+      }
       Floats sums[kQueries] = {};
       int64_t d = 0;
       for (; d + kLanes <= dim; d += kLanes) {

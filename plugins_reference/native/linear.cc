@@ -17,12 +17,14 @@ void Tile(const LinearArgs& a, int64_t row, int64_t output) {
   const float* x = a.x + row * a.x_stride;
   const float* weight = a.weight + output * a.inputs;
   Floats sums[kRows][kCols] = {};
+  const bool fetches = row == 0;
   int64_t i = 0;
   for (; i + kLanes <= a.inputs; i += kLanes) {
     Floats v[kRows];
     for (int r = 0; r < kRows; ++r) v[r] = LoadFloats(x + r * a.x_stride + i);
     for (int c = 0; c < kCols; ++c) {
       const Floats w = LoadFloats(weight + c * a.inputs + i);
+      if (fetches) Prefetch(weight + (kCols + c) * a.inputs + i);
       for (int r = 0; r < kRows; ++r) sums[r][c] = v[r] * w + sums[r][c];
     }
   }

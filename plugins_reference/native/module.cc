@@ -101,6 +101,8 @@ void Attend(DecodeStep& self, Address out, Address q, int64_t q_stride, Address 
 
 NB_MODULE(_cpu, m) {
   using namespace tokenspeed_reference;
+  // Models live until the process ends, and their weights with them: nothing to warn of.
+  nb::set_leak_warnings(false);
   m.doc() = "Private extension module (C++): the reference plugin's kernels for float32 on a CPU.";
   m.def("instruction_sets", &InstructionSets,
         "Return the instruction sets of this processor that kernels exist for, widest first.");

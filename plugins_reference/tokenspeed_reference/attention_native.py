@@ -12,7 +12,7 @@ import torch
 
 # Torch's OpenMP runtime is loaded before this module asks for one.
 from tokenspeed_reference import _cpu
-from tokenspeed_reference.attention import Chunk, PagedAttention
+from tokenspeed_reference.attention_chunks import Chunk, ChunkAttention, written_cells
 from tokenspeed_sdk import AttentionBatch, KVView
 
 
@@ -21,43 +21,59 @@ class NativePlan:
     """One step, shared by all layers."""
 
     step: _cpu.DecodeStep
-    num_decode_rows: int
     chunks: tuple[Chunk, ...]
 
 
-class NativePagedAttention(PagedAttention):
+class NativePagedAttention:
     """AttentionBackend on the CPU; holds no state between steps."""
 
-    def plan(self, batch: AttentionBatch) -> NativePlan:  # type: ignore[override]
+    def __init__(
+        self,
+        *,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        block_tokens: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        assert (dtype, device.type) == (torch.float32, "cpu"), "the offer requires both"
+        self._geometry = (num_kv_heads, num_heads // num_kv_heads, head_dim, block_tokens)
+        self._chunks = ChunkAttention(
+            num_heads=num_heads,
+            num_kv_heads=num_kv_heads,
+            head_dim=head_dim,
+            block_tokens=block_tokens,
+            dtype=dtype,
+            device=device,
+        )
+
+    def plan(self, batch: AttentionBatch) -> NativePlan:
         """Copy the tables of the decode rows and plan the chunks."""
         rows = batch.num_decode_rows
-        _, kv_heads, queries_per_kv, head_dim = self._shape
-        blocks, offsets = self._cells(batch)
+        blocks, offsets = written_cells(batch)
         step = _cpu.DecodeStep(
-            kv_heads,
-            queries_per_kv,
-            head_dim,
-            self._block_tokens,
+            *self._geometry,
             np.ascontiguousarray(batch.block_tables[:rows]),
             np.ascontiguousarray(batch.context_tokens[:rows] + 1),
             blocks,
             offsets,
         )
-        return NativePlan(step, rows, self._chunks(batch, first_row=rows))
+        return NativePlan(step, self._chunks.plan(batch, first_row=rows))
 
-    def write(  # type: ignore[override]
+    def write(
         self, k_TKH: torch.Tensor, v_TKH: torch.Tensor, kv: KVView, metadata: NativePlan
     ) -> None:
         """Store the step's keys and values."""
         block_stride, head_stride, token_stride, _ = kv.k.stride()
-        assert token_stride == self._shape[3], "tokens of a head lie side by side"
+        assert token_stride == kv.k.shape[3], "tokens of a head lie side by side"
         for cache, x_TKH in ((kv.k, k_TKH), (kv.v, v_TKH)):
             x_TKH = _with_dense_heads(x_TKH)
             metadata.step.write(
                 cache.data_ptr(), block_stride, head_stride, x_TKH.data_ptr(), x_TKH.stride(0)
             )
 
-    def attend(  # type: ignore[override]
+    def attend(
         self, q_TNH: torch.Tensor, kv: KVView, metadata: NativePlan, *, scale: float
     ) -> torch.Tensor:
         """Attend each row to its own keys."""
@@ -75,7 +91,7 @@ class NativePagedAttention(PagedAttention):
             torch.get_num_threads(),
         )
         if metadata.chunks:
-            self._attend_chunks(out_TNH, q_TNH, kv, metadata.chunks, scale)
+            self._chunks.attend(out_TNH, q_TNH, kv, metadata.chunks, scale)
         return out_TNH
 
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from tests.support.attention import Row, copy_kv, make_batch, make_kv, make_rows
 
-from tokenspeed.contracts.attention import KVView
+from tokenspeed.contracts.attention import AttentionBackend, KVView
 from tokenspeed.ops.kv import paged_attention, write_kv
-from tokenspeed_reference import attention
+from tokenspeed_reference import attention_chunks
 from tokenspeed_reference.attention import PagedAttention
 from tokenspeed_reference.attention_native import NativePagedAttention
 
@@ -28,14 +28,14 @@ SHAPES = {
 }
 
 
-Backend = type[PagedAttention]
+Backend = type[PagedAttention] | type[NativePagedAttention]
 BACKENDS = [PagedAttention, NativePagedAttention]
 both_backends = pytest.mark.parametrize("backend", BACKENDS, ids=lambda item: item.__name__)
 
 
 def make_backend(
     backend: Backend, *, heads: int, kv_heads: int, head_dim: int, dtype: torch.dtype
-) -> PagedAttention:
+) -> AttentionBackend:
     return backend(
         num_heads=heads,
         num_kv_heads=kv_heads,
@@ -107,7 +107,7 @@ def test_backend_agrees_with_the_definition(
 def test_long_chunks_in_query_tiles_agree_with_the_definition(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(attention, "MASK_ELEMENTS", 16 * 50)
+    monkeypatch.setattr(attention_chunks, "MASK_ELEMENTS", 16 * 50)
     for backend in BACKENDS:
         test_backend_agrees_with_the_definition(
             [(30, 50), (10, 33)], 6, 2, 16, torch.float32, backend

@@ -13,7 +13,7 @@ from torch.nn.functional import linear as torch_linear
 # After torch: both must find one OpenMP runtime in the process, and torch brings its own.
 from tokenspeed_reference import _cpu
 
-FEW_ROWS = 64
+FEW_ROWS = 32
 """Up to here reading the weight limits a product; above, torch is faster, which copies it first."""
 
 
