@@ -30,7 +30,7 @@ inline uint64_t Mix(uint64_t a, uint64_t b) {
   return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
 }
 
-inline uint64_t Load(const int32_t* tokens) {
+inline uint64_t Word(const int32_t* tokens) {
   uint64_t word;
   std::memcpy(&word, tokens, sizeof(word));
   return word;
@@ -44,10 +44,10 @@ inline Hash128 HashBlock(const Hash128& parent, std::span<const int32_t> tokens)
   uint64_t lane0 = parent.lo ^ kSalt[0], lane1 = parent.hi ^ kSalt[1];
   uint64_t lane2 = parent.lo ^ kSalt[2], lane3 = parent.hi ^ kSalt[3];
   for (const int32_t *t = tokens.data(), *end = t + tokens.size(); t != end; t += 16) {
-    lane0 = Mix(Load(t) ^ kSalt[1], Load(t + 2) ^ lane0);
-    lane1 = Mix(Load(t + 4) ^ kSalt[2], Load(t + 6) ^ lane1);
-    lane2 = Mix(Load(t + 8) ^ kSalt[3], Load(t + 10) ^ lane2);
-    lane3 = Mix(Load(t + 12) ^ kSalt[4], Load(t + 14) ^ lane3);
+    lane0 = Mix(Word(t) ^ kSalt[1], Word(t + 2) ^ lane0);
+    lane1 = Mix(Word(t + 4) ^ kSalt[2], Word(t + 6) ^ lane1);
+    lane2 = Mix(Word(t + 8) ^ kSalt[3], Word(t + 10) ^ lane2);
+    lane3 = Mix(Word(t + 12) ^ kSalt[4], Word(t + 14) ^ lane3);
   }
   const uint64_t size = tokens.size();
   return {Mix(lane0 ^ kSalt[5], lane1 ^ size) ^ Mix(lane2 ^ kSalt[4], lane3 ^ kSalt[1]),

@@ -32,6 +32,15 @@ struct Handler<S, Admit> {
   }
 };
 
+template <class S>
+  requires Move<S, Load>
+struct Handler<S, Load> {
+  static void Enter(Loading& target, Load& event) {
+    target.slot = std::move(event.slot);
+    target.blocks = std::move(event.blocks);
+  }
+};
+
 namespace internal {
 
 template <class Target, class Source, template <class> class Disposition, class Handle>
@@ -65,12 +74,12 @@ Result Execute(State& state, E& event, Type<Cell<S, E, To<T>, D...>> cell) {
   MoveTo<T>(state, event, cell);
   return Result::kMoved;
 }
-template <class S, class E, class... D>
-Result Execute(State& state, E& event, Type<Cell<S, E, To<Draining, Finished>, D...>> cell) {
-  if (event.has_uncommitted_rows) {
-    MoveTo<Draining>(state, event, cell);
+template <class S, class E, class InUse, class Free, class... D>
+Result Execute(State& state, E& event, Type<Cell<S, E, To<InUse, Free>, D...>> cell) {
+  if (event.is_in_use) {
+    MoveTo<InUse>(state, event, cell);
   } else {
-    MoveTo<Finished>(state, event, cell);
+    MoveTo<Free>(state, event, cell);
   }
   return Result::kMoved;
 }

@@ -2,9 +2,15 @@
 // that a state lacks cannot be used in it. Tie() lists the handles for transitions.h.
 //
 //   Submitted --Admit--> Prefilling --LastChunk--> Decoding
-//       |                 ^   |  \--Retract--> Retracted <--Retract--/ |
-//       |                 +---|------Admit---------/                   |
-//       +--Finish, Abort, Timeout--> Finished <--Drained-- Draining <--+  (steps still touch it)
+//    |    \                ^  ^  \                  /  |
+//    |    Load         Loaded |   +----Retract----+   |
+//    |      \          /      |    |             |    |
+//    |       v        /     Admit  v             v    |
+//    |       Loading +        +- Retracted <- Retracting
+//    |            ^-------Load----+       Saved       |
+//    +--> Finished <--Drained-- Draining <-----+------+   on Finish, Abort, Timeout
+//
+// docs/control-plane.md has the diagram that is drawn from the table itself.
 //
 // Thread: scheduler thread only.
 #pragma once
@@ -13,7 +19,7 @@
 #include <variant>
 
 #include "base/slot_pool.h"
-#include "kv/block_pool.h"
+#include "kv/kv_table.h"
 
 namespace tokenspeed {
 
@@ -23,11 +29,19 @@ struct Submitted {
   auto Tie() { return std::tie(); }
 };
 
+// Has a slot and blocks; transfers from a slower tier fill some of them. No row is planned.
+struct Loading {
+  static constexpr const char* kName = "Loading";
+  SlotRef slot;
+  KvTable blocks;
+  auto Tie() { return std::tie(slot, blocks); }
+};
+
 // Runs; part of its tokens is not yet planned.
 struct Prefilling {
   static constexpr const char* kName = "Prefilling";
   SlotRef slot;
-  BlockTable blocks;
+  KvTable blocks;
   auto Tie() { return std::tie(slot, blocks); }
 };
 
@@ -35,7 +49,15 @@ struct Prefilling {
 struct Decoding {
   static constexpr const char* kName = "Decoding";
   SlotRef slot;
-  BlockTable blocks;
+  KvTable blocks;
+  auto Tie() { return std::tie(slot, blocks); }
+};
+
+// Gives its blocks to others as soon as the transfers that copy them to the host are done.
+struct Retracting {
+  static constexpr const char* kName = "Retracting";
+  SlotRef slot;
+  KvTable blocks;
   auto Tie() { return std::tie(slot, blocks); }
 };
 
@@ -45,11 +67,11 @@ struct Retracted {
   auto Tie() { return std::tie(); }
 };
 
-// Ended, but an uncommitted step still touches its blocks and slot.
+// Ended, but an uncommitted step or a transfer still touches its blocks and slot.
 struct Draining {
   static constexpr const char* kName = "Draining";
   SlotRef slot;
-  BlockTable blocks;
+  KvTable blocks;
   auto Tie() { return std::tie(slot, blocks); }
 };
 
@@ -59,6 +81,7 @@ struct Finished {
   auto Tie() { return std::tie(); }
 };
 
-using State = std::variant<Submitted, Prefilling, Decoding, Retracted, Draining, Finished>;
+using State = std::variant<Submitted, Loading, Prefilling, Decoding, Retracting, Retracted,
+                           Draining, Finished>;
 
 }  // namespace tokenspeed

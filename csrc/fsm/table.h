@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <concepts>
 #include <cstddef>
 #include <tuple>
 #include <type_traits>
@@ -17,7 +18,7 @@ namespace tokenspeed::fsm {
 
 // Outcomes of a cell.
 template <class... Targets>
-struct To {};      // moves; several targets: the event's handler chooses
+struct To {};      // moves; of two targets the first while the event's handles are in use
 struct Ignore {};  // nothing happens, and that is fine
 struct Refuse {};  // nothing happens, and the caller made a mistake
 
@@ -27,7 +28,7 @@ struct Keep {};  // the target owns it
 template <class Handle>
 struct Release {};  // given back
 template <class Handle>
-struct Lend {};  // a target that has it owns it until uncommitted steps end, others give it back
+struct Lend {};  // a target that has it owns it while it is in use, others give it back
 
 template <class State, class Event, class Outcome, class... Dispositions>
 struct Cell {};
@@ -127,6 +128,9 @@ consteval bool ProveHandles(Type<Cell<S, E, O, D...>>) {
     }(Type<Handles>{});
     []<class... T>(Type<To<T...>>) {
       static_assert((IsPossible<D, T...>::value && ...), "kept or lent handle without an owner");
+      static_assert(sizeof...(T) == 1 || (sizeof...(T) == 2 && requires(E event) {
+                      { event.is_in_use } -> std::convertible_to<bool>;
+                    }), "event that cannot choose its target: two targets need is_in_use");
     }(Type<O>{});
   } else {
     static_assert(sizeof...(D) == 0, "a cell that does not move leaves its handles alone");

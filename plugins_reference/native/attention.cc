@@ -65,6 +65,21 @@ void Scores(const Keys& keys, const float* q, float (*scores)[kChunkTokens]) {
   });
 }
 
+// Bends scores: softcap tanh(score / softcap).
+void Cap(float* scores, int64_t count, float softcap) {
+  const auto bend = [&](Floats score) {
+    return softcap - 2.0f * softcap / (1.0f + Exp(score * (2.0f / softcap)));
+  };
+  int64_t s = 0;
+  for (; s + kLanes <= count; s += kLanes) Store(scores + s, bend(LoadFloats(scores + s)));
+  for (; s < count; ++s) scores[s] = bend(Splat(scores[s]))[0];
+}
+
+// What a head's sink adds to the sum of exp(score - top).
+float SinkShare(const DecodeArgs& a, int64_t head, float top) {
+  return a.sinks == nullptr ? 0.0f : Exp(Splat(a.sinks[head] - top))[0];
+}
+
 // Turns scores into exp(score - largest); returns the largest and the sum.
 void Softmax(float* scores, int64_t count, float* largest, float* total) {
   float top = kLowest;
@@ -124,10 +139,13 @@ void ChunkOfHeads(const Keys& keys, int64_t row, int64_t chunk, bool is_whole, i
   alignas(64) float scores[kQueries][kChunkTokens];
   float largest[kQueries], totals[kQueries];
   Scores<kQueries>(keys, a.q + row * a.q_stride + head * dim, scores);
-  for (int g = 0; g < kQueries; ++g) Softmax(scores[g], keys.count, largest + g, totals + g);
+  for (int g = 0; g < kQueries; ++g) {
+    if (a.softcap != 0.0f) Cap(scores[g], keys.count, a.softcap);
+    Softmax(scores[g], keys.count, largest + g, totals + g);
+  }
   if (is_whole) {
     for (int g = 0; g < kQueries; ++g) {
-      const float inverse = 1.0f / totals[g];
+      const float inverse = 1.0f / (totals[g] + SinkShare(a, head + g, largest[g]));
       for (int64_t s = 0; s < keys.count; ++s) scores[g][s] *= inverse;
     }
     return Values<kQueries>(keys, scores, a.out + (row * heads + head) * dim, dim);
@@ -141,11 +159,10 @@ void ChunkOfHeads(const Keys& keys, int64_t row, int64_t chunk, bool is_whole, i
 }
 
 void Chunk(const DecodeArgs& a, int64_t row, int64_t chunk, int64_t kv_head) {
-  const int64_t first = (chunk - a.chunk_starts[row]) * kChunkTokens;
-  const int64_t length = a.lengths[row];
+  const int64_t first = a.firsts[row] + (chunk - a.chunk_starts[row]) * kChunkTokens;
   const Keys keys{a, a.tables + row * a.table_stride, kv_head, first,
-                  Min(kChunkTokens, length - first)};
-  const bool is_whole = length <= kChunkTokens;
+                  Min(kChunkTokens, a.lasts[row] - first)};
+  const bool is_whole = a.chunk_starts[row + 1] - a.chunk_starts[row] == 1;
   for (int64_t query = 0; query < a.queries_per_kv;) {
     switch (Min(a.queries_per_kv - query, kMaxQueries)) {
       case 1:
@@ -175,7 +192,7 @@ void Join(const DecodeArgs& a, int64_t row, int64_t head) {
   for (int64_t c = first; c < last; ++c) top = partial(c)[dim] > top ? partial(c)[dim] : top;
   float* out = a.out + (row * heads + head) * dim;
   for (int64_t d = 0; d < dim; ++d) out[d] = 0.0f;
-  float total = 0.0f;
+  float total = SinkShare(a, head, top);
   for (int64_t c = first; c < last; ++c) {
     const float* part = partial(c);
     const float factor = Exp(Splat(part[dim] - top))[0];
@@ -200,7 +217,7 @@ void Attend(const DecodeArgs& a) {
   const int64_t kv_heads = a.cache.kv_heads, chunks = a.chunk_starts[a.rows];
   const int64_t heads = kv_heads * a.queries_per_kv;
   int64_t keys = 0;
-  for (int64_t row = 0; row < a.rows; ++row) keys += a.lengths[row];
+  for (int64_t row = 0; row < a.rows; ++row) keys += a.lasts[row] - a.firsts[row];
   const int64_t work = 2 * keys * heads * a.cache.head_dim;
   ParallelTasks(chunks * kv_heads, work, a.threads, [&](int64_t task) {
     const int64_t chunk = task / kv_heads;
@@ -209,7 +226,7 @@ void Attend(const DecodeArgs& a) {
   if (chunks == a.rows) return;
   Parallel(a.rows, chunks * heads * a.cache.head_dim, a.threads, [&](int64_t first, int64_t last) {
     for (int64_t row = first; row < last; ++row) {
-      if (a.lengths[row] <= kChunkTokens) continue;
+      if (a.chunk_starts[row + 1] - a.chunk_starts[row] == 1) continue;
       for (int64_t head = 0; head < heads; ++head) Join(a, row, head);
     }
   });

@@ -9,20 +9,21 @@ namespace tokenspeed_reference {
 
 DecodeStep::DecodeStep(int64_t kv_heads, int64_t queries_per_kv, int64_t head_dim,
                        int64_t block_tokens, std::vector<int32_t> tables,
-                       std::vector<int32_t> lengths, std::vector<int64_t> blocks,
-                       std::vector<int64_t> offsets)
+                       std::vector<int32_t> firsts, std::vector<int32_t> lasts,
+                       std::vector<int64_t> blocks, std::vector<int64_t> offsets)
     : kv_heads_(kv_heads),
       queries_per_kv_(queries_per_kv),
       head_dim_(head_dim),
       block_tokens_(block_tokens),
       tables_(std::move(tables)),
-      lengths_(std::move(lengths)),
+      firsts_(std::move(firsts)),
+      lasts_(std::move(lasts)),
       chunk_starts_{0},
       blocks_(std::move(blocks)),
       offsets_(std::move(offsets)) {
   bool is_cut = false;
-  for (const int64_t length : lengths_) {
-    const int64_t chunks = (length + kChunkTokens - 1) / kChunkTokens;
+  for (size_t row = 0; row < lasts_.size(); ++row) {
+    const int64_t chunks = (lasts_[row] - firsts_[row] + kChunkTokens - 1) / kChunkTokens;
     chunk_starts_.push_back(static_cast<int32_t>(chunk_starts_.back() + chunks));
     is_cut = is_cut || chunks > 1;
   }
@@ -41,9 +42,9 @@ void DecodeStep::Write(float* cache, int64_t block_stride, int64_t head_stride, 
 }
 
 void DecodeStep::Attend(float* out, const float* q, int64_t q_stride, const float* k,
-                        const float* v, int64_t block_stride, int64_t head_stride, float scale,
-                        int threads) {
-  const auto rows = static_cast<int64_t>(lengths_.size());
+                        const float* v, int64_t block_stride, int64_t head_stride,
+                        const float* sinks, float scale, float softcap, int threads) {
+  const auto rows = static_cast<int64_t>(lasts_.size());
   if (rows == 0) return;
   Kernels().attend({{block_stride, head_stride, kv_heads_, head_dim_, block_tokens_},
                     out,
@@ -51,14 +52,17 @@ void DecodeStep::Attend(float* out, const float* q, int64_t q_stride, const floa
                     k,
                     v,
                     tables_.data(),
-                    lengths_.data(),
+                    firsts_.data(),
+                    lasts_.data(),
                     chunk_starts_.data(),
+                    sinks,
                     partials_.data(),
                     rows,
                     q_stride,
                     static_cast<int64_t>(tables_.size()) / rows,
                     queries_per_kv_,
                     scale,
+                    softcap,
                     threads});
 }
 

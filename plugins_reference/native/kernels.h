@@ -30,12 +30,13 @@ struct SiluArgs {
   int threads;
 };
 
-// Rotates x (tokens, heads, head_dim) in place; cos and sin are (tokens, head_dim), dense.
+// Rotates the first `turned` dims of x (tokens, heads, head_dim) in place; cos and sin are
+// (tokens, turned), dense.
 struct RotaryArgs {
   float* x;
   const float* cos;
   const float* sin;
-  int64_t tokens, heads, head_dim, token_stride;
+  int64_t tokens, heads, head_dim, turned, token_stride;
   int threads;
 };
 
@@ -80,9 +81,9 @@ struct CacheShape {
   int64_t block_stride, head_stride, kv_heads, head_dim, block_tokens;
 };
 
-// Attention of one query token a row to its first lengths[row] cached tokens.
-// Keys are cut into chunks of kChunkTokens; row r owns chunks [chunk_starts[r], chunk_starts[r +
-// 1]).
+// Attention of one query token a row to its cached tokens [firsts[row], lasts[row]).
+// Keys are cut into chunks of kChunkTokens from the first one seen; row r owns chunks
+// [chunk_starts[r], chunk_starts[r + 1]).
 struct DecodeArgs {
   CacheShape cache;
   float* out;      // (rows, kv_heads * queries_per_kv, head_dim), dense
@@ -90,11 +91,14 @@ struct DecodeArgs {
   const float* k;
   const float* v;
   const int32_t* tables;        // (rows, table_stride) block ids
-  const int32_t* lengths;       // (rows,)
+  const int32_t* firsts;        // (rows,)
+  const int32_t* lasts;         // (rows,)
   const int32_t* chunk_starts;  // (rows + 1,)
+  const float* sinks;           // (heads,) one more score each, whose value is 0; null: none
   float* partials;  // (chunks, heads, head_dim + 2); rows of one chunk leave theirs unused
   int64_t rows, q_stride, table_stride, queries_per_kv;
   float scale;
+  float softcap;  // scores s become softcap tanh(s / softcap); 0: none
   int threads;
 };
 inline constexpr int64_t kChunkTokens = 128;

@@ -53,9 +53,9 @@ void SiluMul(Address out, Address gate_up, int64_t rows, int64_t features, int t
 }
 
 void Rotary(Address x, Address cos, Address sin, int64_t tokens, int64_t heads, int64_t head_dim,
-            int64_t token_stride, int threads) {
-  Kernels().rotary(
-      {Floats(x), Floats(cos), Floats(sin), tokens, heads, head_dim, token_stride, threads});
+            int64_t turned, int64_t token_stride, int threads) {
+  Kernels().rotary({Floats(x), Floats(cos), Floats(sin), tokens, heads, head_dim, turned,
+                    token_stride, threads});
 }
 
 void Linear(Address y, Address x, Address weight, Address bias, int64_t rows, int64_t x_stride,
@@ -79,10 +79,11 @@ void Multiply(const PackedWeight& self, Address y, Address x, int64_t x_stride, 
 }
 
 void InitStep(DecodeStep* self, int64_t kv_heads, int64_t queries_per_kv, int64_t head_dim,
-              int64_t block_tokens, const Array<int32_t>& tables, const Array<int32_t>& lengths,
-              const Array<int64_t>& blocks, const Array<int64_t>& offsets) {
+              int64_t block_tokens, const Array<int32_t>& tables, const Array<int32_t>& firsts,
+              const Array<int32_t>& lasts, const Array<int64_t>& blocks,
+              const Array<int64_t>& offsets) {
   new (self) DecodeStep(kv_heads, queries_per_kv, head_dim, block_tokens, Copy(tables),
-                        Copy(lengths), Copy(blocks), Copy(offsets));
+                        Copy(firsts), Copy(lasts), Copy(blocks), Copy(offsets));
 }
 
 void Write(const DecodeStep& self, Address cache, int64_t block_stride, int64_t head_stride,
@@ -91,9 +92,10 @@ void Write(const DecodeStep& self, Address cache, int64_t block_stride, int64_t 
 }
 
 void Attend(DecodeStep& self, Address out, Address q, int64_t q_stride, Address k, Address v,
-            int64_t block_stride, int64_t head_stride, float scale, int threads) {
+            int64_t block_stride, int64_t head_stride, Address sinks, float scale, float softcap,
+            int threads) {
   self.Attend(Floats(out), Floats(q), q_stride, Floats(k), Floats(v), block_stride, head_stride,
-              scale, threads);
+              Floats(sinks), scale, softcap, threads);
 }
 
 }  // namespace
@@ -113,7 +115,7 @@ NB_MODULE(_cpu, m) {
         "features"_a, "eps"_a, "threads"_a, "Kernel of norm.add_rms.");
   m.def("silu_mul", &SiluMul, "out"_a, "gate_up"_a, "rows"_a, "features"_a, "threads"_a,
         "Kernel of activation.silu_mul.");
-  m.def("rotary", &Rotary, "x"_a, "cos"_a, "sin"_a, "tokens"_a, "heads"_a, "head_dim"_a,
+  m.def("rotary", &Rotary, "x"_a, "cos"_a, "sin"_a, "tokens"_a, "heads"_a, "head_dim"_a, "turned"_a,
         "token_stride"_a, "threads"_a, "Kernel of rotary.apply, in place.");
   m.def("linear", &Linear, "y"_a, "x"_a, "weight"_a, "bias"_a, "rows"_a, "x_stride"_a, "outputs"_a,
         "inputs"_a, "threads"_a, Unlocked(), "Kernel of linear.dense.");
@@ -125,9 +127,10 @@ NB_MODULE(_cpu, m) {
       .def_prop_ro("num_bytes", &PackedWeight::num_bytes, "Bytes that the layout takes.");
   nb::class_<DecodeStep>(m, "DecodeStep", "One step of a cache group, shared by its layers.")
       .def("__init__", &InitStep, "kv_heads"_a, "queries_per_kv"_a, "head_dim"_a, "block_tokens"_a,
-           "tables"_a, "lengths"_a, "blocks"_a, "offsets"_a, "Copy the step's tables.")
+           "tables"_a, "firsts"_a, "lasts"_a, "blocks"_a, "offsets"_a, "Copy the step's tables.")
       .def("write", &Write, "cache"_a, "block_stride"_a, "head_stride"_a, "x"_a, "x_stride"_a,
            "Store one token's keys or values after another.")
       .def("attend", &Attend, "out"_a, "q"_a, "q_stride"_a, "k"_a, "v"_a, "block_stride"_a,
-           "head_stride"_a, "scale"_a, "threads"_a, Unlocked(), "Attend the decode rows.");
+           "head_stride"_a, "sinks"_a, "scale"_a, "softcap"_a, "threads"_a, Unlocked(),
+           "Attend the decode rows.");
 }

@@ -52,8 +52,8 @@ void SiluMulRow(const float* gate, float* out, int64_t features) {
   for (; i < features; ++i) out[i] = gate[i] / (1.0f + Exp(Splat(-gate[i]))[0]) * up[i];
 }
 
-void RotateHead(float* x, const float* cos, const float* sin, int64_t head_dim) {
-  const int64_t half = head_dim / 2;
+void RotateHead(float* x, const float* cos, const float* sin, int64_t turned) {
+  const int64_t half = turned / 2;
   int64_t i = 0;
   for (; i + kLanes <= half; i += kLanes) {
     const Floats first = LoadFloats(x + i), second = LoadFloats(x + half + i);
@@ -88,10 +88,10 @@ void Rotary(const RotaryArgs& a) {
   const int64_t work = a.tokens * a.heads * a.head_dim * 2;
   Parallel(a.tokens, work, a.threads, [&](int64_t first, int64_t last) {
     for (int64_t token = first; token < last; ++token) {
-      const int64_t angle = token * a.head_dim;
+      const int64_t angle = token * a.turned;
       for (int64_t head = 0; head < a.heads; ++head) {
         RotateHead(a.x + token * a.token_stride + head * a.head_dim, a.cos + angle, a.sin + angle,
-                   a.head_dim);
+                   a.turned);
       }
     }
   });

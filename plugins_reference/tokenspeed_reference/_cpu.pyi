@@ -54,6 +54,7 @@ def rotary(
     tokens: int,
     heads: int,
     head_dim: int,
+    turned: int,
     token_stride: int,
     threads: int,
 ) -> None:
@@ -104,7 +105,8 @@ class DecodeStep:
         head_dim: int,
         block_tokens: int,
         tables: Annotated[NDArray[numpy.int32], dict(order="C", device="cpu", writable=False)],
-        lengths: Annotated[NDArray[numpy.int32], dict(order="C", device="cpu", writable=False)],
+        firsts: Annotated[NDArray[numpy.int32], dict(order="C", device="cpu", writable=False)],
+        lasts: Annotated[NDArray[numpy.int32], dict(order="C", device="cpu", writable=False)],
         blocks: Annotated[NDArray[numpy.int64], dict(order="C", device="cpu", writable=False)],
         offsets: Annotated[NDArray[numpy.int64], dict(order="C", device="cpu", writable=False)],
     ) -> None:
@@ -122,7 +124,9 @@ class DecodeStep:
         v: int,
         block_stride: int,
         head_stride: int,
+        sinks: int,
         scale: float,
+        softcap: float,
         threads: int,
     ) -> None:
         """Attend the decode rows."""

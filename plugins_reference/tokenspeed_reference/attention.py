@@ -1,6 +1,8 @@
-"""Paged attention in plain torch, for any device.
+"""Paged attention in plain torch: each row gathers its blocks and makes one attention call.
 
-Legend: T query tokens, N query heads, K kv heads, H head dim.
+Every row is computed on its own keys, cut to exactly what it sees, so that neither another row nor
+a stale or NaN cell of a block can change its result.
+Legend: T query tokens, N query heads, K kv heads, G = N / K, H head dim.
 """
 
 from __future__ import annotations
@@ -9,7 +11,8 @@ from dataclasses import dataclass
 
 import torch
 
-from tokenspeed_reference.attention_chunks import Chunk, ChunkAttention, written_cells
+from tokenspeed_reference.attention_plan import plan_chunks, written_cells
+from tokenspeed_reference.attention_prefill import Chunk, Scoring, prefill
 from tokenspeed_sdk import AttentionBatch, KVView
 
 
@@ -39,15 +42,9 @@ class PagedAttention:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
+        self._shape = (-1, num_kv_heads, num_heads // num_kv_heads, head_dim)
+        self._dtype = dtype
         self._device = device
-        self._chunks = ChunkAttention(
-            num_heads=num_heads,
-            num_kv_heads=num_kv_heads,
-            head_dim=head_dim,
-            block_tokens=block_tokens,
-            dtype=dtype,
-            device=device,
-        )
 
     def plan(self, batch: AttentionBatch) -> Plan:
         """Turn block tables into write positions, blocks and masks."""
@@ -55,7 +52,7 @@ class PagedAttention:
         return Plan(
             blocks_T=torch.from_numpy(blocks).to(self._device),
             offsets_T=torch.from_numpy(offsets).to(self._device),
-            chunks=self._chunks.plan(batch),
+            chunks=plan_chunks(batch, self._dtype, self._device),
         )
 
     def write(self, k_TKH: torch.Tensor, v_TKH: torch.Tensor, kv: KVView, metadata: Plan) -> None:
@@ -64,9 +61,20 @@ class PagedAttention:
         kv.v[metadata.blocks_T, :, metadata.offsets_T] = v_TKH
 
     def attend(
-        self, q_TNH: torch.Tensor, kv: KVView, metadata: Plan, *, scale: float
+        self,
+        q_TNH: torch.Tensor,
+        kv: KVView,
+        metadata: Plan,
+        *,
+        scale: float,
+        sinks_N: torch.Tensor | None = None,
+        softcap: float = 0.0,
     ) -> torch.Tensor:
         """Attend each row to its own keys."""
         out_TNH = torch.empty_like(q_TNH)
-        self._chunks.attend(out_TNH, q_TNH, kv, metadata.chunks, scale)
+        out_TKGH, q_TKGH = out_TNH.view(self._shape), q_TNH.view(self._shape)
+        sinks_KG = None if sinks_N is None else sinks_N.view(self._shape[1:3])
+        scoring = Scoring(scale, sinks_KG, softcap)
+        for chunk in metadata.chunks:
+            prefill(out_TKGH[chunk.query], q_TKGH[chunk.query], kv, chunk, scoring)
         return out_TNH

@@ -19,13 +19,28 @@ ANY_FLOAT: dict[str, tuple[object, ...]] = {
     "block_tokens": ("*",),
 }
 DETERMINISTIC: dict[str, tuple[object, ...]] = {**ANY_FLOAT, "deterministic": (True,)}
+_ATTENTION: dict[str, tuple[object, ...]] = {
+    **DETERMINISTIC,
+    "window": ("*",),
+    "sinks": (True,),
+    "softcap": ("*",),
+}
 PACKINGS = ("q4_0", "q4_1", "q8_0", "q4_k", "q6_k")
-_BATCHED_PRODUCTS = ("linear_plain_any", "linear_cpu", "packed_linear_expand_any")
+_BATCHED_PRODUCTS = (
+    "linear_plain_any",
+    "linear_cpu",
+    "packed_linear_expand_any",
+    "moe_experts_plain_any",
+)
 """Kernels whose rounding depends on the number of rows."""
 _KERNELS = (
     ("norm.rms", "rms_norm_plain_any", "kernels.norm:rms_norm"),
     ("norm.add_rms", "add_rms_norm_plain_any", "kernels.norm:add_rms_norm"),
+    ("norm.centred_rms", "centred_rms_norm_plain_any", "kernels.norm:centred_rms_norm"),
+    ("norm.add_centred_rms", "add_centred_rms_norm_plain_any", "kernels.norm:add_centred_rms_norm"),
+    ("norm.gated_rms", "gated_rms_norm_plain_any", "kernels.norm:gated_rms_norm"),
     ("activation.silu_mul", "silu_mul_plain_any", "kernels.activation:silu_mul"),
+    ("activation.sigmoid_mul", "sigmoid_mul_plain_any", "kernels.activation:sigmoid_mul"),
     ("rotary.angles", "rotary_angles_plain_any", "kernels.rotary:rotary_angles"),
     ("rotary.apply", "rotary_plain_any", "kernels.rotary:apply_rotary"),
     ("linear.dense", "linear_plain_any", "kernels.linear:linear"),
@@ -33,6 +48,21 @@ _KERNELS = (
     ("linear.packed", "packed_linear_expand_any", "kernels.packed:packed_linear_expand"),
     ("embedding.lookup", "embedding_plain_any", "kernels.linear:embedding"),
     ("embedding.packed", "packed_embedding_plain_any", "kernels.packed:packed_embedding"),
+    ("moe.route", "moe_route_plain_any", "kernels.moe:route"),
+    ("moe.experts", "moe_experts_plain_any", "kernels.moe:experts"),
+    ("moe.experts", "moe_experts_rowwise_any", "kernels.moe:experts_rowwise"),
+    ("moe.add_shared", "moe_add_shared_plain_any", "kernels.moe:add_shared"),
+    ("conv.causal_silu", "causal_conv_plain_any", "kernels.conv:causal_conv"),
+    (
+        "linear_attention.delta_gates",
+        "delta_gates_plain_any",
+        "kernels.linear_attention:delta_gates",
+    ),
+    (
+        "linear_attention.gated_delta",
+        "gated_delta_chunked_any",
+        "kernels.linear_attention:gated_delta_rule",
+    ),
 )
 _NATIVE_KERNELS = (
     ("norm.rms", "rms_norm_cpu", "kernels.native:rms_norm"),
@@ -82,10 +112,10 @@ def _kernel(
 
 
 def attention_offers() -> tuple[Offer, ...]:
-    """Offer the paged backend, which takes any head dimension and block size, plain and native."""
-    native = {**CPU_FLOAT32, "deterministic": (True,)}
+    """Offer paged attention, plain and native, of any head dimension, block size and window."""
+    native = {**_ATTENTION, "device": ("cpu",), "dtype": ("float32",)}
     return (
-        Offer("attention", "paged", _attention, requires=DETERMINISTIC),
+        Offer("attention", "paged", _attention, requires=_ATTENTION),
         Offer("attention", "paged_cpu", _native_attention, band="PORTABLE", requires=native),
     )
 
@@ -93,6 +123,16 @@ def attention_offers() -> tuple[Offer, ...]:
 def sampler_offers() -> tuple[Offer, ...]:
     """Offer the seeded sampler."""
     return (Offer("sampler", "philox", _sampler, requires=DETERMINISTIC),)
+
+
+def kv_store_offers() -> tuple[Offer, ...]:
+    """Offer stores in memory and on local disk."""
+    return (
+        Offer(
+            "kv_store", "memory", lambda **options: _load("stores.memory:MemoryStore")(**options)
+        ),
+        Offer("kv_store", "disk", lambda **options: _load("stores.disk:DiskStore")(**options)),
+    )
 
 
 def _attention(**traits: Any) -> Any:

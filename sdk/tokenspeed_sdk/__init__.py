@@ -15,12 +15,23 @@ from tokenspeed.checkpoint import (
     SafetensorsTensor,
     is_hf_folder,
 )
-from tokenspeed.contracts.attention import AttentionBackend, AttentionBatch, KVView
+from tokenspeed.contracts.attention import AttentionBackend, AttentionBatch, KVView, StateView
 from tokenspeed.contracts.capability import TRAITS, VOCABULARY_VERSION, Clause, Trait
 from tokenspeed.contracts.device import DeviceFacts, DeviceRuntime
+from tokenspeed.contracts.faults import Fault, Faults
 from tokenspeed.contracts.kernel import Band, KernelBinder, KernelOffer, Operator
-from tokenspeed.contracts.model import CacheGroup, CausalLM, ForwardContext, ModelContext
+from tokenspeed.contracts.kv_store import KEY_BYTES, KVStore, StoreDone, StoreFacts
+from tokenspeed.contracts.model import (
+    CacheField,
+    CacheGroup,
+    CausalLM,
+    ForwardContext,
+    ModelContext,
+    StateRows,
+    gqa_fields,
+)
 from tokenspeed.contracts.placement import ParallelGroup, Partial, Placement, Replicate, Shard
+from tokenspeed.contracts.policy import Arrival, Keys, Policy
 from tokenspeed.contracts.registration import Offer, Registration
 from tokenspeed.contracts.sampler import (
     PURPOSE_SAMPLE,
@@ -53,14 +64,17 @@ if TYPE_CHECKING:
 
 __all__ = [
     "API_VERSION",
+    "KEY_BYTES",
     "LOGGER",
     "PURPOSE_SAMPLE",
     "SENTINEL_BLOCK",
     "TRAITS",
     "VOCABULARY_VERSION",
+    "Arrival",
     "AttentionBackend",
     "AttentionBatch",
     "Band",
+    "CacheField",
     "CacheGroup",
     "CapabilityError",
     "CapacityError",
@@ -71,13 +85,17 @@ __all__ = [
     "DeviceFacts",
     "DeviceRuntime",
     "EngineError",
+    "Fault",
+    "Faults",
     "ForwardContext",
     "GgufHeader",
     "GgufTensor",
     "HfFolder",
+    "KVStore",
     "KVView",
     "KernelBinder",
     "KernelOffer",
+    "Keys",
     "LinearWeight",
     "ModelContext",
     "Offer",
@@ -87,6 +105,7 @@ __all__ = [
     "Penalties",
     "Placement",
     "PluginError",
+    "Policy",
     "Registration",
     "Replicate",
     "RequestError",
@@ -96,12 +115,17 @@ __all__ = [
     "Sampler",
     "SamplingBatch",
     "Shard",
+    "StateRows",
+    "StateView",
+    "StoreDone",
+    "StoreFacts",
     "TokenLogprobs",
     "TokenSpeedError",
     "Trait",
     "WeightFormat",
     "WeightSource",
     "cache_dir",
+    "gqa_fields",
     "hookimpl",
     "is_hf_folder",
     "lazy",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from tests.support.attention import Row, copy_kv, make_batch, make_kv, make_rows
 
 from tokenspeed.contracts.attention import AttentionBackend, KVView
 from tokenspeed.ops.kv import paged_attention, write_kv
-from tokenspeed_reference import attention_chunks
+from tokenspeed_reference import attention_prefill
 from tokenspeed_reference.attention import PagedAttention
 from tokenspeed_reference.attention_native import NativePagedAttention
 
@@ -29,8 +30,12 @@ SHAPES = {
 
 
 Backend = type[PagedAttention] | type[NativePagedAttention]
-BACKENDS = [PagedAttention, NativePagedAttention]
-both_backends = pytest.mark.parametrize("backend", BACKENDS, ids=lambda item: item.__name__)
+
+
+@pytest.fixture(params=[PagedAttention, NativePagedAttention], ids=lambda item: item.__name__)
+def backend(request: pytest.FixtureRequest) -> Backend:
+    kind: Backend = request.param
+    return kind
 
 
 def make_backend(
@@ -47,18 +52,21 @@ def make_backend(
 
 
 def run(
+    backend: Backend,
     rows: Sequence[Row],
     kv: KVView,
     qkv: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-    kind: Backend,
+    *,
+    window: int = 0,
+    **scoring: Any,
 ) -> torch.Tensor:
     q, k, v = qkv
-    backend = make_backend(
-        kind, heads=q.shape[1], kv_heads=k.shape[1], head_dim=q.shape[2], dtype=q.dtype
+    made = make_backend(
+        backend, heads=q.shape[1], kv_heads=k.shape[1], head_dim=q.shape[2], dtype=q.dtype
     )
-    plan = backend.plan(make_batch(rows, block_tokens=16))
-    backend.write(k, v, kv, plan)
-    return backend.attend(q, kv, plan, scale=SCALE)
+    plan = made.plan(make_batch(rows, block_tokens=16, window=window))
+    made.write(k, v, kv, plan)
+    return made.attend(q, kv, plan, scale=SCALE, **scoring)
 
 
 def make_qkv(
@@ -71,32 +79,27 @@ def make_qkv(
     return q, k, torch.randn(tokens, kv_heads, head_dim, generator=random).to(dtype)
 
 
-@pytest.mark.parametrize("shapes", SHAPES.values(), ids=SHAPES)
-@pytest.mark.parametrize(
-    ("heads", "kv_heads", "head_dim", "dtype", "backend"),
-    [
-        *[(6, 2, 16, torch.float32, backend) for backend in BACKENDS],
-        *[(4, 4, 8, torch.float32, backend) for backend in BACKENDS],
-        *[(8, 1, 64, torch.float32, backend) for backend in BACKENDS],
-        (6, 2, 16, torch.bfloat16, PagedAttention),
-        (6, 2, 16, torch.float16, PagedAttention),
-    ],
-)
-def test_backend_agrees_with_the_definition(
+def compare_with_the_definition(
+    backend: Backend,
     shapes: list[tuple[int, int]],
     heads: int,
     kv_heads: int,
     head_dim: int,
     dtype: torch.dtype,
-    backend: Backend,
+    window: int = 0,
+    **scoring: Any,
 ) -> None:
+    if backend is NativePagedAttention and dtype != torch.float32:
+        return  # its offer requires float32
     rows = make_rows(shapes, block_tokens=16, seed=3)
     kv = make_kv(40, kv_heads=kv_heads, head_dim=head_dim, block_tokens=16, dtype=dtype)
     qkv = make_qkv(rows, heads, kv_heads, head_dim, dtype)
-    expected_kv, batch = copy_kv(kv, torch.float64), make_batch(rows, block_tokens=16)
+    expected_kv = copy_kv(kv, torch.float64)
+    batch = make_batch(rows, block_tokens=16, window=window)
     write_kv.signature(qkv[1].double(), qkv[2].double(), expected_kv, batch)
-    expected = paged_attention.signature(qkv[0].double(), expected_kv, batch, scale=SCALE)
-    got = run(rows, kv, qkv, backend)
+    wide = {name: x.double() if torch.is_tensor(x) else x for name, x in scoring.items()}
+    expected = paged_attention.signature(qkv[0].double(), expected_kv, batch, scale=SCALE, **wide)
+    got = run(backend, rows, kv, qkv, window=window, **scoring)
     assert got.dtype == dtype
     assert torch.equal(kv.k.double(), expected_kv.k)
     assert torch.equal(kv.v.double(), expected_kv.v)
@@ -104,67 +107,118 @@ def test_backend_agrees_with_the_definition(
     torch.testing.assert_close(got.double(), expected, rtol=relative, atol=absolute)
 
 
-def test_long_chunks_in_query_tiles_agree_with_the_definition(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("shapes", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_dim", "dtype"),
+    [
+        (6, 2, 16, torch.float32),
+        (4, 4, 8, torch.float32),
+        (8, 1, 64, torch.float32),
+        (6, 2, 16, torch.bfloat16),
+        (6, 2, 16, torch.float16),
+    ],
+)
+def test_backend_agrees_with_the_definition(
+    backend: Backend,
+    shapes: list[tuple[int, int]],
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    dtype: torch.dtype,
 ) -> None:
-    monkeypatch.setattr(attention_chunks, "MASK_ELEMENTS", 16 * 50)
-    for backend in BACKENDS:
-        test_backend_agrees_with_the_definition(
-            [(30, 50), (10, 33)], 6, 2, 16, torch.float32, backend
-        )
+    compare_with_the_definition(backend, shapes, heads, kv_heads, head_dim, dtype)
 
 
-@both_backends
+@pytest.mark.parametrize("shapes", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("window", [1, 5, 16, 17, 40])
+@pytest.mark.parametrize("sinks", [False, True])
+def test_windows_and_sinks_agree_with_the_definition(
+    backend: Backend, shapes: list[tuple[int, int]], window: int, sinks: bool
+) -> None:
+    scoring = {"sinks_N": torch.tensor([0.0, 3.0, -2.0, 9.0, -30.0, 1.0])} if sinks else {}
+    compare_with_the_definition(backend, shapes, 6, 2, 16, torch.float32, window=window, **scoring)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("softcap", [0.0, 2.0])
+def test_sinks_and_softcap_agree_with_the_definition(
+    backend: Backend, dtype: torch.dtype, softcap: float
+) -> None:
+    shapes = [shape for group in SHAPES.values() for shape in group][:14]
+    sinks = torch.linspace(-3, 4, 6).to(dtype)
+    compare_with_the_definition(backend, shapes, 6, 2, 16, dtype, sinks_N=sinks, softcap=softcap)
+    compare_with_the_definition(backend, shapes, 6, 2, 16, dtype, softcap=softcap)
+
+
+@pytest.mark.parametrize("window", [0, 20])
+def test_long_chunks_in_query_tiles_agree_with_the_definition(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch, window: int
+) -> None:
+    monkeypatch.setattr(attention_prefill, "MASK_ELEMENTS", 16 * 50)
+    shapes = [(30, 50), (10, 33), (0, 70)]
+    compare_with_the_definition(backend, shapes, 6, 2, 16, torch.float32, window=window)
+
+
 def test_a_decode_row_is_bitwise_the_same_alone_and_among_others(backend: Backend) -> None:
     shapes = [(40, 1), (7, 1), (40, 1), (90, 1), (12, 20), (0, 33)]
     rows = make_rows(shapes, block_tokens=16, seed=5)
     kv = make_kv(40, kv_heads=2, head_dim=16, block_tokens=16, dtype=torch.float32)
     q, k, v = make_qkv(rows, 6, 2, 16, torch.float32)
-    together = run(rows, kv, (q, k, v), backend)
+    together = run(backend, rows, kv, (q, k, v))
     start = 0
     for row in rows:
         tokens = slice(start, start + row.queries)
         start = tokens.stop
-        alone = run([row], kv, (q[tokens], k[tokens], v[tokens]), backend)
+        alone = run(backend, [row], kv, (q[tokens], k[tokens], v[tokens]))
         assert torch.equal(alone, together[tokens])
 
 
-@both_backends
 def test_queries_may_stand_beside_keys_in_one_tensor(backend: Backend) -> None:
     rows = make_rows([(40, 1), (7, 1), (12, 20)], block_tokens=16, seed=5)
     kv = make_kv(40, kv_heads=2, head_dim=16, block_tokens=16, dtype=torch.float32)
     q, k, v = make_qkv(rows, 6, 2, 16, torch.float32)
     beside_q, beside_k = torch.cat((q, k), dim=1).split((6, 2), dim=1)
     assert torch.equal(
-        run(rows, kv, (beside_q, beside_k, v), backend), run(rows, kv, (q, k, v), backend)
+        run(backend, rows, kv, (beside_q, beside_k, v)), run(backend, rows, kv, (q, k, v))
     )
 
 
-@both_backends
-def test_stale_nan_cells_never_reach_a_result(backend: Backend) -> None:
-    rows = make_rows([(20, 1), (5, 1), (10, 15), (0, 3)], block_tokens=16, seed=2)
-    clean = make_kv(12, kv_heads=2, head_dim=16, block_tokens=16, dtype=torch.float32)
+@pytest.mark.parametrize("window", [0, 7])
+def test_stale_nan_cells_never_reach_a_result(backend: Backend, window: int) -> None:
+    rows = make_rows([(20, 1), (45, 1), (5, 1), (40, 15), (0, 3)], block_tokens=16, seed=2)
+    clean = make_kv(20, kv_heads=2, head_dim=16, block_tokens=16, dtype=torch.float32)
     dirty = copy_kv(clean, torch.float32)
     for row in rows:
         dirty.k[list(row.blocks)] = torch.nan
         dirty.v[list(row.blocks)] = torch.nan
-        for position in range(row.context):
+        for position in range(max(0, row.context + 1 - window) if window else 0, row.context):
             block, offset = row.blocks[position // 16], position % 16
             dirty.k[block, :, offset] = clean.k[block, :, offset]
             dirty.v[block, :, offset] = clean.v[block, :, offset]
     dirty.k[0] = dirty.v[0] = torch.nan
     qkv = make_qkv(rows, 6, 2, 16, torch.float32)
-    assert torch.equal(run(rows, dirty, qkv, backend), run(rows, clean, qkv, backend))
+    assert torch.equal(
+        run(backend, rows, dirty, qkv, window=window), run(backend, rows, clean, qkv, window=window)
+    )
 
 
-@both_backends
+def test_table_entries_wholly_before_the_window_are_never_read(backend: Backend) -> None:
+    whole, window = Row(60, 1, (3, 1, 2, 5)), 20
+    cut = Row(60, 1, (10**6, 10**6, 2, 5))
+    kv = make_kv(8, kv_heads=2, head_dim=16, block_tokens=16, dtype=torch.float32)
+    qkv = make_qkv([whole], 6, 2, 16, torch.float32)
+    assert torch.equal(
+        run(backend, [cut], kv, qkv, window=window), run(backend, [whole], kv, qkv, window=window)
+    )
+
+
 def test_one_chunk_and_many_give_the_same_attention(backend: Backend) -> None:
     blocks = (3, 1, 2, 5)
     qkv = make_qkv([Row(0, 50, blocks)], 6, 2, 16, torch.float32)
     kv = make_kv(8, kv_heads=2, head_dim=16, block_tokens=16, dtype=torch.float32)
-    whole = run([Row(0, 50, blocks)], kv, qkv, backend)
+    whole = run(backend, [Row(0, 50, blocks)], kv, qkv)
     parts = []
     for start, stop in ((0, 13), (13, 14), (14, 48), (48, 50)):
         q, k, v = (x[start:stop] for x in qkv)
-        parts.append(run([Row(start, stop - start, blocks)], kv, (q, k, v), backend))
+        parts.append(run(backend, [Row(start, stop - start, blocks)], kv, (q, k, v)))
     torch.testing.assert_close(torch.cat(parts), whole, rtol=1e-5, atol=1e-6)

@@ -20,7 +20,9 @@ class Row:
     blocks: tuple[int, ...]
 
 
-def make_batch(rows: Sequence[Row], *, block_tokens: int, spare: int = 1) -> AttentionBatch:
+def make_batch(
+    rows: Sequence[Row], *, block_tokens: int, spare: int = 1, window: int = 0
+) -> AttentionBatch:
     """Lay rows out as the executor does: decodes first, tables padded with the sentinel."""
     width = max(len(row.blocks) for row in rows) + spare
     tables = np.zeros((len(rows), width), np.int32)
@@ -34,6 +36,7 @@ def make_batch(rows: Sequence[Row], *, block_tokens: int, spare: int = 1) -> Att
         block_tables=tables,
         block_tokens=block_tokens,
         positions_T=torch.from_numpy(np.concatenate(positions).astype(np.int64)),
+        window=window,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tokenspeed.contracts.model import CacheGroup
+from tokenspeed.contracts.model import CacheGroup, gqa_fields
 
 
 def make_groups(*shapes: tuple[int, int, int]) -> tuple[CacheGroup, ...]:
@@ -15,8 +15,7 @@ def make_groups(*shapes: tuple[int, int, int]) -> tuple[CacheGroup, ...]:
             name=f"group{index}",
             kind="full",
             layers=tuple(layer for layer, (_, owner) in enumerate(order) if owner == index),
-            num_kv_heads=heads,
-            head_dim=dim,
+            fields=gqa_fields(heads, dim),
         )
         for index, (_, heads, dim) in enumerate(shapes)
     )

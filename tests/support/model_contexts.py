@@ -25,7 +25,7 @@ class NoAttention:
         """Never called."""
         raise NotImplementedError
 
-    def attend(self, q_TNH: Any, kv: Any, metadata: object, *, scale: float) -> Any:
+    def attend(self, q_TNH: Any, kv: Any, metadata: object, **scoring: Any) -> Any:
         """Never called."""
         raise NotImplementedError
 

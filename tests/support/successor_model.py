@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tokenspeed.contracts.attention import AttentionBatch
-from tokenspeed.contracts.model import CacheGroup
+from tokenspeed.contracts.model import CacheGroup, gqa_fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 VOCAB_SIZE = 20
 NAN_TOKEN = 13
-GROUPS = (CacheGroup("full", "full", (0,), 1, 2), CacheGroup("other", "full", (1,), 2, 4))
+GROUPS = (
+    CacheGroup("full", "full", (0,), gqa_fields(1, 2)),
+    CacheGroup("other", "full", (1,), gqa_fields(2, 4)),
+)
 
 
 class SuccessorModel:
@@ -68,6 +71,6 @@ class RecordingAttention:
         """Never called: the model has no attention."""
         raise NotImplementedError
 
-    def attend(self, q_TNH: Any, kv: Any, metadata: object, *, scale: float) -> Any:
+    def attend(self, q_TNH: Any, kv: Any, metadata: object, **scoring: Any) -> Any:
         """Never called: the model has no attention."""
         raise NotImplementedError

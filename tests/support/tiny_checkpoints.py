@@ -81,13 +81,87 @@ SPECS: Mapping[str, TinySpec] = {
     ),
 }
 
+_GPT_OSS = {
+    "head_dim": 16,
+    "intermediate_size": 40,
+    "num_local_experts": 6,
+    "num_experts_per_tok": 2,
+    "sliding_window": 20,
+    "num_hidden_layers": 4,
+    "rope_parameters": {**_YARN, "rope_theta": 150000.0, "truncate": False},
+}
+_DELTA = {
+    "head_dim": 32,
+    "num_hidden_layers": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 12,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+}
+_EXPERTS = {
+    "moe_intermediate_size": 24,
+    "shared_expert_intermediate_size": 20,
+    "num_experts": 6,
+    "num_experts_per_tok": 2,
+}
+_EVEN_GPT_OSS = {**_GPT_OSS, "intermediate_size": 64}
+_EVEN_DELTA = {
+    **_DELTA,
+    **_EXPERTS,
+    "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 32,
+    "linear_value_head_dim": 16,
+}
+
+EVEN_SPECS: Mapping[str, TinySpec] = {
+    "gpt_oss_even": TinySpec("GptOssForCausalLM", _EVEN_GPT_OSS),
+    "qwen3_next_even": TinySpec("Qwen3NextForCausalLM", _EVEN_DELTA),
+}
+"""Features in multiples of 32, as all published models have them."""
+HYBRID_SPECS: Mapping[str, TinySpec] = {
+    "gpt_oss": TinySpec("GptOssForCausalLM", _GPT_OSS),
+    "gpt_oss_tied_clamped": TinySpec(
+        "GptOssForCausalLM",
+        {
+            **_GPT_OSS,
+            "num_hidden_layers": 3,
+            "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+            "sliding_window": 7,
+            "swiglu_limit": 0.8,
+            "swiglu_alpha": 1.3,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "qwen3_next": TinySpec("Qwen3NextForCausalLM", {**_DELTA, **_EXPERTS}),
+    "qwen3_next_dense_layers": TinySpec(
+        "Qwen3NextForCausalLM",
+        {
+            **_DELTA,
+            **_EXPERTS,
+            "mlp_only_layers": [1],
+            "norm_topk_prob": False,
+            "layer_types": ["full_attention", "linear_attention"] * 2,
+            "linear_conv_kernel_dim": 3,
+            "linear_num_value_heads": 2,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 5000.0,
+                "partial_rotary_factor": 0.5,
+            },
+        },
+    ),
+    "qwen3_5": TinySpec("Qwen3_5ForCausalLM", {**_DELTA, "tie_word_embeddings": True}),
+    "qwen3_5_moe": TinySpec("Qwen3_5MoeForCausalLM", {**_DELTA, **_EXPERTS}),
+}
+"""Models with windows or state beside full attention."""
+
 
 def make_checkpoint(name: str, folder: Path) -> Path:
-    """Write the checkpoint `name` of SPECS below `folder`, once; return its folder."""
+    """Write the checkpoint `name` below `folder`, once; return its folder."""
     path = folder / name
     if path.exists():
         return path
-    spec = SPECS[name]
+    spec = {**SPECS, **HYBRID_SPECS, **EVEN_SPECS}[name]
     reference_model(spec).save_pretrained(path, max_shard_size=spec.shard_size)
     return path
 
@@ -101,9 +175,14 @@ def reference_model(spec: TinySpec) -> Any:
     model = model_class(model_class.config_class(**{**_SHAPE, **spec.fields})).eval()
     with torch.no_grad():
         for parameter_name, parameter in model.named_parameters():
-            mean = 1.0 if "norm" in parameter_name else 0.0
-            parameter.normal_(mean, 0.25)
+            parameter.normal_(_mean_of(parameter_name, spec), 0.25)
     return model
+
+
+def _mean_of(parameter_name: str, spec: TinySpec) -> float:
+    """Return 1 for norms, but 0 for those that store their weight less one."""
+    is_centred = "linear_num_key_heads" in spec.fields and "linear_attn.norm" not in parameter_name
+    return 1.0 if "norm" in parameter_name and not is_centred else 0.0
 
 
 def make_prompts(lengths: Sequence[int], *, seed: int = 0, shared: int = 0) -> list[list[int]]:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import numpy as np
     import torch
     from numpy.typing import NDArray
@@ -28,6 +30,42 @@ class KVView:
 
 
 @dataclass(frozen=True, slots=True)
+class StateView:
+    """One layer of any other group; strided views, nothing is copied.
+
+    Args:
+        fields: field name -> (num_blocks, *shape), device; written in place. Where a field is kept
+            per token, the tokens lie before the last axis: (num_blocks, *shape[:-1], block_tokens,
+            shape[-1]).
+    """
+
+    fields: Mapping[str, torch.Tensor]
+
+
+ARENA_ORDERS = ("block_major", "layer_major")
+"""How blocks lie in the arena: a block's layers together, or a layer's blocks; best first."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheDemand:
+    """What a backend needs of the cache's layout; an attention offer's `facts["cache"]`.
+
+    By default a backend reads whole blocks through the strides of its views.
+
+    Args:
+        page_tokens: tokens of a page that it reads, a divisor of block_tokens; 0: whole blocks.
+        packed: pages of a layer must lie at multiples of their own size from its base.
+        fields: the fields that are read in pages; they are of one width (shape[-1]).
+        orders: arena orders that it can read.
+    """
+
+    page_tokens: int = 0
+    packed: bool = False
+    fields: tuple[str, ...] = ("k", "v")
+    orders: tuple[str, ...] = ARENA_ORDERS
+
+
+@dataclass(frozen=True, slots=True)
 class AttentionBatch:
     """One step's rows as the backend of one cache group sees them. Host arrays are views.
 
@@ -35,9 +73,14 @@ class AttentionBatch:
         query_start: (R + 1,) int32 host.
         context_tokens: (R,) int32 host; tokens in the cache before this step.
         num_decode_rows: rows [0, num_decode_rows) have one query token each.
-        block_tables: (R, M) int32 host; logical block ids, SENTINEL_BLOCK where unused.
+        block_tables: (R, M) int32 host; logical block ids, SENTINEL_BLOCK where unused. Entries of
+            blocks that lie wholly before the window are undefined: never read them.
         block_tokens: tokens per logical block.
         positions_T: (T,) int64 device; position of each query token.
+        window: a token at position p sees the positions (p - window, p]; 0: all up to p.
+        page_tables: (R, pages per row) int32 host; ids into the views of the fields that the
+            backend's CacheDemand names, in the order of the tokens; None: it reads whole blocks.
+        page_tokens: tokens of such a page.
     """
 
     query_start: NDArray[np.int32]
@@ -46,6 +89,9 @@ class AttentionBatch:
     block_tables: NDArray[np.int32]
     block_tokens: int
     positions_T: torch.Tensor
+    window: int = 0
+    page_tables: NDArray[np.int32] | None = None
+    page_tokens: int = 0
 
 
 class AttentionBackend(Protocol):
@@ -60,13 +106,26 @@ class AttentionBackend(Protocol):
         ...
 
     def attend(
-        self, q_TNH: torch.Tensor, kv: KVView, metadata: object, *, scale: float
+        self,
+        q_TNH: torch.Tensor,
+        kv: KVView,
+        metadata: object,
+        *,
+        scale: float,
+        sinks_N: torch.Tensor | None = None,
+        softcap: float = 0.0,
     ) -> torch.Tensor:
         """Attend causally to each row's cache, the step's own tokens included.
+
+        The batch's window limits what a token sees. Layers give `sinks_N` and `softcap` only where
+        the group declares them.
 
         Args:
             q_TNH: (T, N, H) device, heads of a token contiguous; N is a multiple of K.
             scale: multiplies q.k before softmax.
+            sinks_N: (N,) device, dtype of q; a logit beside the scores of each head that takes
+                weight and gives nothing.
+            softcap: scores s become softcap tanh(s / softcap); 0: none.
         Returns:
             (T, N, H), dtype and device of q.
         """

@@ -6,7 +6,7 @@ A model file ends in `EntryClass`, a class that satisfies `CausalLM`. Inputs are
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 if TYPE_CHECKING:
@@ -14,29 +14,79 @@ if TYPE_CHECKING:
 
     import torch
 
-    from tokenspeed.contracts.attention import AttentionBackend, KVView
+    from tokenspeed.contracts.attention import AttentionBackend, KVView, StateView
     from tokenspeed.contracts.kernel import KernelBinder
     from tokenspeed.contracts.weights import LinearWeight
 
 
 @dataclass(frozen=True, slots=True)
+class CacheField:
+    """One tensor that a layer keeps: per token, or per sequence in a state group.
+
+    In a block it lies as [shape[:-1]][token][shape[-1]], for a state as [shape].
+
+    Args:
+        name: unique in the group, such as "k", "latent" or "conv".
+        shape: elements of one layer on this rank.
+        dtype: torch's name of the element type, such as "float32"; None: the engine's KV dtype.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str | None = None
+
+
+def gqa_fields(num_kv_heads: int, head_dim: int) -> tuple[CacheField, ...]:
+    """Return the usual pair: keys and values of (num_kv_heads, head_dim) a token."""
+    shape = (num_kv_heads, head_dim)
+    return CacheField("k", shape), CacheField("v", shape)
+
+
+@dataclass(frozen=True, slots=True)
 class CacheGroup:
-    """What a set of layers keeps per token; all the core knows of attention.
+    """What a set of layers keeps; all the core knows of attention.
+
+    A layer is in exactly one group, and a model has at least one full group (one that has windows
+    only declares its first as full: same answers, more memory).
 
     Args:
         name: unique in the model, such as "full".
-        kind: "full"; "window" and "state" come with hybrid models.
-        layers: indices of the layers that share the group's block tables.
-        num_kv_heads, head_dim: geometry of one layer's K and V on this rank.
+        kind: "full": every token's fields; "window": those of the last `window` tokens; "state":
+            one row of fields for the whole sequence, written anew by every step.
+        layers: indices of the layers that share the group's block tables, or row.
+        fields: what one layer keeps.
+        window: tokens that a token sees, itself included; 0 unless the kind is "window".
+        sinks, softcap: what the attention of some of its layers does beside the usual; see
+            AttentionBackend.attend. Backends that cannot are not chosen.
         share_tokens: grain in tokens at which written bytes are final (1: every token).
+        speculation: state groups only. "rows_per_position": a step with drafts writes a row a
+            position; "replay": the row before the drafts stays and accepted tokens are read again.
     """
 
     name: str
     kind: str
     layers: tuple[int, ...]
-    num_kv_heads: int
-    head_dim: int
+    fields: tuple[CacheField, ...]
+    window: int = 0
     share_tokens: int = 1
+    speculation: str = "rows_per_position"
+    sinks: bool = False
+    softcap: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class StateRows:
+    """Where each row of a step reads and writes the state of one layer's group.
+
+    Args:
+        read_R: (R,) int64 device; block id of the state before the row's first query token, -1:
+            zeros (a fresh sequence).
+        write_R: (R,) int64 device; block id that takes the state after its last query token; never
+            a block that another row reads. It may be read_R of its own row: read first.
+    """
+
+    read_R: torch.Tensor
+    write_R: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +113,20 @@ class ForwardContext:
 
     Args:
         positions_T: (T,) int64 device.
-        kv: layer index -> its view of the arena.
+        kv: layer index -> its view of the arena; StateView for layers of a state group.
         attention_metadata: cache group name -> what its backend's `plan` returned.
         output_index_R: (R,) int32 host; -1 for rows that sample nothing (see StepPlan).
         query_start: (R + 1,) int32 host.
+        state_rows: layer index -> rows of its state group; layers of k/v groups are absent. By
+            layer, as `kv`: the layout may split a group's layers over several rows.
     """
 
     positions_T: torch.Tensor
-    kv: Sequence[KVView]
+    kv: Sequence[KVView | StateView]
     attention_metadata: Mapping[str, object]
     output_index_R: Any
     query_start: Any
+    state_rows: Mapping[int, StateRows] = field(default_factory=dict)
 
 
 class CausalLM(Protocol):

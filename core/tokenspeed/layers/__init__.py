@@ -4,8 +4,10 @@ from tokenspeed.layers.attention import PagedAttention
 from tokenspeed.layers.decoder import CACHE_GROUP, DecoderForCausalLM
 from tokenspeed.layers.embedding import TokenEmbedding
 from tokenspeed.layers.linear import Linear
+from tokenspeed.layers.linear_attention import DeltaShape, GatedDeltaNet
 from tokenspeed.layers.mlp import GatedMLP
-from tokenspeed.layers.norm import RMSNorm
+from tokenspeed.layers.moe import Experts, MoE, plain_expert
+from tokenspeed.layers.norm import GatedRMSNorm, RMSNorm
 from tokenspeed.layers.placements import (
     LayerPlacement,
     column_parallel,
@@ -18,9 +20,14 @@ from tokenspeed.layers.weights import WeightSlot, fill_slots, shared_slot
 __all__ = [
     "CACHE_GROUP",
     "DecoderForCausalLM",
+    "DeltaShape",
+    "Experts",
+    "GatedDeltaNet",
     "GatedMLP",
+    "GatedRMSNorm",
     "LayerPlacement",
     "Linear",
+    "MoE",
     "PagedAttention",
     "RMSNorm",
     "RopeParameters",
@@ -29,6 +36,7 @@ __all__ = [
     "WeightSlot",
     "column_parallel",
     "fill_slots",
+    "plain_expert",
     "replicated",
     "row_parallel",
     "shared_slot",

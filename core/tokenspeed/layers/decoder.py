@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
 
-from tokenspeed.contracts.model import CacheGroup
+from tokenspeed.contracts.model import CacheGroup, gqa_fields
 from tokenspeed.contracts.placement import ParallelGroup
 from tokenspeed.layers.embedding import TokenEmbedding
 from tokenspeed.layers.linear import Linear
@@ -20,7 +20,7 @@ from tokenspeed.layers.rotary import RotaryEmbedding
 from tokenspeed.layers.weights import fill_slots, shared_slot
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     import torch
 
@@ -80,20 +80,30 @@ Config = TypeVar("Config", bound=DecoderConfig)
 
 
 class DecoderLayer:
-    """Attention and MLP, each normalised before and added to the residual stream after."""
+    """Attention and MLP, each normalised before and added to the residual stream after.
+
+    Args:
+        attention_name: of the attention's module in the checkpoint.
+    """
 
     def __init__(
-        self, config: DecoderConfig, context: ModelContext, attention: Attention, mlp: FeedForward
+        self,
+        make_norm: Callable[[], RMSNorm],
+        attention: Attention,
+        mlp: FeedForward,
+        *,
+        attention_name: str,
     ) -> None:
-        self.attention_norm = RMSNorm(context, config.hidden_size, eps=config.norm_eps)
+        self.attention_norm = make_norm()
+        self.attention_name = attention_name
         self.attention = attention
-        self.mlp_norm = RMSNorm(context, config.hidden_size, eps=config.norm_eps)
+        self.mlp_norm = make_norm()
         self.mlp = mlp
 
     def weight_slots(self, name: str) -> Iterator[tuple[str, WeightSlot]]:
         """Yield the slots below module `name`."""
         yield from self.attention_norm.weight_slots(f"{name}.input_layernorm")
-        yield from self.attention.weight_slots(f"{name}.self_attn")
+        yield from self.attention.weight_slots(f"{name}.{self.attention_name}")
         yield from self.mlp_norm.weight_slots(f"{name}.post_attention_layernorm")
         yield from self.mlp.weight_slots(f"{name}.mlp")
 
@@ -117,11 +127,14 @@ class DecoderLayer:
 class DecoderForCausalLM(ABC, Generic[Config]):
     """Base of an architecture's EntryClass; satisfies contracts.model.CausalLM.
 
-    A subclass names `architectures` and `config_class` and makes its attention.
+    A subclass names `architectures` and `config_class` and makes its attention. One with several
+    kinds of layers overrides `cache_groups`, and `attention_name` where their names differ.
     """
 
     architectures: ClassVar[tuple[str, ...]]
     config_class: type[Config]
+    centred_norms: ClassVar[bool] = False
+    """Norm weights are stored less one."""
 
     def __init__(self, config: Mapping[str, Any], context: ModelContext) -> None:
         self.config = self.config_class.read(config)
@@ -130,10 +143,15 @@ class DecoderForCausalLM(ABC, Generic[Config]):
         hidden_size, vocab_size = self.config.hidden_size, self.config.vocab_size
         self.embedding = TokenEmbedding(context, vocab_size, hidden_size)
         self.layers = [
-            DecoderLayer(self.config, context, self.make_attention(layer), self.make_mlp(layer))
+            DecoderLayer(
+                self.make_norm,
+                self.make_attention(layer),
+                self.make_mlp(layer),
+                attention_name=self.attention_name(layer),
+            )
             for layer in range(self.config.num_layers)
         ]
-        self.norm = RMSNorm(context, hidden_size, eps=self.config.norm_eps)
+        self.norm = self.make_norm()
         placement = column_parallel(ParallelGroup.VOCAB_TP)
         self.head = Linear(context, hidden_size, (vocab_size,), placement=placement)
 
@@ -145,12 +163,24 @@ class DecoderForCausalLM(ABC, Generic[Config]):
         """Build the MLP of one layer."""
         return GatedMLP(self.context, self.config.hidden_size, self.config.intermediate_size)
 
+    def make_norm(self) -> RMSNorm:
+        """Build a norm of the residual stream."""
+        config = self.config
+        return RMSNorm(
+            self.context, config.hidden_size, eps=config.norm_eps, centred=self.centred_norms
+        )
+
+    def attention_name(self, layer: int) -> str:
+        """Return the name of a layer's attention module in the checkpoint."""
+        return "self_attn"
+
     @classmethod
     def cache_groups(cls, config: Mapping[str, Any]) -> tuple[CacheGroup, ...]:
         """Declare one full group over all layers."""
         read = cls.config_class.read(config)
         layers = tuple(range(read.num_layers))
-        return (CacheGroup(CACHE_GROUP, "full", layers, read.num_kv_heads, read.head_dim),)
+        fields = gqa_fields(read.num_kv_heads, read.head_dim)
+        return (CacheGroup(CACHE_GROUP, "full", layers, fields),)
 
     def weight_slots(self) -> Iterator[tuple[str, WeightSlot]]:
         """Yield the slots of everything but the head, by Hugging Face name."""

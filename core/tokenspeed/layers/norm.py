@@ -1,4 +1,4 @@
-"""Root-mean-square normalisation, alone or fused with the residual sum before it."""
+"""Root-mean-square normalisation: alone, after the residual sum, or before a gate."""
 
 from __future__ import annotations
 
@@ -18,17 +18,25 @@ if TYPE_CHECKING:
 
 
 class RMSNorm:
-    """Normalises the last dimension; takes (T, D) or, for query and key heads, (T, N, H)."""
+    """Normalises the last dimension; takes (T, D) or, for query and key heads, (T, N, H).
+
+    Args:
+        centred: the checkpoint stores the weight less one.
+    """
 
     placement: LayerPlacement = replicated()
 
-    def __init__(self, context: ModelContext, features: int, *, eps: float) -> None:
+    def __init__(
+        self, context: ModelContext, features: int, *, eps: float, centred: bool = False
+    ) -> None:
         self.features = features
         self.eps = eps
         self._device = context.device
-        self._normalize: Callable[..., torch.Tensor] = context.kernels.bind(norm.rms_norm)
+        alone = norm.centred_rms_norm if centred else norm.rms_norm
+        added = norm.add_centred_rms_norm if centred else norm.add_rms_norm
+        self._normalize: Callable[..., torch.Tensor] = context.kernels.bind(alone)
         self._add_normalize: Callable[..., tuple[torch.Tensor, torch.Tensor]] = (
-            context.kernels.bind(norm.add_rms_norm)
+            context.kernels.bind(added)
         )
         self._weight: torch.Tensor
 
@@ -49,3 +57,28 @@ class RMSNorm:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return (normalised sum, sum) of `x_TD` and the residual stream."""
         return self._add_normalize(x_TD, residual_TD, self._weight, eps=self.eps)
+
+
+class GatedRMSNorm:
+    """Normalises the last dimension, then gates: norm(x) w silu(gate)."""
+
+    placement: LayerPlacement = replicated()
+
+    def __init__(self, context: ModelContext, features: int, *, eps: float) -> None:
+        self.features = features
+        self.eps = eps
+        self._device = context.device
+        self._normalize: Callable[..., torch.Tensor] = context.kernels.bind(norm.gated_rms_norm)
+        self._weight: torch.Tensor
+
+    def weight_slots(self, name: str) -> Iterator[tuple[str, WeightSlot]]:
+        """Yield the slot of `name`.weight."""
+        yield f"{name}.weight", WeightSlot((self.features,), self._accept)
+
+    def __call__(self, x_TD: torch.Tensor, gate_TD: torch.Tensor) -> torch.Tensor:
+        """Return the gated activations."""
+        return self._normalize(x_TD, gate_TD, self._weight, eps=self.eps)
+
+    def _accept(self, weight: LinearWeight) -> None:
+        assert weight.plain is not None, "vectors are never packed"
+        self._weight = weight.plain.to(self._device)

@@ -44,40 +44,56 @@ class RopeParameters:
         theta: base wavelength.
         kind: "default", "linear", "llama3" or "yarn".
         fields: the numbers of that kind, by their config.json names.
+        partial: share of a head's dims that is rotated, the first ones.
     """
 
     theta: float
     kind: str = "default"
     fields: Mapping[str, Any] = field(default_factory=dict)
+    partial: float = 1.0
 
     @classmethod
-    def read(cls, config: Mapping[str, Any]) -> RopeParameters:
+    def read(
+        cls,
+        config: Mapping[str, Any],
+        *,
+        default_theta: float = _DEFAULT_THETA,
+        default_partial: float | None = None,
+    ) -> RopeParameters:
         """Read `rope_parameters`, or the older `rope_theta` and `rope_scaling`.
 
+        Args:
+            default_theta: of the architecture, where the config has none.
+            default_partial: the same for the partial rotation; None: it has whole ones only.
         Raises:
-            ConfigError: an unsupported kind, a missing or impossible number, a partial rotation.
+            ConfigError: an unsupported kind, a missing or impossible number, a partial rotation
+                that the architecture does not have.
         """
         fields = _fields_of(config)
         kind = _first_given(fields.pop("rope_type", None), fields.pop("type", None), "default")
         own_theta = fields.pop("rope_theta", None)
-        theta = _first_given(own_theta, config.get("rope_theta"), _DEFAULT_THETA)
+        theta = _first_given(own_theta, config.get("rope_theta"), default_theta)
         if kind == "yarn":
             fields.setdefault(
                 "original_max_position_embeddings", config.get("max_position_embeddings")
             )
         _check_number("rope_theta", theta, above=1.0)
         _check_kind(kind, fields)
-        for source in (fields, config):
-            if source.get("partial_rotary_factor", 1.0) != 1.0:
-                raise ConfigError(
-                    f"partial_rotary_factor is {shown(source['partial_rotary_factor'])}, only 1.0 "
-                    "is supported by this architecture; use another checkpoint"
-                )
-        return cls(float(theta), kind, fields)
+        partial = _first_given(
+            fields.pop("partial_rotary_factor", None),
+            config.get("partial_rotary_factor"),
+            default_partial or 1.0,
+        )
+        _check_partial(partial, is_allowed=default_partial is not None)
+        return cls(float(theta), kind, fields, float(partial))
+
+    def rotated(self, head_dim: int) -> int:
+        """Return how many dims of a head are rotated."""
+        return int(head_dim * self.partial)
 
 
 Angles = tuple["torch.Tensor", "torch.Tensor"]
-"""Cosines and sines of one step's tokens: (T, 1, H) each, see `ops.rotary.rotary_angles`."""
+"""Cosines and sines of one step's tokens: (T, 1, A) each, see `ops.rotary.rotary_angles`."""
 
 
 class RotaryEmbedding:
@@ -90,12 +106,12 @@ class RotaryEmbedding:
         self._look_up: Callable[..., Angles] = context.kernels.bind(
             rotary.rotary_angles, head_dim=head_dim
         )
-        table_PH = build_table(rope, head_dim, context.max_context_tokens)
-        self._table_PH = table_PH.to(context.device, context.dtype)
+        table_PA = build_table(rope, rope.rotated(head_dim), context.max_context_tokens)
+        self._table_PA = table_PA.to(context.device, context.dtype)
 
     def angles(self, positions_T: torch.Tensor) -> Angles:
         """Look up a step's cosines and sines, once for all layers."""
-        return self._look_up(positions_T, self._table_PH)
+        return self._look_up(positions_T, self._table_PA)
 
     def __call__(self, x_TNH: torch.Tensor, angles: Angles) -> torch.Tensor:
         """Return the heads of `x_TNH` rotated; queries and keys may stand in one tensor."""
@@ -103,7 +119,11 @@ class RotaryEmbedding:
 
 
 def build_table(rope: RopeParameters, head_dim: int, num_positions: int) -> torch.Tensor:
-    """Return (num_positions, head_dim) float32: cosines, then sines, of each position."""
+    """Return (num_positions, head_dim) float32: cosines, then sines, of each position.
+
+    Args:
+        head_dim: dims that are rotated.
+    """
     import torch
 
     frequencies, amplitude = _FREQUENCIES[rope.kind](rope, head_dim)
@@ -142,6 +162,19 @@ def _check_kind(kind: object, fields: Mapping[str, Any]) -> None:
         for name in _YARN_NUMBERS:
             if fields.get(name):  # null and 0 mean that it is not given
                 _check_number(f"rope_type 'yarn' with {name}", fields[name])
+
+
+def _check_partial(partial: object, *, is_allowed: bool) -> None:
+    if not is_allowed and partial != 1.0:
+        raise ConfigError(
+            f"partial_rotary_factor is {shown(partial)}, only 1.0 is supported by this "
+            "architecture; use another checkpoint"
+        )
+    _check_number("partial_rotary_factor", partial)
+    if partial > 1.0:  # type: ignore[operator]
+        raise ConfigError(
+            f"partial_rotary_factor is {shown(partial)}, at most 1.0 is needed; correct config.json"
+        )
 
 
 def _check_number(name: str, value: object, *, above: float = 0.0) -> None:

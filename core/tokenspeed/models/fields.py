@@ -23,23 +23,36 @@ LIMITS: Mapping[str, int] = {
     "num_key_value_heads": 4096,
     "head_dim": 8192,
     "vocab_size": 1 << 22,
+    "num_experts": 4096,
+    "num_local_experts": 4096,
+    "num_experts_per_tok": 4096,
+    "moe_intermediate_size": 1 << 20,
+    "shared_expert_intermediate_size": 1 << 20,
+    "linear_conv_kernel_dim": 64,
+    "linear_key_head_dim": 8192,
+    "linear_value_head_dim": 8192,
+    "linear_num_key_heads": 4096,
+    "linear_num_value_heads": 4096,
 }
 _OTHER_LIMIT = 2**31 - 1
 MAX_NUMBER = 1e30
 """Largest number taken; float32 arithmetic follows."""
 
 
-def count(config: Mapping[str, Any], name: str, default: int | None = None) -> int:
+def count(
+    config: Mapping[str, Any], name: str, default: int | None = None, *, high: int | None = None
+) -> int:
     """Return a positive integer field.
 
     Args:
         default: used where the field is absent or null; None: the field is required.
+        high: its largest value; None: the field's limit.
     Raises:
         ConfigError: absent without default, or not an integer from 1 to its limit.
     """
     value = config.get(name)
     value = default if value is None else value
-    high = LIMITS.get(name, _OTHER_LIMIT)
+    high = high or LIMITS.get(name, _OTHER_LIMIT)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= high:
         raise ConfigError(
             f"config.json has {name} = {shown(value)}, an integer from 1 to {high} is needed; "
@@ -87,20 +100,68 @@ def refuse_unsupported(config: Mapping[str, Any], *, num_layers: int) -> None:
     Raises:
         ConfigError: another activation, sliding windows in use, or quantized tensors.
     """
-    _only(config, "hidden_act", ("silu", "swish"), default="silu")
+    layer_types(config, num_layers, kinds=("full_attention",), pattern=("full_attention",))
+    refuse_quantized(config)
+    only(config, "hidden_act", ("silu", "swish"), default="silu")
     if config.get("use_sliding_window") and count(config, "max_window_layers", 1) < num_layers:
         raise _unsupported("use_sliding_window", True, "false")
-    kinds = config.get("layer_types")
-    if kinds is not None and not isinstance(kinds, list):
-        raise _unsupported("layer_types", kinds, "a list of full_attention")
-    for kind in kinds or ():
-        if kind != "full_attention":
-            raise _unsupported("layer_types", kind, "full_attention")
+
+
+def refuse_quantized(config: Mapping[str, Any]) -> None:
+    """Refuse checkpoints with low-bit tensors that no weight format here unpacks.
+
+    Raises:
+        ConfigError: the config has a quantization_config; names its method.
+    """
     quantization = config.get("quantization_config")
     if quantization is not None:
         is_object = isinstance(quantization, dict)
         method = quantization.get("quant_method") if is_object else quantization
         raise _unsupported("quantization_config", method, "unquantized tensors, or a GGUF file")
+
+
+def layer_types(
+    config: Mapping[str, Any],
+    num_layers: int,
+    *,
+    kinds: tuple[str, ...],
+    pattern: tuple[str, ...],
+) -> tuple[str, ...]:
+    """Return the kind of each layer.
+
+    Args:
+        kinds: those that the architecture has.
+        pattern: repeated over the layers where the config names none.
+    Raises:
+        ConfigError: another kind, not one for each layer, or no full_attention.
+    """
+    named = config.get("layer_types")
+    if named is None:
+        named = [pattern[layer % len(pattern)] for layer in range(num_layers)]
+    if not isinstance(named, list):
+        raise _unsupported("layer_types", named, f"a list of {' and '.join(kinds)}")
+    for kind in named:
+        if kind not in kinds:
+            raise _unsupported("layer_types", kind, " and ".join(kinds))
+    if len(named) != num_layers:
+        raise ConfigError(
+            f"config.json has layer_types for {len(named)} layers, num_hidden_layers = "
+            f"{num_layers} are needed; correct config.json"
+        )
+    if "full_attention" not in named:
+        raise _unsupported("layer_types", named, "a list with at least one full_attention")
+    return tuple(named)
+
+
+def only(config: Mapping[str, Any], name: str, allowed: tuple[str, ...], *, default: str) -> None:
+    """Refuse a field that has another value than those allowed.
+
+    Raises:
+        ConfigError: it does; names field and value.
+    """
+    value = config.get(name) or default
+    if value not in allowed:
+        raise _unsupported(name, value, " or ".join(allowed))
 
 
 def check_heads(num_heads: int, num_kv_heads: int, head_dim: int) -> None:
@@ -118,12 +179,6 @@ def check_heads(num_heads: int, num_kv_heads: int, head_dim: int) -> None:
         raise ConfigError(
             f"config.json has head_dim = {head_dim}, an even number is needed; correct config.json"
         )
-
-
-def _only(config: Mapping[str, Any], name: str, allowed: tuple[str, ...], *, default: str) -> None:
-    value = config.get(name) or default
-    if value not in allowed:
-        raise _unsupported(name, value, " or ".join(allowed))
 
 
 def _unsupported(name: str, value: object, allowed: str) -> ConfigError:

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tokenspeed.ops import activation, embedding, kv, linear, norm, packing, rotary, sampling
+from tokenspeed.ops import (
+    activation,
+    conv,
+    embedding,
+    kv,
+    linear,
+    linear_attention,
+    moe,
+    norm,
+    packing,
+    rotary,
+    sampling,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,9 +26,12 @@ if TYPE_CHECKING:
 __all__ = [
     "OPERATORS",
     "activation",
+    "conv",
     "embedding",
     "kv",
     "linear",
+    "linear_attention",
+    "moe",
     "norm",
     "packing",
     "rotary",
@@ -28,13 +43,23 @@ OPERATORS: Mapping[str, Operator] = {
     for declared in (
         norm.rms_norm,
         norm.add_rms_norm,
+        norm.centred_rms_norm,
+        norm.add_centred_rms_norm,
+        norm.gated_rms_norm,
         activation.silu_mul,
+        activation.sigmoid_mul,
         rotary.apply_rotary,
         rotary.rotary_angles,
         linear.linear,
         linear.packed_linear,
         embedding.embedding,
         embedding.packed_embedding,
+        moe.route,
+        moe.experts,
+        moe.add_shared,
+        conv.causal_conv,
+        linear_attention.delta_gates,
+        linear_attention.gated_delta_rule,
         kv.write_kv,
         kv.paged_attention,
         sampling.next_token_distribution,

@@ -20,6 +20,15 @@ def _cases(seed: int) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
         yield (torch.randn(tokens, 2 * features, generator=random) * 4,), {}
 
 
+def _gate_cases(seed: int) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+    import torch
+
+    random = torch.Generator().manual_seed(seed)
+    for shape in ((1, 4), (3, 2, 96)):
+        x, gate = torch.randn(2, *shape, generator=random) * 3
+        yield (x, gate), {}
+
+
 @operator("activation.silu_mul", cases=_cases)
 def silu_mul(gate_up_TF2: torch.Tensor) -> torch.Tensor:
     """Gate the second half with the first: silu(gate) * up, silu(g) = g / (1 + exp(-g)).
@@ -32,3 +41,17 @@ def silu_mul(gate_up_TF2: torch.Tensor) -> torch.Tensor:
     """
     gate, up = gate_up_TF2.chunk(2, dim=-1)
     return gate / (1 + (-gate).exp()) * up
+
+
+@operator("activation.sigmoid_mul", cases=_gate_cases)
+def sigmoid_mul(x_TF: torch.Tensor, gate_TF: torch.Tensor) -> torch.Tensor:
+    """Gate element by element: x sigmoid(gate).
+
+    Args:
+        x_TF: (T, F) float, device; heads may stand before F. May be overwritten.
+        gate_TF: the same shape and dtype.
+    Returns:
+        (T, F), dtype and device of x.
+    Source: Gated Attention for Large Language Models, Qiu et al. 2025.
+    """
+    return x_TF / (1 + (-gate_TF).exp())

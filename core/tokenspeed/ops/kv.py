@@ -44,26 +44,49 @@ def write_kv(k_TKH: torch.Tensor, v_TKH: torch.Tensor, kv: KVView, batch: Attent
 
 @operator("attention.paged")
 def paged_attention(
-    q_TNH: torch.Tensor, kv: KVView, batch: AttentionBatch, *, scale: float
+    q_TNH: torch.Tensor,
+    kv: KVView,
+    batch: AttentionBatch,
+    *,
+    scale: float,
+    sinks_N: torch.Tensor | None = None,
+    softcap: float = 0.0,
 ) -> torch.Tensor:
     """Attend each token to its row's cache at positions up to its own: softmax(scale q k) v.
+
+    With a window the last `batch.window` positions are seen. A sink is one more score, whose value
+    is zero.
 
     Args:
         q_TNH: (T, N, H) float, device; query head n reads kv head n * K // N.
         kv: holds the step's own tokens already; read only.
+        sinks_N: (N,) float, or None.
+        softcap: scores s become softcap tanh(s / softcap); 0: none.
     Returns:
         (T, N, H), dtype of q.
+    Source: sinks: Efficient Streaming Language Models with Attention Sinks, Xiao et al. 2023;
+        softcap: Gemma 2 report, 2024.
     """
     import torch
 
     out = torch.empty_like(q_TNH)
     group = q_TNH.shape[1] // kv.k.shape[1]
     for query, context, table in rows_of(batch):
-        k_KSH = kv.k[table].transpose(0, 1).flatten(1, 2).repeat_interleave(group, dim=0)
-        v_KSH = kv.v[table].transpose(0, 1).flatten(1, 2).repeat_interleave(group, dim=0)
         for token in range(query.start, query.stop):
-            seen = context + token - query.start + 1
-            scores = k_KSH[:, :seen].to(q_TNH.dtype) @ q_TNH[token][..., None] * scale
-            weights = scores.softmax(dim=1).transpose(1, 2)
-            out[token] = (weights @ v_KSH[:, :seen].to(q_TNH.dtype)).squeeze(1)
+            position = context + token - query.start
+            first = max(0, position + 1 - batch.window) if batch.window else 0
+            places = [divmod(seen, batch.block_tokens) for seen in range(first, position + 1)]
+            k_NSH, v_NSH = (
+                torch.stack([cache[table[block], :, offset] for block, offset in places], dim=1)
+                .repeat_interleave(group, dim=0)
+                .to(q_TNH.dtype)
+                for cache in (kv.k, kv.v)
+            )
+            scores_NS = (k_NSH @ q_TNH[token][..., None]).squeeze(-1) * scale
+            if softcap:
+                scores_NS = softcap * (scores_NS / softcap).tanh()
+            if sinks_N is not None:
+                scores_NS = torch.cat([scores_NS, sinks_N[:, None]], dim=1)
+            weights_NS = scores_NS.softmax(dim=1)[:, : len(places)]
+            out[token] = (weights_NS[:, None] @ v_NSH).squeeze(1)
     return out

@@ -1,4 +1,4 @@
-"""Kernel of activation.silu_mul. Legend: T tokens, F hidden features of the MLP."""
+"""Kernels of gated activations. Legend: T tokens, F hidden features of the MLP."""
 
 from __future__ import annotations
 
@@ -9,3 +9,8 @@ def silu_mul(gate_up_TF2: torch.Tensor) -> torch.Tensor:
     """Compute silu(first half) * second half."""
     gate, up = gate_up_TF2.chunk(2, dim=-1)
     return torch.nn.functional.silu(gate).mul_(up)
+
+
+def sigmoid_mul(x_TF: torch.Tensor, gate_TF: torch.Tensor) -> torch.Tensor:
+    """Compute x * sigmoid(gate)."""
+    return x_TF * torch.sigmoid(gate_TF)

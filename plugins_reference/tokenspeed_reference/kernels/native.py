@@ -2,7 +2,8 @@
 
 They compute what the plain kernels beside this file define; `native/` has them in C++. A row's
 result never depends on the rows beside it, but for `linear` above FEW_ROWS.
-Legend: T tokens, D features, N heads, H head dim, F hidden features, O outputs, I inputs.
+Legend: T tokens, D features, N heads, H head dim, A rotated dims, F hidden features, O outputs,
+I inputs.
 """
 
 from __future__ import annotations
@@ -74,18 +75,19 @@ def silu_mul(gate_up_TF2: torch.Tensor) -> torch.Tensor:
     return out
 
 
-def apply_rotary(x_TNH: torch.Tensor, cos_T1H: torch.Tensor, sin_T1H: torch.Tensor) -> torch.Tensor:
+def apply_rotary(x_TNH: torch.Tensor, cos_T1A: torch.Tensor, sin_T1A: torch.Tensor) -> torch.Tensor:
     """Rotate all heads in place."""
     tokens, heads, head_dim = x_TNH.shape
     stride, head_stride, _ = x_TNH.stride()
     assert head_stride == head_dim or heads == 1, "heads of a token lie side by side"
     _cpu.rotary(
         x_TNH.data_ptr(),
-        cos_T1H.data_ptr(),
-        sin_T1H.data_ptr(),
+        cos_T1A.data_ptr(),
+        sin_T1A.data_ptr(),
         tokens,
         heads,
         head_dim,
+        cos_T1A.shape[2],
         stride,
         torch.get_num_threads(),
     )

@@ -12,7 +12,7 @@ import pytest
 import torch
 from tests.support.model_contexts import definition_context, plain, tiny_config
 
-from tokenspeed.contracts.model import CacheGroup
+from tokenspeed.contracts.model import CacheGroup, gqa_fields
 from tokenspeed.errors import CheckpointError, ConfigError
 from tokenspeed.layers import LayerPlacement
 
@@ -36,7 +36,7 @@ def test_cache_groups_need_no_torch(module: str) -> None:
         [sys.executable, "-c", code, config], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == str((CacheGroup("full", "full", (0, 1), 2, 4),))
+    assert done.stdout.strip() == str((CacheGroup("full", "full", (0, 1), gqa_fields(2, 4)),))
 
 
 @pytest.mark.parametrize("module", MODULES)

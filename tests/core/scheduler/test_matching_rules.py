@@ -97,3 +97,16 @@ def test_an_aborted_prefill_keeps_its_finished_chunks() -> None:
     assert scheduler.abort(1, now_us=0)
     submit(scheduler, 2, list(range(100)))
     assert context_of(scheduler.plan(now_us=0), 2) == 48
+
+
+@pytest.mark.parametrize("percent", [30, 60, 90])
+def test_a_prefill_cut_off_starts_again_exactly_after_its_finished_chunks(percent: int) -> None:
+    prompt, chunk = list(range(640)), 16
+    scheduler = make_scheduler(depth=0, max_context_tokens=1024)
+    submit(scheduler, 1, prompt)
+    finished = len(prompt) * percent // 100 // chunk
+    for _ in range(finished):
+        commit(scheduler, scheduler.plan(now_us=0))
+    scheduler.abort(1, now_us=0)
+    submit(scheduler, 2, prompt)
+    assert context_of(scheduler.plan(now_us=0), 2) == finished * chunk

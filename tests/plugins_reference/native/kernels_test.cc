@@ -65,8 +65,8 @@ TEST(KernelsTest, GateAndRotaryReadAndWriteTheirRowsOnly) {
       ExpectSameEverywhere([&](int threads) {
         Values out(rows * 3 * half), turned = x;
         Kernels().silu_mul({out.data(), x.data(), rows * 3, half, threads});
-        Kernels().rotary(
-            {turned.data(), angles.data(), angles.data(), rows, 3, 2 * half, 6 * half, threads});
+        Kernels().rotary({turned.data(), angles.data(), angles.data(), rows, 3, 2 * half, 2 * half,
+                          6 * half, threads});
         out.insert(out.end(), turned.begin(), turned.end());
         return out;
       });
@@ -125,7 +125,7 @@ TEST(KernelsTest, DecodeReadsItsBlocksOnly) {
   const int64_t block_tokens = 64;
   for (const int64_t head_dim : {6, 64, 80, 128}) {
     for (const auto& [kv_heads, group] : {std::pair<int64_t, int64_t>{1, 1}, {2, 3}, {3, 8}}) {
-      const std::vector<int32_t> lengths = {1, 127, 128, 129, 500};
+      const std::vector<int32_t> lengths = {1, 127, 128, 129, 500}, firsts = {0, 60, 0, 1, 70};
       const int64_t width = 8;
       std::vector<int32_t> tables(lengths.size() * width, 0);
       std::vector<int64_t> blocks, offsets;
@@ -139,13 +139,15 @@ TEST(KernelsTest, DecodeReadsItsBlocksOnly) {
       const auto rows = static_cast<int64_t>(lengths.size());
       const Values k = Noise(next * block_stride, 1), v = Noise(next * block_stride, 2);
       const Values q = Noise(rows * kv_heads * group * head_dim, 3);
+      const Values sinks = Noise(kv_heads * group, 5);
       const Values written = Noise(rows * kv_heads * head_dim, 4);
       ExpectSameEverywhere([&](int threads) {
-        DecodeStep step(kv_heads, group, head_dim, block_tokens, tables, lengths, blocks, offsets);
+        DecodeStep step(kv_heads, group, head_dim, block_tokens, tables, firsts, lengths, blocks,
+                        offsets);
         Values keys = k, out(q.size());
         step.Write(keys.data(), block_stride, head_stride, written.data(), kv_heads * head_dim);
         step.Attend(out.data(), q.data(), kv_heads * group * head_dim, keys.data(), v.data(),
-                    block_stride, head_stride, 0.2f, threads);
+                    block_stride, head_stride, sinks.data(), 0.2f, 5.0f, threads);
         return out;
       });
     }

@@ -1,0 +1,156 @@
+"""Mixture of experts as a feed-forward block: router, experts, and a shared expert where there is one.
+
+Legend: T tokens, E experts, D hidden, F hidden features of an expert, X experts chosen a token.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tokenspeed.contracts.placement import ParallelGroup, Partial, Replicate, Shard
+from tokenspeed.errors import CheckpointError
+from tokenspeed.layers.linear import Linear
+from tokenspeed.layers.mlp import GatedMLP
+from tokenspeed.layers.placements import LayerPlacement, replicated
+from tokenspeed.layers.weights import WeightSlot
+from tokenspeed.ops import moe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import torch
+
+    from tokenspeed.contracts.model import ModelContext
+    from tokenspeed.contracts.weights import LinearWeight
+
+
+class Experts:
+    """The routed experts of one layer, stored one by one as gate_proj, up_proj and down_proj.
+
+    Held stacked: gate and up (E, 2 F, D), down (E, D, F). A checkpoint that stores them otherwise
+    has its own `weight_slots`, over `take`.
+    """
+
+    placement = LayerPlacement(
+        Replicate(), Shard(ParallelGroup.MOE_TP_EP, 0), Partial(ParallelGroup.MOE_TP_EP)
+    )
+
+    def __init__(
+        self,
+        context: ModelContext,
+        hidden_size: int,
+        features: int,
+        num_experts: int,
+        *,
+        clamped: moe.ClampedSwiGLU | None = None,
+    ) -> None:
+        self.hidden_size = hidden_size
+        self.features = features
+        self.num_experts = num_experts
+        self._device = context.device
+        self._parts: dict[str, list[torch.Tensor | None]] = {}
+        self._stacked: dict[str, torch.Tensor] = {}
+        self._compute: Callable[..., torch.Tensor] = partial(
+            context.kernels.bind(moe.experts), clamped=clamped
+        )
+
+    def weight_slots(self, name: str) -> Iterator[tuple[str, WeightSlot]]:
+        """Yield three slots an expert."""
+        wide, tall = (self.features, self.hidden_size), (self.hidden_size, self.features)
+        for expert in range(self.num_experts):
+            for part, shape in (("gate", wide), ("up", wide), ("down", tall)):
+                slot = WeightSlot(shape, partial(self._accept, part, expert))
+                yield f"{name}.{expert}.{part}_proj.weight", slot
+
+    def __call__(
+        self, x_TD: torch.Tensor, experts_TX: torch.Tensor, weights_TX: torch.Tensor
+    ) -> torch.Tensor:
+        """Return (T, D)."""
+        return self._compute(x_TD, experts_TX, weights_TX, **self._stacked)
+
+    def take(self, **stacked: torch.Tensor) -> None:
+        """Keep tensors under the names that `ops.moe.experts` gives its arguments."""
+        self._stacked |= {
+            name: tensor.contiguous().to(self._device) for name, tensor in stacked.items()
+        }
+
+    def _accept(self, part: str, expert: int, weight: LinearWeight) -> None:
+        none: list[torch.Tensor | None] = [None] * self.num_experts
+        self._parts.setdefault(part, none)[expert] = plain_expert(weight)
+        self._stack("down_EDF", "down")
+        self._stack("gate_up_EFD", "gate", "up")
+
+    def _stack(self, name: str, *parts: str) -> None:
+        import torch
+
+        tensors = [self._parts.get(part, [None]) for part in parts]
+        if any(tensor is None for column in tensors for tensor in column):
+            return
+        rows = [torch.cat(row) for row in zip(*tensors, strict=True)]  # type: ignore[arg-type]
+        for part in parts:  # the stacked copy replaces them
+            del self._parts[part]
+        self.take(**{name: torch.stack(rows)})
+
+
+def plain_expert(weight: LinearWeight) -> torch.Tensor:
+    """Return an expert's tensor.
+
+    Raises:
+        CheckpointError: it is packed; names the packing.
+    """
+    if weight.plain is None:
+        raise CheckpointError(
+            f"an expert's tensor {weight.shape} is packed as {weight.packing}, plain tensors are "
+            "supported; use an unquantised checkpoint"
+        )
+    return weight.plain
+
+
+class MoE:
+    """Chooses experts for each token and sums them, and the shared expert's gated result.
+
+    Args:
+        router: name and bias of the router in the checkpoint.
+        shared_features: F of the shared expert; 0: there is none.
+    """
+
+    def __init__(
+        self,
+        context: ModelContext,
+        experts: Experts,
+        routing: moe.Routing,
+        *,
+        router: tuple[str, bool] = ("gate", False),
+        shared_features: int = 0,
+    ) -> None:
+        hidden_size, group = experts.hidden_size, ParallelGroup.MOE_TP_EP
+        self.router_name, bias = router
+        self.router = Linear(
+            context, hidden_size, (experts.num_experts,), bias=bias, placement=replicated()
+        )
+        self.experts = experts
+        self._route: Callable[..., tuple[torch.Tensor, torch.Tensor]] = partial(
+            context.kernels.bind(moe.route), routing=routing
+        )
+        self.shared: GatedMLP | None = None
+        if shared_features:
+            self.shared = GatedMLP(context, hidden_size, shared_features, group=group)
+            self.shared_gate = Linear(context, hidden_size, (1,), placement=replicated())
+            self._add_shared: Callable[..., torch.Tensor] = context.kernels.bind(moe.add_shared)
+
+    def weight_slots(self, name: str) -> Iterator[tuple[str, WeightSlot]]:
+        """Yield the slots below module `name`."""
+        yield from self.router.weight_slots(f"{name}.{self.router_name}")
+        yield from self.experts.weight_slots(f"{name}.experts")
+        if self.shared is not None:
+            yield from self.shared.weight_slots(f"{name}.shared_expert")
+            yield from self.shared_gate.weight_slots(f"{name}.shared_expert_gate")
+
+    def __call__(self, x_TD: torch.Tensor) -> torch.Tensor:
+        """Return (T, D)."""
+        weights_TX, experts_TX = self._route(self.router(x_TD))
+        routed_TD = self.experts(x_TD, experts_TX, weights_TX)
+        if self.shared is None:
+            return routed_TD
+        return self._add_shared(routed_TD, self.shared(x_TD), self.shared_gate(x_TD))

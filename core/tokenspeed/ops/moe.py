@@ -1,0 +1,198 @@
+"""Mixture of experts: choosing experts, computing them, adding the shared one.
+
+Legend: T tokens, E experts, X experts chosen a token, D hidden, F hidden features of an expert.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tokenspeed.ops.declare import operator
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """How experts are chosen.
+
+    Softmax over the chosen logits alone, as some models describe it, is "softmax" normalised.
+
+    Args:
+        top_k: X, experts chosen a token.
+        score: "softmax" over all experts, or "sigmoid" of each.
+        normalise: the weights of a token are divided by their sum.
+        groups, top_groups: experts lie in `groups` equal runs, and only the `top_groups` best runs
+            are eligible; 1 and 1: all are.
+        group_best: a run is worth the sum of its `group_best` best experts.
+        scale: multiplies the weights.
+    """
+
+    top_k: int
+    score: str = "softmax"
+    normalise: bool = True
+    groups: int = 1
+    top_groups: int = 1
+    group_best: int = 1
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ClampedSwiGLU:
+    """The gate g sigmoid(alpha g) (u + 1), with g at most `limit` and u within +-`limit`."""
+
+    alpha: float
+    limit: float
+
+
+def _route_cases(seed: int) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+    import torch
+
+    random = torch.Generator().manual_seed(seed)
+    limited = Routing(4, "sigmoid", groups=4, top_groups=2, group_best=2, scale=2.5)
+    for routing in (
+        Routing(2),
+        Routing(3, normalise=False),
+        Routing(4, "sigmoid"),
+        Routing(2, groups=4, top_groups=2, normalise=False, scale=16.0),
+        limited,
+    ):
+        logits = torch.randn(9, 16, generator=random) * 2
+        yield (logits,), {"routing": routing}
+        yield (logits, torch.randn(16, generator=random)), {"routing": routing}
+
+
+def _expert_cases(seed: int) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+    import torch
+
+    random = torch.Generator().manual_seed(seed)
+    for tokens, experts, top_k, hidden, features in ((1, 3, 2, 8, 5), (17, 8, 3, 32, 24)):
+        chosen = torch.rand(tokens, experts, generator=random).argsort(-1)[:, :top_k]
+        weights = torch.rand(tokens, top_k, generator=random).softmax(-1)
+        x = torch.randn(tokens, hidden, generator=random)
+        gate_up = torch.randn(experts, 2 * features, hidden, generator=random) * hidden**-0.5
+        down = torch.randn(experts, hidden, features, generator=random) * features**-0.5
+        biases = (
+            torch.randn(experts, 2 * features, generator=random),
+            torch.randn(experts, hidden, generator=random),
+        )
+        yield (x, chosen, weights, gate_up, down), {}
+        yield (x, chosen, weights, gate_up, down, *biases), {"clamped": ClampedSwiGLU(1.7, 1.5)}
+
+
+def _shared_cases(seed: int) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+    import torch
+
+    random = torch.Generator().manual_seed(seed)
+    for tokens, hidden in ((1, 8), (9, 64)):
+        routed, shared = torch.randn(2, tokens, hidden, generator=random)
+        yield (routed, shared, torch.randn(tokens, 1, generator=random)), {}
+
+
+@operator("moe.route", cases=_route_cases)
+def route(
+    logits_TE: torch.Tensor, bias_E: torch.Tensor | None = None, *, routing: Routing
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Choose the experts of each token and weigh them.
+
+    A token takes the experts with the best score + bias, the lower number first on a tie; weights
+    come from the scores without the bias. Scores are float32 or wider.
+
+    Args:
+        logits_TE: (T, E) float, device.
+        bias_E: (E,) same dtype, or None: zeros.
+    Returns:
+        Weights (T, X), dtype of the logits, and experts (T, X) int64, best first.
+    Source: Outrageously Large Neural Networks, Shazeer et al. 2017; bias, groups and sigmoid:
+        DeepSeek-V3 Technical Report, 2024, section 2.1.
+    """
+    scores = logits_TE.softmax(-1) if routing.score == "softmax" else logits_TE.sigmoid()
+    ranks = scores if bias_E is None else scores + bias_E
+    if routing.groups > 1:
+        ranks = ranks.masked_fill(~eligible(ranks, routing), float("-inf"))
+    experts = ranks.argsort(dim=-1, descending=True, stable=True)[:, : routing.top_k]
+    weights = scores.gather(-1, experts)
+    if routing.normalise:
+        weights = weights / weights.sum(-1, keepdim=True)
+    return weights * routing.scale, experts
+
+
+def eligible(ranks_TE: torch.Tensor, routing: Routing) -> torch.Tensor:
+    """Return (T, E) bool: whether the expert's group is among the token's best."""
+    import torch
+
+    grouped = ranks_TE.unflatten(-1, (routing.groups, -1))
+    worth = grouped.sort(-1, descending=True).values[..., : routing.group_best].sum(-1)
+    best = worth.argsort(dim=-1, descending=True, stable=True)[:, : routing.top_groups]
+    chosen = torch.zeros_like(worth, dtype=torch.bool).scatter_(1, best, True)
+    return chosen.repeat_interleave(grouped.shape[-1], dim=-1)
+
+
+@operator("moe.experts", cases=_expert_cases)
+def experts(
+    x_TD: torch.Tensor,
+    experts_TX: torch.Tensor,
+    weights_TX: torch.Tensor,
+    gate_up_EFD: torch.Tensor,
+    down_EDF: torch.Tensor,
+    gate_up_bias_EF: torch.Tensor | None = None,
+    down_bias_ED: torch.Tensor | None = None,
+    *,
+    clamped: ClampedSwiGLU | None = None,
+) -> torch.Tensor:
+    """Sum each token's experts: sum over x of weight_x (down_e(gate(gate_up_e x)) + bias).
+
+    Args:
+        x_TD: (T, D) float, device.
+        experts_TX: (T, X) int64, device; the experts of a token differ.
+        weights_TX: (T, X) float.
+        gate_up_EFD: (E, 2 F, D) same dtype as x; gate rows in [0, F), up rows in [F, 2 F).
+        down_EDF: (E, D, F) same dtype.
+        gate_up_bias_EF: (E, 2 F) same dtype, or None.
+        down_bias_ED: (E, D) same dtype, or None.
+        clamped: the gate; None: silu(g) u.
+    Returns:
+        (T, D), dtype of x.
+    Source: gpt-oss model card, 2025, for the clamped gate.
+    """
+    import torch
+
+    out = torch.zeros_like(x_TD)
+    for token, chosen in enumerate(experts_TX.tolist()):
+        for slot, expert in enumerate(chosen):
+            gate_up = gate_up_EFD[expert] @ x_TD[token]
+            if gate_up_bias_EF is not None:
+                gate_up = gate_up + gate_up_bias_EF[expert]
+            result = down_EDF[expert] @ _gated(gate_up, clamped)
+            if down_bias_ED is not None:
+                result = result + down_bias_ED[expert]
+            out[token] += weights_TX[token, slot] * result
+    return out
+
+
+def _gated(gate_up: torch.Tensor, clamped: ClampedSwiGLU | None) -> torch.Tensor:
+    gate, up = gate_up.chunk(2, dim=-1)
+    if clamped is None:
+        return gate * gate.sigmoid() * up
+    gate, up = gate.clamp(max=clamped.limit), up.clamp(-clamped.limit, clamped.limit)
+    return gate * (clamped.alpha * gate).sigmoid() * (up + 1)
+
+
+@operator("moe.add_shared", cases=_shared_cases)
+def add_shared(
+    routed_TD: torch.Tensor, shared_TD: torch.Tensor, gate_T1: torch.Tensor
+) -> torch.Tensor:
+    """Add the expert that every token has, gated: routed + sigmoid(gate) shared.
+
+    Args:
+        routed_TD: (T, D) float, device; may be overwritten.
+        shared_TD: (T, D) same dtype.
+        gate_T1: (T, 1) same dtype, before the sigmoid.
+    Returns:
+        (T, D), dtype of the inputs.
+    """
+    return routed_TD + gate_T1.sigmoid() * shared_TD

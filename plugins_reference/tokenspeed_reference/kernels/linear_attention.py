@@ -1,0 +1,111 @@
+"""Kernels of linear attention: one step for rows of one token, chunks of 64 for longer rows.
+
+Legend: T tokens, R rows, B blocks, J key heads, N value heads, K key dim, V value dim, C tokens of
+a chunk.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.linalg import solve_triangular
+from torch.nn.functional import softplus
+
+from tokenspeed_reference.kernels.state import read_rows, split_rows
+from tokenspeed_sdk import StateRows, ops
+
+CHUNK_TOKENS = 64
+
+
+def delta_gates(
+    a_TN: torch.Tensor, b_TN: torch.Tensor, a_log_N: torch.Tensor, dt_bias_N: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute linear_attention.delta_gates in float64, for the reason in moe.add_shared."""
+    log_decay_TN = -a_log_N.double().exp() * softplus(a_TN.double() + dt_bias_N.double())
+    return log_decay_TN.float(), b_TN.double().sigmoid().float()
+
+
+def gated_delta_rule(
+    q_TJK: torch.Tensor,
+    k_TJK: torch.Tensor,
+    v_TNV: torch.Tensor,
+    log_decay_TN: torch.Tensor,
+    beta_TN: torch.Tensor,
+    state_BNKV: torch.Tensor,
+    rows: StateRows,
+    query_start: Any,
+) -> torch.Tensor:
+    """Run the rule in float32: rows of one token together, longer ones chunk by chunk."""
+    group = v_TNV.shape[1] // k_TJK.shape[1]
+    q_TNK = _unit(q_TJK).mul_(q_TJK.shape[-1] ** -0.5).repeat_interleave(group, dim=1)
+    inputs = (q_TNK, _unit(k_TJK).repeat_interleave(group, dim=1), v_TNV, log_decay_TN, beta_TN)
+    state_RNKV = read_rows(state_BNKV, rows).float()
+    out_TNV = torch.empty_like(v_TNV)
+    singles, longer = split_rows(query_start, v_TNV.device)
+    if len(singles.rows):
+        now = (x[singles.tokens].float() for x in inputs)
+        out, state = _step(*now, state_RNKV[singles.rows])
+        out_TNV[singles.tokens] = out.type_as(out_TNV)
+        state_BNKV[rows.write_R[singles.rows]] = state.type_as(state_BNKV)
+    for row, tokens in longer:
+        state = state_RNKV[row]
+        for start in range(tokens.start, tokens.stop, CHUNK_TOKENS):
+            chunk = slice(start, min(start + CHUNK_TOKENS, tokens.stop))
+            now = (x[chunk].float().transpose(0, 1) for x in inputs)
+            out, state = _chunk(*now, state)
+            out_TNV[chunk] = out.transpose(0, 1).type_as(out_TNV)
+        state_BNKV[rows.write_R[row]] = state.type_as(state_BNKV)
+    return out_TNV
+
+
+def _unit(x: torch.Tensor) -> torch.Tensor:
+    x = x.float()
+    return x * (x.square().sum(-1, keepdim=True) + ops.linear_attention.UNIT_EPS).rsqrt()
+
+
+def _step(
+    q_RNK: torch.Tensor,
+    k_RNK: torch.Tensor,
+    v_RNV: torch.Tensor,
+    log_decay_RN: torch.Tensor,
+    beta_RN: torch.Tensor,
+    state_RNKV: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return (output (R, N, V), state after one token); the state given is overwritten."""
+    state_RNKV.mul_(log_decay_RN.exp()[..., None, None])
+    answer_RNV = (k_RNK[..., None] * state_RNKV).sum(-2)
+    correction_RNV = beta_RN[..., None] * (v_RNV - answer_RNV)
+    state_RNKV.addcmul_(k_RNK[..., None], correction_RNV[..., None, :])
+    return (q_RNK[..., None] * state_RNKV).sum(-2), state_RNKV
+
+
+def _chunk(
+    q_NCK: torch.Tensor,
+    k_NCK: torch.Tensor,
+    v_NCV: torch.Tensor,
+    log_decay_NC: torch.Tensor,
+    beta_NC: torch.Tensor,
+    state_NKV: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return (output (N, C, V), state after C tokens) from the state S before them.
+
+    With D[i, j] the decay from token j to token i, the state after token i is
+    D[i, start] S + sum over j <= i of D[i, j] k[j] u[j], where the corrections u solve
+    u[i] + beta[i] sum over j < i of D[i, j] (k[i] k[j]) u[j] = beta[i] (v[i] - D[i, start] k[i] S).
+
+    Source: Parallelizing Linear Transformers with the Delta Rule over Sequence Length, Yang et
+    al. 2024, section 3, with decays.
+    """
+    total_NC = log_decay_NC.cumsum(-1)
+    between = total_NC[..., None] - total_NC[:, None]
+    later = torch.ones_like(between[0], dtype=torch.bool).triu(1)
+    decay_NCC = between.masked_fill_(later, -torch.inf).exp_()
+    since_start_NC1 = total_NC.exp()[..., None]
+    system_NCC = beta_NC[..., None] * decay_NCC * (k_NCK @ k_NCK.mT)
+    wanted_NCV = beta_NC[..., None] * (v_NCV - since_start_NC1 * (k_NCK @ state_NKV))
+    u_NCV = solve_triangular(system_NCC, wanted_NCV, upper=False, unitriangular=True)
+    out_NCV = since_start_NC1 * (q_NCK @ state_NKV) + (decay_NCC * (q_NCK @ k_NCK.mT)) @ u_NCV
+    to_end_NC1 = decay_NCC[:, -1, :, None]
+    state = since_start_NC1[:, -1:] * state_NKV + (to_end_NC1 * k_NCK).mT @ u_NCV
+    return out_NCV, state

@@ -1,0 +1,86 @@
+"""Kernels of the mixture of experts. Legend: T tokens, E experts, X chosen ones, D, F features."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import torch
+
+from tokenspeed_reference.kernels.linear import linear, linear_rowwise
+from tokenspeed_sdk import ops
+
+
+def route(
+    logits_TE: torch.Tensor, bias_E: torch.Tensor | None = None, *, routing: ops.moe.Routing
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sort all experts: stable, so that ties go to the lower number."""
+    logits = logits_TE.float()
+    scores = logits.softmax(-1) if routing.score == "softmax" else logits.sigmoid()
+    ranks = scores if bias_E is None else scores + bias_E
+    if routing.groups > 1:
+        ranks = _within_best_groups(ranks, routing)
+    experts = ranks.sort(dim=-1, descending=True, stable=True).indices[:, : routing.top_k]
+    weights = scores.gather(-1, experts)
+    if routing.normalise:
+        weights /= weights.sum(-1, keepdim=True)
+    return weights.mul_(routing.scale).type_as(logits_TE), experts
+
+
+def _within_best_groups(ranks_TE: torch.Tensor, routing: ops.moe.Routing) -> torch.Tensor:
+    """Return the ranks, -inf outside each token's best groups."""
+    grouped = ranks_TE.unflatten(-1, (routing.groups, -1))
+    worth = grouped.topk(routing.group_best, dim=-1).values.sum(-1)
+    order = worth.sort(dim=-1, descending=True, stable=True).indices
+    others = order[:, routing.top_groups :, None].expand(-1, -1, grouped.shape[-1])
+    return grouped.scatter(1, others, -torch.inf).flatten(1)
+
+
+def experts(
+    x_TD: torch.Tensor,
+    experts_TX: torch.Tensor,
+    weights_TX: torch.Tensor,
+    gate_up_EFD: torch.Tensor,
+    down_EDF: torch.Tensor,
+    gate_up_bias_EF: torch.Tensor | None = None,
+    down_bias_ED: torch.Tensor | None = None,
+    *,
+    clamped: ops.moe.ClampedSwiGLU | None = None,
+    multiply: Callable[..., torch.Tensor] = linear,
+) -> torch.Tensor:
+    """Multiply expert by expert with the tokens that chose it; sums are float32.
+
+    A row's rounding depends on how many tokens share its experts, as `multiply` does.
+    """
+    out_TD = torch.zeros_like(x_TD, dtype=torch.float32)
+    for expert in experts_TX.unique().tolist():
+        tokens, slots = torch.where(experts_TX == expert)
+        gate_up = multiply(x_TD[tokens], gate_up_EFD[expert], _of(gate_up_bias_EF, expert))
+        result = multiply(_gated(gate_up, clamped), down_EDF[expert], _of(down_bias_ED, expert))
+        out_TD.index_add_(0, tokens, result.float() * weights_TX[tokens, slots, None])
+    return out_TD.type_as(x_TD)
+
+
+experts_rowwise = functools.partial(experts, multiply=linear_rowwise)
+"""Slow, and bitwise the same in every batch."""
+
+
+def _of(bias: torch.Tensor | None, expert: int) -> torch.Tensor | None:
+    return None if bias is None else bias[expert]
+
+
+def _gated(gate_up: torch.Tensor, clamped: ops.moe.ClampedSwiGLU | None) -> torch.Tensor:
+    gate, up = gate_up.chunk(2, dim=-1)
+    if clamped is None:
+        return torch.nn.functional.silu(gate) * up
+    gate, up = gate.clamp(max=clamped.limit), up.clamp(-clamped.limit, clamped.limit)
+    return gate * torch.sigmoid(clamped.alpha * gate) * (up + 1)
+
+
+def add_shared(
+    routed_TD: torch.Tensor, shared_TD: torch.Tensor, gate_T1: torch.Tensor
+) -> torch.Tensor:
+    """Compute moe.add_shared."""
+    # In float64: torch's float32 exp rounds otherwise at the end of a tensor than in its middle,
+    # so that a token's gate would depend on how many tokens stand beside it.
+    return torch.addcmul(routed_TD, gate_T1.double().sigmoid().type_as(routed_TD), shared_TD)

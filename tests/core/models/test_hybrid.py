@@ -1,0 +1,72 @@
+"""Models with windows and states decode as transformers does, however steps cut and mix them.
+
+Float32 on the reference plugin, driven by hand: what must not be read is NaN.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from tests.support.hand_driven import hand_driven
+from tests.support.tiny_checkpoints import (
+    EVEN_SPECS,
+    HYBRID_SPECS,
+    Expected,
+    decode_greedily,
+    make_checkpoint,
+    make_prompts,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NUM_TOKENS = 64
+PROMPTS = make_prompts([1, 7, 33, 90, 150], shared=20)
+TOLERANCE = 1e-4
+
+
+@cache
+def expected(folder: Path, name: str) -> Expected:
+    return decode_greedily(make_checkpoint(name, folder), PROMPTS, NUM_TOKENS)
+
+
+@pytest.mark.parametrize("name", HYBRID_SPECS)
+@pytest.mark.parametrize("chunk_tokens", [29, 1000])
+def test_greedy_tokens_equal_transformers_in_any_batch_and_chunks(
+    checkpoint_folder: Path, name: str, chunk_tokens: int
+) -> None:
+    wanted = expected(checkpoint_folder, name)
+    assert wanted.median_gap > 100 * TOLERANCE
+    driven = hand_driven(checkpoint_folder / name)
+    assert driven.decode(PROMPTS, NUM_TOKENS, chunk_tokens=chunk_tokens) == wanted.tokens
+
+
+@pytest.mark.parametrize("name", HYBRID_SPECS)
+@pytest.mark.parametrize("sizes", [[1] * 20, [3, 1, 17, 1, 1, 64, 13]], ids=["decode", "chunks"])
+def test_logits_do_not_depend_on_how_a_prompt_is_cut(
+    checkpoint_folder: Path, name: str, sizes: list[int]
+) -> None:
+    driven = hand_driven(make_checkpoint(name, checkpoint_folder))
+    prompt = PROMPTS[4][: sum(sizes)]
+    (whole,) = driven.step([(driven.start(), prompt)])
+    stream, parts = driven.start(), []
+    for chunk in torch.tensor(prompt).split(sizes):
+        parts += driven.step([(stream, chunk.tolist())])
+    torch.testing.assert_close(torch.cat(parts), whole, rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("name", EVEN_SPECS)
+def test_under_determinism_decodes_are_bitwise_the_same_in_every_batch(
+    checkpoint_folder: Path, name: str
+) -> None:
+    """Features lie in multiples of 32: torch computes the exp of the rest of a tensor otherwise."""
+    driven = hand_driven(make_checkpoint(name, checkpoint_folder), objective="determinism")
+    streams = [driven.start() for _ in range(6)]
+    for stream, prompt in zip(streams, [*PROMPTS[1:4], *PROMPTS[1:4]], strict=True):
+        driven.step([(stream, prompt)])
+    together = driven.step([(stream, [5]) for stream in streams[:3]])
+    alone = [driven.step([(stream, [5])])[0] for stream in streams[3:]]
+    assert torch.equal(torch.cat(together), torch.cat(alone))
