@@ -105,6 +105,11 @@ class BlockPool {
     return block(id.value, k);
   }
   GroupId group(int32_t k) const { return groups_[k]; }
+  int32_t place(GroupId group) const {
+    int32_t k = 0;
+    while (groups_[k] != group) ++k;
+    return k;
+  }
   int32_t num_groups() const { return num_groups_; }
   int32_t refs(int32_t item) const { return items_[item].refs; }
   int32_t refs(SetId set) const { return refs(set.value); }

@@ -53,7 +53,8 @@ KvNeed NeedAloneOf(const FlatKvConfig& config) {
   KvNeed need;
   size_t w = 0;
   for (const KvGroup& group : config.groups) {
-    if (group.kind == GroupKind::kState) need.rows = config.rows_per_request;
+    // And the published row that a step still reads.
+    if (group.kind == GroupKind::kState) need.rows = config.rows_per_request + 1;
     if (group.kind != GroupKind::kWindow) continue;
     need.windows[w++] =
         BlocksSpanned(int64_t{group.window} + config.step_tokens_ahead, config.block_tokens);

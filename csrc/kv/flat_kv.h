@@ -11,7 +11,7 @@
 //
 // Room. A class that needs a physical block takes, in this order: room in its own; a free one;
 // the place of the coldest thing. If that is its own coldest thing, it goes; if another class has a
-// colder one, that class gives up the unpinned physical block with fewest residents. Scores of the
+// colder one, that class gives up an unpinned physical block with few residents. Scores of the
 // classes are compared as EvictionQueue computes them. A window block that fell behind its
 // request's window goes before everything else, unless a reuse point ends there.
 //
@@ -97,8 +97,13 @@ class FlatKv {
   ChainKeys Chain(NodeId root) const { return {index_.key(root), config_.block_tokens}; }
 
   // Returns the longest reusable prefix of `tokens`, held so that it cannot be evicted.
-  // REQUIRES: `keys` covers the full blocks of `tokens` (it may go further).
-  PrefixMatch Match(NodeId root, Tokens tokens, const ChainKeys& keys);
+  // REQUIRES: `keys` covers the full blocks of `tokens` (it may go further). `known`: sets noted of
+  // the first blocks of these tokens in this namespace; as a parent outlives its children, how many
+  // of them are still there is found by bisection, without a look at their tokens.
+  PrefixMatch Match(NodeId root, Tokens tokens, const ChainKeys& keys,
+                    std::span<const KnownSet> known = {});
+  // Notes the first `num_blocks` sets of a table. REQUIRES: they are published.
+  std::vector<KnownSet> Note(const KvTable& table, size_t num_blocks) const;
 
   // Says whether a match that ended at `parent` could go on with the block of this key and tokens.
   bool Continues(NodeId parent, const Hash128& key, Tokens block) const {
@@ -229,8 +234,10 @@ class FlatKv {
   BlockPool* ColdestClass(BlockPool& pool);
   bool CanGivePhysical(const BlockPool& pool) const;
   void TakePhysicalFrom(BlockPool& pool);
-  bool DropResidents(BlockPool& pool, GroupId group, PhysicalId id);
-  bool SortLeavesFirst(std::span<int32_t> sets) const;
+  using Residents = std::array<int32_t, PhysicalPool::kMaxPacking>;
+  size_t ResidentsOf(const BlockPool& pool, GroupId group, PhysicalId id, Residents& items) const;
+  int32_t CostOf(const BlockPool& pool, PhysicalId id, std::span<const int32_t> items) const;
+  void EvictWhole(BlockPool& pool, int32_t item);
   void EvictColdest(BlockPool& pool);
   void EvictItem(BlockPool& pool, int32_t item);
   bool LimitSnapshots();

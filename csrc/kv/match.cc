@@ -20,25 +20,19 @@ class FlatKv::Walk {
   Walk(const FlatKv& kv, Tokens tokens)
       : kv_(kv), tokens_(tokens), starts_(kv.windows_.size(), 0) {}
 
-  void PassBlock(size_t index, SetId set) {
+  void PassBlock(size_t index, NodeId parent, SetId set) {
     if (is_plain()) return;
+    if (kv_.rows_.num_groups() > 0 && kv_.index_.children(parent)[1] != 0) {
+      PassChildren(index, parent, set);
+    }
     PassWindows(index, set);
     Consider(index, set, kv_.config_.block_tokens, kv_.config_.block_tokens);
   }
 
-  // The block where the known tokens end, by each child that is remembered there.
+  // The block where the known tokens end.
   void PassEnd(size_t index, NodeId parent) {
     if (is_plain()) best_ = {kv_.Position(index), index, SetId(), RowId()};
-    const Tokens rest = tokens_.subspan(index * kv_.config_.block_tokens);
-    const auto starts = starts_;
-    for (const int32_t child : kv_.index_.children(parent)) {
-      if (child == 0) break;
-      const int32_t shared = std::min(kv_.index_.Shared(child, rest), kv_.config_.block_tokens - 1);
-      longest_shared_ = std::max(longest_shared_, shared);
-      starts_ = starts;
-      PassWindows(index, SetId(child));
-      Consider(index, SetId(child), shared, shared);
-    }
+    longest_shared_ = PassChildren(index, parent, SetId());
     end_ = index;
   }
 
@@ -52,6 +46,24 @@ class FlatKv::Walk {
   bool is_plain() const { return kv_.windows_.empty() && kv_.rows_.num_groups() == 0; }
   int32_t Floor(int32_t offset) const {
     return offset / kv_.config_.share_tokens * kv_.config_.share_tokens;
+  }
+
+  // A position inside a block by each child that is remembered there, `but` for one: a snapshot may
+  // lie on a block that parts from this one behind it. Returns: the most tokens that one shares.
+  int32_t PassChildren(size_t index, NodeId parent, SetId but) {
+    const Tokens rest = tokens_.subspan(index * kv_.config_.block_tokens);
+    const auto starts = starts_;
+    int32_t longest = 0;
+    for (const int32_t child : kv_.index_.children(parent)) {
+      if (child == 0) break;
+      if (child == but.value) continue;
+      const int32_t shared = std::min(kv_.index_.Shared(child, rest), kv_.config_.block_tokens - 1);
+      longest = std::max(longest, shared);
+      PassWindows(index, SetId(child));
+      Consider(index, SetId(child), shared, shared);
+      starts_ = starts;
+    }
+    return longest;
   }
 
   void PassWindows(size_t index, SetId set) {
@@ -91,20 +103,37 @@ class FlatKv::Walk {
   int64_t stated_ = 0;
 };
 
-PrefixMatch FlatKv::Match(NodeId root, Tokens tokens, const ChainKeys& keys) {
+std::vector<KnownSet> FlatKv::Note(const KvTable& table, size_t num_blocks) const {
+  std::vector<KnownSet> known;
+  known.reserve(num_blocks);
+  for (size_t i = 0; i < num_blocks; ++i) known.push_back(index_.Note(table.blocks.set(i)));
+  return known;
+}
+
+PrefixMatch FlatKv::Match(NodeId root, Tokens tokens, const ChainKeys& keys,
+                          std::span<const KnownSet> known) {
   constexpr size_t kSlotsAhead = 16, kNodesAhead = 8;
   const size_t block_tokens = config_.block_tokens;
   const size_t limit = tokens.size() / block_tokens;
   Walk walk(*this, tokens);
   NodeId parent = root;
   chain_.clear();
-  for (size_t i = 0; i < limit; ++i) {
+  const auto is_there = [this](const KnownSet& set) { return index_.IsKnown(set); };
+  const auto end =
+      std::ranges::partition_point(known.first(std::min(limit, known.size())), is_there);
+  const auto num_known = static_cast<size_t>(end - known.begin());
+  for (size_t i = 0; i < num_known; ++i) {
+    chain_.push_back(known[i].set.value);
+    walk.PassBlock(i, parent, known[i].set);
+    parent = NodeId::Of(known[i].set);
+  }
+  for (size_t i = num_known; i < limit; ++i) {
     if (i + kSlotsAhead < limit) index_.PrefetchSlot(keys[i + kSlotsAhead]);
     if (i + kNodesAhead < limit) index_.PrefetchNode(keys[i + kNodesAhead]);
     const SetId set = index_.Find(parent, keys[i], tokens.subspan(i * block_tokens, block_tokens));
     if (set.value == 0) break;
     chain_.push_back(set.value);
-    walk.PassBlock(i, set);
+    walk.PassBlock(i, parent, set);
     parent = NodeId::Of(set);
   }
   walk.PassEnd(chain_.size(), parent);

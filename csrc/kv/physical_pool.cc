@@ -102,13 +102,6 @@ void PhysicalPool::Unpin(GroupId group, BlockId block) {
   }
 }
 
-PhysicalId PhysicalPool::LeastResident(GroupId group) const {
-  for (const Bucket& bucket : groups_[group.value].buckets) {
-    if (bucket.coldest != 0) return PhysicalId(bucket.coldest);
-  }
-  return PhysicalId(0);
-}
-
 int32_t PhysicalPool::num_residents(PhysicalId id) const {
   return std::popcount(blocks_[id.value].used);
 }

@@ -57,7 +57,20 @@ class PhysicalPool {
 
   // Returns the unpinned physical block of `group` that has fewest residents, the one at rest for
   // longest among equals; PhysicalId(0) for none.
-  PhysicalId LeastResident(GroupId group) const;
+  PhysicalId LeastResident(GroupId group) const {
+    return LeastResident(group, 1, [](PhysicalId) { return true; });
+  }
+  // The same, but the first that `accepts` takes of at most `limit`.
+  template <class Accepts>
+  PhysicalId LeastResident(GroupId group, int limit, const Accepts& accepts) const {
+    for (const Bucket& bucket : groups_[group.value].buckets) {
+      for (int32_t id = bucket.coldest; id != 0; id = blocks_[id].hotter) {
+        if (limit-- == 0) return PhysicalId(0);
+        if (accepts(PhysicalId(id))) return PhysicalId(id);
+      }
+    }
+    return PhysicalId(0);
+  }
   int32_t num_residents(PhysicalId id) const;
 
   // Returns who owns a taken logical block.

@@ -14,7 +14,10 @@ PrefixIndex::PrefixIndex(BlockPool& sets, std::vector<BlockPool*> windows, Block
       windows_(std::move(windows)),
       block_tokens_(block_tokens),
       hash_seed_(hash_seed),
+      stamps_(sets.max_items() + 1, 0),
       nodes_(sets.max_items() + 1),
+      has_links_(!windows_.empty() || rows.max_items() > 0),
+      links_(has_links_ ? nodes_.size() : 0),
       window_of_set_(nodes_.size() * windows_.size(), 0),
       snapshots_(rows),
       tokens_(new int32_t[nodes_.size() * block_tokens]),
@@ -176,6 +179,7 @@ void PrefixIndex::Attach(SetId set, NodeId parent, const Hash128& key, Tokens to
   node.parent = parent;
   node.num_tokens = static_cast<int32_t>(tokens.size());
   std::memcpy(TokensOf(set.value), tokens.data(), tokens.size_bytes());
+  ++stamps_[set.value];
   ++num_nodes_;
   pool_.SetCached(set.value, true);
   Remember(parent, set.value);
@@ -193,6 +197,7 @@ void PrefixIndex::Grow(int32_t set, Tokens tokens) {
 void PrefixIndex::Remember(NodeId parent, int32_t set) {
   Node& node = NodeAt(parent);
   if (node.num_children++ == 0 && !parent.is_root()) pool_.queue().SetLeaf(parent.value, false);
+  if (has_links_ && !parent.is_root()) LinkChild(parent.value, set);
   const int32_t displaced = node.children.back();
   std::move_backward(node.children.begin(), node.children.end() - 1, node.children.end());
   node.children.front() = set;
@@ -207,8 +212,8 @@ void PrefixIndex::MoveParts(int32_t from, int32_t to) {
                      nodes_[to].num_tokens);
 }
 
-// A tail whose tokens all begin `tokens`, which `by` has, is of no more use, unless a copy still
-// reads it.
+// A tail whose tokens all begin `tokens`, which `by` has, is of no more use. One that somebody
+// holds, to copy from or to write on, lives on unknown.
 void PrefixIndex::DropSuperseded(int32_t by, NodeId parent, Tokens tokens) {
   const auto known = children(parent);
   for (const int32_t child : known) {
@@ -217,13 +222,14 @@ void PrefixIndex::DropSuperseded(int32_t by, NodeId parent, Tokens tokens) {
     if (child == by || size >= static_cast<int32_t>(tokens.size())) continue;
     if (!Holds(child, tokens.first(size))) continue;
     MoveParts(child, by);
-    if (pool_.refs(SetId(child)) == 0) Remove(SetId(child));
+    Remove(SetId(child));
   }
 }
 
 void PrefixIndex::Unlink(NodeId parent, int32_t set) {
   Node& node = NodeAt(parent);
   if (--node.num_children == 0 && !parent.is_root()) pool_.queue().SetLeaf(parent.value, true);
+  if (has_links_ && !parent.is_root()) UnlinkChild(parent.value, set);
   const auto found = std::find(node.children.begin(), node.children.end(), set);
   if (found != node.children.end()) {
     std::move(found + 1, node.children.end(), found);
@@ -295,7 +301,51 @@ void PrefixIndex::CheckInvariants() const {
   CheckParts();
 }
 
+void PrefixIndex::LinkChild(int32_t parent, int32_t set) {
+  int32_t& first = links_[parent].first_child;
+  links_[set].next = first;
+  links_[set].previous = 0;
+  if (first != 0) links_[first].previous = set;
+  first = set;
+}
+
+void PrefixIndex::UnlinkChild(int32_t parent, int32_t set) {
+  const auto [next, previous] = std::pair(links_[set].next, links_[set].previous);
+  (previous != 0 ? links_[previous].next : links_[parent].first_child) = next;
+  if (next != 0) links_[next].previous = previous;
+  links_[set].next = links_[set].previous = 0;
+}
+
+int32_t PrefixIndex::SubtreeSize(SetId set, int32_t limit) const {
+  int32_t count = 1, at = set.value;
+  while (count < limit) {
+    if (links_[at].first_child != 0) {
+      at = links_[at].first_child;
+    } else {
+      while (at != set.value && links_[at].next == 0) at = nodes_[at].parent.value;
+      if (at == set.value) break;
+      at = links_[at].next;
+    }
+    ++count;
+  }
+  return count;
+}
+
+SetId PrefixIndex::DeepestFirst(SetId set) const {
+  while (links_[set.value].first_child != 0) set = SetId(links_[set.value].first_child);
+  return set;
+}
+
 void PrefixIndex::CheckParts() const {
+  for (int32_t set = 1; has_links_ && set < static_cast<int32_t>(nodes_.size()); ++set) {
+    int32_t num_children = 0;
+    for (int32_t child = links_[set].first_child; child != 0; child = links_[child].next) {
+      TS_CHECK(nodes_[child].parent.value == set, "a linked child names its parent");
+      TS_CHECK(++num_children <= nodes_[set].num_children, "children end");
+    }
+    TS_CHECK(nodes_[set].num_tokens == 0 || num_children == nodes_[set].num_children,
+             "all children are linked");
+  }
   int32_t num_snapshots = 0, num_windows = 0;
   for (int32_t set = 1; set < static_cast<int32_t>(nodes_.size()); ++set) {
     const Node& node = nodes_[set];

@@ -32,6 +32,12 @@ struct NodeId {
   bool operator==(const NodeId&) const = default;
 };
 
+// A set as it was when it was noted.
+struct KnownSet {
+  SetId set;
+  uint32_t stamp = 0;
+};
+
 class PrefixIndex {
  public:
   static constexpr int kMaxChildren = 8;
@@ -49,6 +55,13 @@ class PrefixIndex {
   // Chain hash at a node, and of a full block after it.
   const Hash128& key(NodeId node) const { return NodeAt(node).key; }
   Hash128 Key(NodeId parent, Tokens block) const { return HashBlock(NodeAt(parent).key, block); }
+
+  // Says whether a full node is still the one that was noted: neither it nor what is before it has
+  // left the index since, so its tokens need no second look.
+  bool IsKnown(const KnownSet& known) const {
+    return IsFull(known.set) && stamps_[known.set.value] == known.stamp;
+  }
+  KnownSet Note(SetId set) const { return {set, stamps_[set.value]}; }
 
   // Says whether a full node has this key.
   bool MayHave(const Hash128& key) const {
@@ -123,6 +136,10 @@ class PrefixIndex {
   bool IsFull(SetId set) const { return nodes_[set.value].num_tokens == block_tokens_; }
   int32_t num_tokens(SetId set) const { return nodes_[set.value].num_tokens; }
   int32_t num_children(SetId set) const { return nodes_[set.value].num_children; }
+  // Sets at and below a node, at most `limit`; and the leaf that a walk down its first children
+  // ends at. REQUIRES: there are window or state groups, else children are not linked.
+  int32_t SubtreeSize(SetId set, int32_t limit) const;
+  SetId DeepestFirst(SetId set) const;
   NodeId parent(SetId set) const { return nodes_[set.value].parent; }
   Tokens tokens(SetId set) const {
     return {TokensOf(set.value), static_cast<size_t>(num_tokens(set))};
@@ -146,6 +163,10 @@ class PrefixIndex {
     std::string salt;
     int32_t num_users = 0;
   };
+  // All children of a node, where those that are remembered are not enough: to drop a subtree.
+  struct Links {
+    int32_t first_child = 0, next = 0, previous = 0;
+  };
   struct Slot {
     uint64_t tag = 0;
     int32_t set = 0;  // 0: empty
@@ -165,6 +186,8 @@ class PrefixIndex {
   void Grow(int32_t set, Tokens tokens);
   void MoveParts(int32_t from, int32_t to);
   void DropSuperseded(int32_t by, NodeId parent, Tokens tokens);
+  void LinkChild(int32_t parent, int32_t set);
+  void UnlinkChild(int32_t parent, int32_t set);
   void CheckParts() const;
   void Unlink(NodeId parent, int32_t set);
   void EraseSlot(const Hash128& key, int32_t set);
@@ -174,7 +197,10 @@ class PrefixIndex {
   std::vector<BlockPool*> windows_;  // [window group]; not owned, outlive this
   int32_t block_tokens_;
   uint64_t hash_seed_;
-  std::vector<Node> nodes_;                          // by set id
+  std::vector<uint32_t> stamps_;  // by set id: counts how often it was indexed
+  std::vector<Node> nodes_;       // by set id
+  bool has_links_;
+  std::vector<Links> links_;                         // by set id
   std::vector<int32_t> window_of_set_;               // [set][window group]
   std::vector<std::vector<int32_t>> set_of_window_;  // [window group][window]
   Snapshots snapshots_;

@@ -1,5 +1,6 @@
 // FlatKv, where room comes from: which class gives way, and what it drops.
 #include <bit>
+#include <limits>
 
 #include "base/check.h"
 #include "kv/flat_kv.h"
@@ -67,58 +68,77 @@ bool FlatKv::CanGivePhysical(const BlockPool& pool) const {
   return false;
 }
 
-// Frees the unpinned physical block with fewest residents; or, where that would drop what the order
-// of eviction protects, the coldest thing of the class: then the next call looks again.
+// Frees a physical block of the class: of the unpinned ones with fewest residents, the one that
+// costs least; a set takes those after it along. Nothing retained goes this way. Evicting
+// the coldest one by one instead would leave holes everywhere before a physical block is empty.
 void FlatKv::TakePhysicalFrom(BlockPool& pool) {
-  GroupId best_group;
-  PhysicalId best;
-  int32_t fewest = 0;
+  constexpr int kMaxCandidates = 8;
+  Residents best;
+  size_t num_best = 0;
+  int32_t least = std::numeric_limits<int32_t>::max();
   for (int32_t k = 0; k < pool.num_groups(); ++k) {
-    const PhysicalId id = physical_.LeastResident(pool.group(k));
-    if (id.value == 0) continue;
-    const int32_t residents = physical_.num_residents(id);
-    if (best.value != 0 && residents >= fewest) continue;
-    best_group = pool.group(k);
-    best = id;
-    fewest = residents;
+    const GroupId group = pool.group(k);
+    if (physical_.packing(group) == 1) return EvictColdest(pool);  // that frees one
+    physical_.LeastResident(group, kMaxCandidates, [&](PhysicalId id) {
+      Residents items;
+      const size_t count = ResidentsOf(pool, group, id, items);
+      const int32_t cost = CostOf(pool, id, std::span(items).first(count));
+      if (cost < least) {
+        least = cost;
+        best = items;
+        num_best = count;
+      }
+      return false;
+    });
   }
-  const bool is_surplus = pool.ColdestScore() == EvictionQueue::kSurplusScore;
-  const bool has_choice = physical_.packing(best_group) > 1;
-  if (is_surplus || !has_choice || !DropResidents(pool, best_group, best)) EvictColdest(pool);
+  if (num_best == 0) return EvictColdest(pool);
+  for (size_t i = 0; i < num_best; ++i) {
+    if (pool.is_cached(best[i])) EvictWhole(pool, best[i]);  // else it followed one before
+  }
 }
 
-// Drops all residents of a physical block, unless one of them is retained or has children that do
-// not live here. Returns: whether it did.
-bool FlatKv::DropResidents(BlockPool& pool, GroupId group, PhysicalId id) {
-  std::array<int32_t, PhysicalPool::kMaxPacking> residents;
+// Returns how many things live in a physical block and have to be named to drop them all: of sets
+// those that do not follow another one there. 0 when one of them is retained.
+size_t FlatKv::ResidentsOf(const BlockPool& pool, GroupId group, PhysicalId id,
+                           Residents& items) const {
   const int32_t packing = physical_.packing(group);
   size_t count = 0;
   for (uint64_t mask = physical_.used_mask(id); mask != 0; mask &= mask - 1) {
     const BlockId block(id.value * packing + std::countr_zero(mask));
-    residents[count++] = physical_.owner(group, block);
-    if (pool.queue().is_retained(residents[count - 1], now_us_)) return false;
+    const int32_t item = physical_.owner(group, block);
+    if (pool.queue().is_retained(item, now_us_)) return 0;
+    const NodeId parent = &pool == &sets_ ? index_.parent(SetId(item)) : NodeId();
+    const bool follows =
+        parent.value > 0 &&
+        physical_.physical_of(group, pool.block(parent.value, pool.place(group))) == id;
+    if (!follows) items[count++] = item;
   }
-  const auto mine = std::span(residents).first(count);
-  if (&pool == &sets_ && !SortLeavesFirst(mine)) return false;
-  for (const int32_t item : mine) EvictItem(pool, item);
-  return true;
+  return count;
 }
 
-// Puts sets into an order in which each comes after its children. Returns: false when children are
-// missing.
-bool FlatKv::SortLeavesFirst(std::span<int32_t> sets) const {
-  std::array<int32_t, PhysicalPool::kMaxPacking> num_children{};
-  for (size_t i = 0; i < sets.size(); ++i) num_children[i] = index_.num_children(SetId(sets[i]));
-  for (size_t next = 0; next < sets.size(); ++next) {
-    size_t leaf = next;
-    while (leaf < sets.size() && num_children[leaf] > 0) ++leaf;
-    if (leaf == sets.size()) return false;
-    std::swap(sets[next], sets[leaf]);
-    std::swap(num_children[next], num_children[leaf]);
-    const NodeId parent = index_.parent(SetId(sets[next]));
-    for (size_t i = next + 1; i < sets.size(); ++i) num_children[i] -= sets[i] == parent.value;
+// Things that would go; those that live elsewhere count twice, as they leave holes there.
+int32_t FlatKv::CostOf(const BlockPool& pool, PhysicalId id, std::span<const int32_t> items) const {
+  constexpr int32_t kMaxSubtree = 64;
+  if (items.empty()) return std::numeric_limits<int32_t>::max();
+  if (&pool != &sets_) return static_cast<int32_t>(items.size());
+  int32_t cost = 0;
+  for (const int32_t item : items) cost += index_.SubtreeSize(SetId(item), kMaxSubtree);
+  return 2 * cost - physical_.num_residents(id);
+}
+
+// A set goes after all that follow it.
+void FlatKv::EvictWhole(BlockPool& pool, int32_t item) {
+  if (&pool == &sets_) {
+    while (index_.num_children(SetId(item)) > 0) {
+      SetId leaf = index_.DeepestFirst(SetId(item));
+      while (leaf.value != item && index_.num_children(leaf) == 0) {
+        const SetId parent(index_.parent(leaf).value);
+        EvictItem(pool, leaf.value);
+        leaf = parent;
+      }
+    }
   }
-  return true;
+  EvictItem(pool, item);
 }
 
 void FlatKv::EvictColdest(BlockPool& pool) {

@@ -50,7 +50,7 @@ Scheduler::Admission Scheduler::TryAdmit(RequestIndex index, int32_t& budget) {
       return Admission::kBlocked;
     }
   }
-  if (TryLoad(index, match)) return Admission::kAdmitted;
+  if (TryLoad(index, match, is_alone)) return Admission::kAdmitted;
   int32_t num_query =
       FloorChunk(match.num_tokens, std::min(budget, request.size() - match.num_tokens));
   if (num_query == 0) return Admission::kBlocked;
@@ -61,6 +61,7 @@ Scheduler::Admission Scheduler::TryAdmit(RequestIndex index, int32_t& budget) {
   if (match.tail_tokens > 0) EmitCopies(match);
   const MatchEvidence evidence = EvidenceOf(request, match);
   Enter(index, std::move(match), evidence);
+  CountLoad(request, num_query);
   EmitRow(index, num_query);
   budget -= num_query;
   return Admission::kAdmitted;
@@ -77,7 +78,7 @@ std::span<const int32_t> Scheduler::Matchable(const Request& request) const {
 
 PrefixMatch Scheduler::MatchFor(const Request& request) {
   if (!MayMatch(request)) return {};
-  return kv_.Match(request.root, Matchable(request), request.keys);
+  return kv_.Match(request.root, Matchable(request), request.keys, request.known);
 }
 
 // Room comes from releases, or from others publishing what its prompt needs.

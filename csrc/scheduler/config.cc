@@ -103,14 +103,14 @@ void Validate(const SchedulerConfig& config) {
   Require(!config.groups.empty(), "groups", 0, "at least one group");
   Require(config.groups.size() <= kMaxGroups, "number of groups", config.groups.size(),
           "at most " + std::to_string(kMaxGroups));
-  const auto num_full = std::ranges::count(config.groups, "full", &GroupSpec::kind);
-  Require(num_full > 0, "number of groups of kind \"full\"", num_full,
-          "1 or more; declare a model's first window group as full");
   int64_t packing = 1;
   for (const GroupSpec& group : config.groups) {
     ValidateGroup(group, config.block_tokens);
     packing = std::max<int64_t>(packing, group.packing);
   }
+  const auto num_full = std::ranges::count(config.groups, "full", &GroupSpec::kind);
+  Require(num_full > 0, "number of groups of kind \"full\"", num_full,
+          "1 or more; declare a model's first window group as full");
   const int64_t max_physical = (int64_t{1} << 30) / packing;
   Require(config.num_physical_blocks >= 2 && config.num_physical_blocks <= max_physical,
           "num_physical_blocks", config.num_physical_blocks,

@@ -8,16 +8,17 @@ namespace tokenspeed {
 
 void Scheduler::EmitDecodes() {
   for (const RequestIndex index : running_) {
-    if (requests_[index].step_query > 0) EmitRow(index, requests_[index].step_query);
+    const int32_t num_query = requests_[index].step_query;
+    if (num_query == 0) continue;
+    CountLoad(requests_[index], num_query);
+    EmitRow(index, num_query);
   }
   step_.plan->num_decode_rows = step_.plan->num_rows();
 }
 
 void Scheduler::EmitChunks() {
   for (const RequestIndex index : running_) {
-    if (requests_[index].step_query == 0) continue;
-    load_.prefill_tokens -= requests_[index].step_query;  // counted when it was reserved
-    EmitRow(index, requests_[index].step_query);
+    if (requests_[index].step_query > 0) EmitRow(index, requests_[index].step_query);
   }
 }
 
@@ -26,7 +27,6 @@ void Scheduler::EmitRow(RequestIndex index, int32_t num_query) {
   StepPlan& plan = *step_.plan;
   const int32_t num_drafts = request.step_drafts;
   const bool samples = num_query - num_drafts == request.to_plan();
-  CountLoad(request, num_query);
   if (!request.is_announced) plan.admitted.push_back({plan.num_rows(), request.slot()->value()});
   request.is_announced = true;
   plan.requests.push_back(index);
@@ -62,6 +62,7 @@ void Scheduler::EmitDrafts(Request& request) {
   request.drafts.clear();
 }
 
+// What the step's duration is predicted from; rows count when their tokens are chosen.
 void Scheduler::CountLoad(const Request& request, int32_t num_query) {
   if (!floor_.is_on()) return;
   ++load_.rows;

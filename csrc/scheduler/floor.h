@@ -55,7 +55,7 @@ class Floor {
     int64_t planned_us = 0;
     bool has_decodes = false;
   };
-  static constexpr double kMargin = 1.02;  // predictions are this much too short at worst
+  static constexpr double kMargin = 1.025;  // predictions are this much too short at worst
 
   int64_t need_;  // tokens in every second
   double period_us_;

@@ -92,10 +92,16 @@ void Scheduler::End(RequestIndex index, FinishReason reason) {
 // A turn that drains still needs its tokens: the session gets a copy then.
 void Scheduler::KeepTurn(Request& request, bool is_in_use) {
   if (request.session == 0) return;
+  std::vector<KnownSet> known = std::move(request.known);
+  if (const KvTable* blocks = request.blocks(); blocks != nullptr && config_.prefix_cache) {
+    known = kv_.Note(*blocks, static_cast<size_t>(request.published_blocks));
+  }
   if (is_in_use) {
-    sessions_.Keep(request.session, {request.tokens, request.keys}, request.salt, request.tenant);
+    sessions_.Keep(request.session, {request.tokens, request.keys, std::move(known)}, request.salt,
+                   request.tenant);
   } else {
-    sessions_.Keep(request.session, {std::move(request.tokens), std::move(request.keys)},
+    sessions_.Keep(request.session,
+                   {std::move(request.tokens), std::move(request.keys), std::move(known)},
                    std::move(request.salt), request.tenant);
   }
 }
@@ -131,7 +137,7 @@ void Scheduler::RetractNow(RequestIndex index) {
 void Scheduler::Restart(RequestIndex index) {
   Request& request = requests_[index];
   request.computed = request.planned = request.published_blocks = request.sent_blocks = 0;
-  request.step_query = 0;
+  request.step_query = request.step_drafts = 0;  // also of the plan being made
   request.is_private = false;
   request.snapshot = {};
   if (request.batch.value == 0) {

@@ -37,7 +37,7 @@ bool Scheduler::PlanStep(int64_t now_us, std::shared_ptr<StepPlan> buffer) {
   if (tiers_ != nullptr) tiers_->Emit(step_.plan->tier_rows);
   if (step_.plan->num_rows() == 0 && step_.plan->tier_rows.empty()) {
     if (tiers_ != nullptr && tiers_->has_ended()) {  // a load that failed at once queues again
-      return Plan(now_us, std::exchange(step_.plan, nullptr));
+      return PlanStep(now_us, std::exchange(step_.plan, nullptr));
     }
     TS_CHECK(!uncommitted_.empty() || requests_.size() == 0 || HasBatches(),
              "a waiting request makes progress");
@@ -110,7 +110,7 @@ void Scheduler::ReserveChunks(int32_t& budget, bool is_short) {
     num_query = ShrinkToFit(*request.blocks(), request.planned, num_query);
     if (!ReserveBlocks(index, request.planned + num_query)) continue;
     request.step_query = num_query;
-    load_.prefill_tokens += num_query;
+    CountLoad(request, num_query);
     budget -= num_query;
   }
 }

@@ -78,7 +78,8 @@ struct Request {
   int64_t queue_deadline_us = 0;  // 0: none, or it ran already
 
   // What the cache had, and transfers.
-  int32_t cached_tokens = -1;                   // matched at the first admission
+  int32_t cached_tokens = -1;   // matched at the first admission
+  std::vector<KnownSet> known;  // sets of its first blocks, noted by the session's turn before
   std::optional<MatchEvidence::Turn> previous;  // the session's turn before
   Truth truth;                                  // of the first admission
   SnapshotId snapshot;                          // newest of its chain

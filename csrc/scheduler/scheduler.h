@@ -220,7 +220,7 @@ class Scheduler {
   bool HasTransfers() const;
   bool HasBatches() const;
   bool IsWorth(int64_t num_tokens, size_t num_copies) const;
-  bool TryLoad(RequestIndex index, PrefixMatch& match);
+  bool TryLoad(RequestIndex index, PrefixMatch& match, bool is_alone);
   void BeginLoad(RequestIndex index, const Reload& reload, KvTable table, int32_t position,
                  std::span<const Reload::Piece> pieces);
   BatchId SaveVictim(RequestIndex index);

@@ -49,9 +49,12 @@ Chain Sessions::Take(int64_t session, size_t num_tokens, const ChainKeys& fresh)
   Chain chain = std::exchange(found.chain, Chain{});
   chain.tokens.resize(num_tokens);
   if (chain.keys.root() == fresh.root()) {
-    chain.keys.Truncate(num_tokens / block_tokens_);
+    const size_t num_blocks = num_tokens / block_tokens_;
+    chain.keys.Truncate(num_blocks);
+    chain.sets.resize(std::min(chain.sets.size(), num_blocks));
   } else {
     chain.keys = fresh;
+    chain.sets.clear();
   }
   return chain;
 }

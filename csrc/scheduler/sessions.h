@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "kv/chain_keys.h"
+#include "kv/prefix_index.h"
 #include "scheduler/submission.h"
 
 namespace tokenspeed {
@@ -29,6 +30,7 @@ namespace tokenspeed {
 struct Chain {
   std::vector<int32_t> tokens;
   ChainKeys keys;
+  std::vector<KnownSet> sets = {};  // of its first blocks, as they were when the turn ended
 };
 
 // Digest of the first `num_tokens` of a chain: of the key of its full blocks and the rest's tokens.
@@ -100,7 +102,8 @@ class Sessions {
   void Forget(int64_t session);
   void Trim(int64_t kept);
   static int64_t BytesOf(const Chain& chain) {
-    return static_cast<int64_t>(chain.tokens.capacity() * sizeof(int32_t) + chain.keys.num_bytes());
+    return static_cast<int64_t>(chain.tokens.capacity() * sizeof(int32_t) +
+                                chain.sets.capacity() * sizeof(KnownSet) + chain.keys.num_bytes());
   }
 
   int32_t max_sessions_;

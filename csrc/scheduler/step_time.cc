@@ -13,7 +13,7 @@ constexpr double kForget = 0.998;
 constexpr double kRows = 64, kTokens = 1024, kContext = 1 << 20, kWork = 1 << 26;
 constexpr std::array<double, 5> kPrior = {5000, 2000, 40000, 50000, 100000};
 constexpr double kPriorVariance = 100;
-constexpr double kNoiseRate = 0.05, kLeastNoiseUs = 50;
+constexpr double kNoiseRate = 0.05, kLeastNoiseUs = 100;
 constexpr double kMaxVariance = 1e6;
 constexpr int64_t kTrusted = 32;       // observations after which a step can be an outlier
 constexpr double kOutlierFactor = 10;  // such a step is a pause of the host, not of the model

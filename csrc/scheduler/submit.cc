@@ -77,6 +77,7 @@ void Scheduler::Accept(const Submission& submission, NodeId root, Chain chain, i
   request.tokens.insert(request.tokens.end(), submission.outputs.begin(), submission.outputs.end());
   request.given_outputs = static_cast<int32_t>(submission.outputs.size());
   request.keys = std::move(chain.keys);
+  request.known = std::move(chain.sets);
   ++num_in_state_[request.state.index()];
   now_us_ = std::max(now_us_, now_us);
   Enqueue(index);

@@ -60,7 +60,7 @@ bool Scheduler::IsWorth(int64_t num_tokens, size_t num_copies) const {
 
 // Lets a queued request begin with what the tiers have beyond `match`, if that goes further.
 // Returns: true when it is Loading now.
-bool Scheduler::TryLoad(RequestIndex index, PrefixMatch& match) {
+bool Scheduler::TryLoad(RequestIndex index, PrefixMatch& match, bool is_alone) {
   Request& request = requests_[index];
   if (tiers_ == nullptr || !MayMatch(request) || request.num_loads >= kMaxLoads) return false;
   Reload reload(kv_, *tiers_, request.root, Matchable(request), request.keys);
@@ -73,6 +73,10 @@ bool Scheduler::TryLoad(RequestIndex index, PrefixMatch& match) {
   for (const Reload::Piece& piece : pieces) guards.push_back(tiers_->Guard(piece.content));
   KvTable table;
   pieces = reload.Hold(table);
+  // As for a match: who could not go on would be retracted soon, and one that is alone never is.
+  const int64_t num_tokens =
+      is_alone ? int64_t{request.prompt_tokens} + request.max_outputs : int64_t{request.size()} + 1;
+  if (!kv_.CanHold(kv_.NeedToRun(table, BlocksFor(num_tokens)))) pieces.clear();
   if (!pieces.empty()) {
     match = PrefixMatch{};
     BeginLoad(index, reload, std::move(table), position, pieces);

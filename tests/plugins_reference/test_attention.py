@@ -79,21 +79,21 @@ def make_qkv(
     return q, k, torch.randn(tokens, kv_heads, head_dim, generator=random).to(dtype)
 
 
-def compare_with_the_definition(
+def check_definition(
     backend: Backend,
     shapes: list[tuple[int, int]],
-    heads: int,
-    kv_heads: int,
-    head_dim: int,
-    dtype: torch.dtype,
+    *,
+    heads: tuple[int, int, int] = (6, 2, 16),
+    dtype: torch.dtype = torch.float32,
     window: int = 0,
     **scoring: Any,
 ) -> None:
+    """Compare the backend with the definition; `heads`: query heads, kv heads, head dim."""
     if backend is NativePagedAttention and dtype != torch.float32:
         return  # its offer requires float32
     rows = make_rows(shapes, block_tokens=16, seed=3)
-    kv = make_kv(40, kv_heads=kv_heads, head_dim=head_dim, block_tokens=16, dtype=dtype)
-    qkv = make_qkv(rows, heads, kv_heads, head_dim, dtype)
+    kv = make_kv(40, kv_heads=heads[1], head_dim=heads[2], block_tokens=16, dtype=dtype)
+    qkv = make_qkv(rows, *heads, dtype)
     expected_kv = copy_kv(kv, torch.float64)
     batch = make_batch(rows, block_tokens=16, window=window)
     write_kv.signature(qkv[1].double(), qkv[2].double(), expected_kv, batch)
@@ -109,24 +109,19 @@ def compare_with_the_definition(
 
 @pytest.mark.parametrize("shapes", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize(
-    ("heads", "kv_heads", "head_dim", "dtype"),
+    ("heads", "dtype"),
     [
-        (6, 2, 16, torch.float32),
-        (4, 4, 8, torch.float32),
-        (8, 1, 64, torch.float32),
-        (6, 2, 16, torch.bfloat16),
-        (6, 2, 16, torch.float16),
+        ((6, 2, 16), torch.float32),
+        ((4, 4, 8), torch.float32),
+        ((8, 1, 64), torch.float32),
+        ((6, 2, 16), torch.bfloat16),
+        ((6, 2, 16), torch.float16),
     ],
 )
 def test_backend_agrees_with_the_definition(
-    backend: Backend,
-    shapes: list[tuple[int, int]],
-    heads: int,
-    kv_heads: int,
-    head_dim: int,
-    dtype: torch.dtype,
+    backend: Backend, shapes: list[tuple[int, int]], heads: tuple[int, int, int], dtype: torch.dtype
 ) -> None:
-    compare_with_the_definition(backend, shapes, heads, kv_heads, head_dim, dtype)
+    check_definition(backend, shapes, heads=heads, dtype=dtype)
 
 
 @pytest.mark.parametrize("shapes", SHAPES.values(), ids=SHAPES)
@@ -136,7 +131,7 @@ def test_windows_and_sinks_agree_with_the_definition(
     backend: Backend, shapes: list[tuple[int, int]], window: int, sinks: bool
 ) -> None:
     scoring = {"sinks_N": torch.tensor([0.0, 3.0, -2.0, 9.0, -30.0, 1.0])} if sinks else {}
-    compare_with_the_definition(backend, shapes, 6, 2, 16, torch.float32, window=window, **scoring)
+    check_definition(backend, shapes, window=window, **scoring)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -146,8 +141,8 @@ def test_sinks_and_softcap_agree_with_the_definition(
 ) -> None:
     shapes = [shape for group in SHAPES.values() for shape in group][:14]
     sinks = torch.linspace(-3, 4, 6).to(dtype)
-    compare_with_the_definition(backend, shapes, 6, 2, 16, dtype, sinks_N=sinks, softcap=softcap)
-    compare_with_the_definition(backend, shapes, 6, 2, 16, dtype, softcap=softcap)
+    check_definition(backend, shapes, dtype=dtype, sinks_N=sinks, softcap=softcap)
+    check_definition(backend, shapes, dtype=dtype, softcap=softcap)
 
 
 @pytest.mark.parametrize("window", [0, 20])
@@ -156,7 +151,7 @@ def test_long_chunks_in_query_tiles_agree_with_the_definition(
 ) -> None:
     monkeypatch.setattr(attention_prefill, "MASK_ELEMENTS", 16 * 50)
     shapes = [(30, 50), (10, 33), (0, 70)]
-    compare_with_the_definition(backend, shapes, 6, 2, 16, torch.float32, window=window)
+    check_definition(backend, shapes, window=window)
 
 
 def test_a_decode_row_is_bitwise_the_same_alone_and_among_others(backend: Backend) -> None:

@@ -30,11 +30,13 @@ class NoAttention:
         raise NotImplementedError
 
 
-def definition_context(max_context_tokens: int = 64) -> ModelContext:
+def definition_context(
+    max_context_tokens: int = 64, groups: tuple[str, ...] = ("full",)
+) -> ModelContext:
     """Return a float32 context whose operators are their definitions."""
     return ModelContext(
         kernels=DefinitionBinder(),
-        attention={"full": NoAttention()},
+        attention={group: NoAttention() for group in groups},
         dtype=torch.float32,
         device=torch.device("cpu"),
         max_context_tokens=max_context_tokens,
@@ -60,3 +62,17 @@ def tiny_config(**changes: Any) -> Mapping[str, Any]:
         "max_position_embeddings": 64,
     }
     return config | changes
+
+
+def layers_with_weights(module: Any) -> Any:
+    """Walk a model and yield the leaves: what takes weights and contains nothing that does."""
+    children = [
+        child
+        for value in vars(module).values()
+        for child in (value if isinstance(value, list) else [value])
+        if hasattr(child, "weight_slots") or hasattr(child, "load_weights")
+    ]
+    for child in children:
+        yield from layers_with_weights(child)
+    if not children:
+        yield module

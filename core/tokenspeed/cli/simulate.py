@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tokenspeed.contracts.policy import Policy
+    from tokenspeed.scheduler.record import Record
     from tokenspeed.simulator import Figures, SimulatorSettings, StepModel, Trace
 
 SUFFIXES = (".jsonl", ".jsonl.gz")
@@ -30,7 +31,12 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "simulate", help="replay a trace through the scheduler, no device needed"
     )
-    parser.add_argument("trace", nargs="*", metavar="TRACE", help=".jsonl or .jsonl.gz file")
+    parser.add_argument(
+        "trace",
+        nargs="*",
+        metavar="TRACE",
+        help=".jsonl or .jsonl.gz file, or a run recorded with `serve --record`",
+    )
     parser.add_argument(
         "--traces",
         default=os.environ.get("TRACES", ""),
@@ -82,6 +88,8 @@ def run(args: argparse.Namespace) -> int:
     from tokenspeed.simulator import load_step_model
     from tokenspeed.simulator.pareto import check_plotting, draw_pareto
 
+    if records := records_of(args):
+        return _repeat(records, as_json=args.json)
     if args.pareto:
         if not args.step_model:
             raise ConfigError("--pareto shows times; give --step-model too")
@@ -103,6 +111,36 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(rows, indent=2))
     else:
         _print(rows)
+    return 0
+
+
+def records_of(args: argparse.Namespace) -> list[tuple[Path, Record]]:
+    """Return the recorded runs among the files named; all are, or none is.
+
+    Raises:
+        ConfigError: records and traces together.
+    """
+    from tokenspeed.scheduler.record import read_record
+
+    paths = [path for path in map(Path, args.trace) if path.is_file()]
+    found = [(path, record) for path in paths if (record := read_record(path)) is not None]
+    if found and len(found) < len(args.trace):
+        raise ConfigError(
+            f"{found[0][0]} is a recorded run and others named are not; repeat runs and replay "
+            "traces in commands of their own"
+        )
+    return found
+
+
+def _repeat(records: list[tuple[Path, Record]], *, as_json: bool) -> int:
+    rows = []
+    for path, record in records:
+        plans, stats = record.replay()
+        rows.append({"record": path.name, "plans_as_recorded": plans, **stats})
+    if as_json:
+        print(json.dumps(rows, indent=2))
+    else:
+        _print([{"trace": row.pop("record"), **row} for row in rows])
     return 0
 
 

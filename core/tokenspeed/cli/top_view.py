@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 BAR_WIDTH = 40
 MIN_BAR_WIDTH = 10
+DETAILS_HEIGHT = 14
+"""Lower terminals show requests rather than the last plan and the like."""
 QUEUE_SHARE = 3
 """The queue takes one part in so many of what the head leaves."""
 COLUMNS: tuple[tuple[str, str, int], ...] = (
@@ -49,7 +51,8 @@ def picture(
         width, height: of the terminal; what does not fit is left out from the bottom.
     """
     lines: list[Text] = [*_head(state, last, url), *_pools(state, width)]
-    lines += [line for line in (_plan(state), _step_model(state), _cache(state)) if line]
+    if height >= DETAILS_HEIGHT:
+        lines += [line for line in (_plan(state), _step_model(state), _cache(state)) if line]
     left = height - len(lines) - 1
     queue = _queue(state, max(1, left // QUEUE_SHARE if state["requests"] else left - 1))
     lines = [*lines, *queue][: max(1, height - 1)]

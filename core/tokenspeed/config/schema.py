@@ -192,6 +192,11 @@ class EngineConfig:
         "as before); the default is what current consumers read",
         choices=("named", "positional"),
     )
+    record: str = setting(
+        "",
+        "file that everything the scheduler is told is written to; `tokenspeed simulate FILE` "
+        "repeats it plan by plan; it holds all token ids; empty: none",
+    )
     threads: int = setting(0, "CPU threads for kernels; 0: all cores", low=0, high=1024)
     deterministic: bool = setting(False, "choose only kernels that do not depend on the batch")
 

@@ -7,6 +7,7 @@ into the BindingPlan; after this no hook is called and no name is looked up.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokenspeed.checkpoint.model_path import existing_model
@@ -33,14 +34,15 @@ from tokenspeed.engine.tiers import (
 from tokenspeed.engine.vocabulary import check_vocabulary
 from tokenspeed.errors import CheckpointError, ConfigError
 from tokenspeed.kernels import KernelRegistry
-from tokenspeed.kv import Arena, solve_layout
+from tokenspeed.kv import Arena, describe, solve_layout
+from tokenspeed.log import LOGGER
 from tokenspeed.plugins import BindingPlan, load_plugins
-from tokenspeed.scheduler import GroupSpec, Scheduler, SchedulerConfig
+from tokenspeed.scheduler import Scheduler
+from tokenspeed.scheduler.record import RecordWriter, scheduler_config
 from tokenspeed.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from tokenspeed.config.schema import EngineConfig
     from tokenspeed.contracts.attention import AttentionBackend
@@ -135,10 +137,12 @@ def _build_parts(
         arena_bytes=arena_bytes(config, groups, sizes, free_bytes=runtime.free_memory_bytes()),
         demands=choices.cache_demands(),
     )
+    LOGGER.info("%s", describe(layout))
     storage = runtime.allocate_arena(layout.total_bytes)
     store = choices.kv_store(cache_namespace(path, layout, sizes.dtype))
     transfers = build_transfers(config, layout, storage, runtime, store)
-    scheduler = _build_scheduler(config, layout, sizes)
+    settings = _scheduler_settings(config, layout, sizes)
+    scheduler = Scheduler(scheduler_config(settings))
     if transfers is not None:
         scheduler.notify_store(transfers.stored_keys(), True)
     return EngineParts(
@@ -148,13 +152,14 @@ def _build_parts(
             config, model, Arena(layout, storage), sizes, attention, choices, runtime, transfers
         ),
         scheduler=scheduler,
+        recorder=RecordWriter(Path(config.record), settings) if config.record else None,
         transfers=transfers,
         policy=choices.policy(),
         binder=binder,
         model_config=model_config,
         eos_token_ids=eos_token_ids,
         weights_bytes=weights_bytes,
-        cache_groups=tuple(group.name for group in groups),
+        cache_groups=tuple(group.name for group in layout.groups),
     )
 
 
@@ -227,42 +232,43 @@ def _build_executor(
     )
 
 
-def _build_scheduler(config: EngineConfig, layout: ArenaLayout, sizes: EngineSizes) -> Scheduler:
-    specs = [
-        GroupSpec(
-            name=group.name,
-            kind=group.kind,
-            packing=group.packing,
-            share_tokens=group.group.share_tokens,
-            window=group.group.window,
-            speculation=group.group.speculation,
-        )
+def _scheduler_settings(
+    config: EngineConfig, layout: ArenaLayout, sizes: EngineSizes
+) -> dict[str, Any]:
+    groups = [
+        {
+            "name": group.name,
+            "kind": group.kind,
+            "packing": group.packing,
+            "share_tokens": group.group.share_tokens,
+            "window": group.group.window,
+            "speculation": group.group.speculation,
+        }
         for group in layout.groups
     ]
-    return Scheduler(
-        SchedulerConfig(
-            block_tokens=sizes.block_tokens,
-            groups=specs,
-            num_physical_blocks=layout.num_physical_blocks,
-            max_running=config.max_running,
-            max_waiting=config.max_waiting,
-            max_step_tokens=sizes.max_step_tokens,
-            max_context_tokens=sizes.max_context_tokens,
-            depth=config.depth,
-            prefix_cache=config.prefix_cache,
-            state_cache_share=config.state_cache_share,
-            host_blocks=host_blocks(config, layout),
-            write_policy=write_policy(config) if config.host_kv_gib else "none",
-            min_reuse=config.kv_write_min_reuse,
-            store=bool(config.kv_store),
-            layer_ranges=LAYER_RANGES if config.host_kv_gib else 1,
-            kv_events=bool(config.kv_events),
-            retain_share=config.retain_share,
-            max_queue_us=int(config.max_queue_s * 1e6),
-            min_tps_per_user=config.min_tps_per_user,
-            max_prefill_steps=config.max_prefill_steps,
-        )
-    )
+    return {
+        "block_tokens": sizes.block_tokens,
+        "groups": groups,
+        "num_physical_blocks": layout.num_physical_blocks,
+        "max_running": config.max_running,
+        "max_waiting": config.max_waiting,
+        "max_step_tokens": sizes.max_step_tokens,
+        "max_context_tokens": sizes.max_context_tokens,
+        "depth": config.depth,
+        "prefix_cache": config.prefix_cache,
+        "state_cache_share": config.state_cache_share,
+        "host_blocks": host_blocks(config, layout),
+        "write_policy": write_policy(config) if config.host_kv_gib else "none",
+        "min_reuse": config.kv_write_min_reuse,
+        "store": bool(config.kv_store),
+        "layer_ranges": LAYER_RANGES if config.host_kv_gib else 1,
+        "kv_events": bool(config.kv_events),
+        "retain_share": config.retain_share,
+        "max_queue_us": int(config.max_queue_s * 1e6),
+        "min_tps_per_user": config.min_tps_per_user,
+        "max_prefill_steps": config.max_prefill_steps,
+        "record_events": bool(config.record),
+    }
 
 
 def _finish(
@@ -281,6 +287,7 @@ def _finish(
         scheduler=parts.scheduler,
         executor=parts.executor,
         policy=parts.policy,
+        recorder=parts.recorder,
         registry=registry,
         binding_plan=plan,
         report=start_report(config, registry, runtime, plan, parts),

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tokenspeed.plugins import BindingPlan, Registry
     from tokenspeed.sampling.params import SamplingParams
     from tokenspeed.scheduler import Scheduler
+    from tokenspeed.scheduler.record import RecordWriter
 
 
 class StepExecutor(Protocol):
@@ -83,6 +84,8 @@ class Engine:
     report: StartReport
     max_running: int
     depth: int
+    recorder: RecordWriter | None = None
+    """Where the scheduler's input is written to, for `tokenspeed simulate`."""
     cache_groups: tuple[str, ...] = ()
     """Names of the cache groups, in the order that the scheduler counts them."""
     transfers: Transfers | None = None

@@ -129,6 +129,8 @@ class EventLoop:
         for client in self._publisher.take_ended():
             self._intake.drop_client(client)
         self._intake.admit_held()
+        if self._engine.recorder is not None:
+            self._engine.recorder.append(self._engine.scheduler)
         if self._kv_publisher is not None:
             self._kv_publisher.publish(self._engine.scheduler.drain_events())
             self._is_replaying = self._kv_publisher.turn()

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tokenspeed.kv import ArenaLayout
     from tokenspeed.plugins import BindingPlan, Registry
     from tokenspeed.scheduler import Scheduler
+    from tokenspeed.scheduler.record import RecordWriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class EngineParts:
     executor: StepExecutor
     scheduler: Scheduler
     policy: Policy
+    recorder: RecordWriter | None
     binder: Binder
     model_config: Mapping[str, Any]
     eos_token_ids: tuple[int, ...]

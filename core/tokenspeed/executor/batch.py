@@ -126,6 +126,7 @@ class StepBatcher:
         """Return by layer where its state is read and written; one upload for all groups."""
         if not self._states:
             return {}
+        assert plan.state_rows.shape[2] == 2, "rows per draft position need a speculator"
         rows_S2R = plan.state_rows.transpose(1, 2, 0).astype(np.int64, order="C")
         rows = torch.from_numpy(rows_S2R).to(self._device)
         by_layer = {}

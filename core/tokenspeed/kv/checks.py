@@ -11,9 +11,11 @@ if TYPE_CHECKING:
 
     from tokenspeed.contracts.attention import CacheDemand
     from tokenspeed.contracts.model import CacheGroup
+    from tokenspeed.kv.layout import ArenaLayout
 
 KINDS = ("full", "window", "state")
 MIN_BLOCK_TOKENS = 16
+MAX_PAGE_IDS = 2**31 - 1
 SPECULATION = ("rows_per_position", "replay")
 
 
@@ -70,6 +72,23 @@ def check_pages(
                 f"the attention backend of cache group {group.name!r} reads the fields "
                 f"{list(demand.fields)} in pages, the group's have {sorted(widths)} elements a "
                 "row; one width is needed; pin another backend with --attention"
+            )
+
+
+def check_page_ids(layout: ArenaLayout) -> None:
+    """Check that page ids fit into the tables' int32.
+
+    Raises:
+        CapabilityError: names group, ids and limit.
+    """
+    for index, group in enumerate(layout.groups):
+        pages = layout.page_ids(index)
+        num_ids = layout.num_blocks(index) * pages.per_block if pages else 0
+        if num_ids > MAX_PAGE_IDS:
+            raise CapabilityError(
+                f"the pages of cache group {group.name!r} need {num_ids:,} ids, allowed are "
+                f"{MAX_PAGE_IDS:,}: they lie at odd places; lower --kv-gib, or pin a backend "
+                "that reads whole or packed pages with --attention"
             )
 
 

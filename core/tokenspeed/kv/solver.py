@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tokenspeed.contracts.attention import ARENA_ORDERS, CacheDemand
 from tokenspeed.errors import CapabilityError, CapacityError
-from tokenspeed.kv.checks import check_groups, check_pages
+from tokenspeed.kv.checks import check_groups, check_page_ids, check_pages
 from tokenspeed.kv.geometry import block_geometry, split_by_layers
 from tokenspeed.kv.layout import ArenaLayout, GroupLayout
 
@@ -68,7 +68,7 @@ def solve_layout(
     if not fitting:
         raise _too_small(min(solved, key=lambda item: item[1][0]), block_tokens, arena_bytes)
     _, (_, slice_bytes, packings), blocks = min(fitting, key=lambda item: item[0])
-    return ArenaLayout(
+    layout = ArenaLayout(
         physical_bytes=slice_bytes * num_slabs,
         num_physical_blocks=arena_bytes // (slice_bytes * num_slabs),
         block_tokens=block_tokens,
@@ -79,6 +79,8 @@ def solve_layout(
         order=order,
         num_slabs=num_slabs,
     )
+    check_page_ids(layout)
+    return layout
 
 
 _Size = tuple[int, int, tuple[int, ...]]

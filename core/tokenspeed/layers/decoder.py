@@ -135,6 +135,8 @@ class DecoderForCausalLM(ABC, Generic[Config]):
     config_class: type[Config]
     centred_norms: ClassVar[bool] = False
     """Norm weights are stored less one."""
+    ignored_prefixes: ClassVar[tuple[str, ...]] = ()
+    """Beginnings of tensor names that are no part of the decoder, such as heads for drafts."""
 
     def __init__(self, config: Mapping[str, Any], context: ModelContext) -> None:
         self.config = self.config_class.read(config)
@@ -199,7 +201,7 @@ class DecoderForCausalLM(ABC, Generic[Config]):
             ignored.append("lm_head.weight")
         else:
             slots["lm_head.weight"] = head
-        fill_slots(slots, weights, ignored=tuple(ignored))
+        fill_slots(slots, weights, ignored=tuple(ignored), ignored_prefixes=self.ignored_prefixes)
 
     def forward(self, token_ids_T: torch.Tensor, context: ForwardContext) -> torch.Tensor:
         """Return hidden states (T, D) after the final norm."""

@@ -88,8 +88,18 @@ class RopeParameters:
         return cls(float(theta), kind, fields, float(partial))
 
     def rotated(self, head_dim: int) -> int:
-        """Return how many dims of a head are rotated."""
-        return int(head_dim * self.partial)
+        """Return how many dims of a head are rotated.
+
+        Raises:
+            ConfigError: an odd number, or none.
+        """
+        dims = int(head_dim * self.partial)
+        if dims % 2 or not dims:
+            raise ConfigError(
+                f"config.json has partial_rotary_factor = {self.partial}, which rotates {dims} of "
+                f"head_dim = {head_dim}; an even number is needed; correct config.json"
+            )
+        return dims
 
 
 Angles = tuple["torch.Tensor", "torch.Tensor"]

@@ -47,11 +47,13 @@ def fill_slots(
     weights: Iterable[tuple[str, LinearWeight]],
     *,
     ignored: tuple[str, ...] = (),
+    ignored_prefixes: tuple[str, ...] = (),
 ) -> None:
     """Give every tensor of `weights` to the slot of its name.
 
     Args:
         ignored: endings of names that carry nothing needed (derived buffers, tied copies).
+        ignored_prefixes: beginnings of such names (heads for drafts).
     Raises:
         CheckpointError: an unknown, repeated, missing or wrongly shaped tensor, or one that holds
             no floating point numbers, by name.
@@ -62,7 +64,7 @@ def fill_slots(
         if slot is not None:
             _check(name, weight, slot)
             slot.accept(weight)
-        elif name in slots or not name.endswith(ignored or ("\0",)):
+        elif name in slots or not (name.endswith(ignored) or name.startswith(ignored_prefixes)):
             raise _unexpected(name, slots)
     if missing:
         names = sorted(missing)

@@ -164,17 +164,38 @@ def only(config: Mapping[str, Any], name: str, allowed: tuple[str, ...], *, defa
         raise _unsupported(name, value, " or ".join(allowed))
 
 
+def layer_indices(config: Mapping[str, Any], name: str, num_layers: int) -> frozenset[int]:
+    """Return the layers that a field lists; none where it is absent.
+
+    Raises:
+        ConfigError: not a list of layer numbers.
+    """
+    listed = config.get(name) or []
+    if not isinstance(listed, list) or any(layer not in range(num_layers) for layer in listed):
+        raise _unsupported(name, listed, f"a list of layers below {num_layers}")
+    return frozenset(listed)
+
+
+def check_multiple(name: str, value: int, divisor_name: str, divisor: int) -> None:
+    """Check that one count is a multiple of another.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    if value % divisor:
+        raise ConfigError(
+            f"config.json has {name} = {value}, a multiple of {divisor_name} = {divisor} is "
+            "needed; correct config.json"
+        )
+
+
 def check_heads(num_heads: int, num_kv_heads: int, head_dim: int) -> None:
     """Check that query heads share KV heads evenly and that head dims can be rotated.
 
     Raises:
         ConfigError: they do not.
     """
-    if num_heads % num_kv_heads:
-        raise ConfigError(
-            f"config.json has num_attention_heads = {num_heads}, a multiple of "
-            f"num_key_value_heads = {num_kv_heads} is needed; correct config.json"
-        )
+    check_multiple("num_attention_heads", num_heads, "num_key_value_heads", num_kv_heads)
     if head_dim % 2:
         raise ConfigError(
             f"config.json has head_dim = {head_dim}, an even number is needed; correct config.json"

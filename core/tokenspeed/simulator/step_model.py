@@ -74,9 +74,9 @@ class StepModel:
 STEP_MODELS = {
     model.name: model
     for model in (
-        # One H200, bf16, decode replayed as a graph by a tuned engine; measured 2026-11: 5.22 ms a step at
-        # batch 1, 9.43 at 128; 9.78 at 128k context; prefill 102 ms of 4k, 1.24 s of 32k, 11.25 s
-        # of 128k. The terms reproduce these within 6 %.
+        # One H200, bf16, decode replayed as a graph by a tuned engine, measured 2026-11: 5.22 ms a
+        # step at batch 1, 9.43 at 128; 9.78 at 128k context; prefill 102 ms of 4k, 1.24 s of 32k,
+        # 11.25 s of 128k. The terms reproduce these within 7 %.
         StepModel(
             name="h200-qwen3-8b",
             step_us=5200.0,

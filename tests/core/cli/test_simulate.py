@@ -6,7 +6,10 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.engines import TEST_SETTINGS
+from tests.support.scripted import write_scripted_model
 
+from tokenspeed import LLM, SamplingParams
 from tokenspeed.cli.main import run
 
 if TYPE_CHECKING:
@@ -58,6 +61,19 @@ def test_a_generated_trace_is_written_and_reads_back(
     assert run(["simulate", str(path), "--json"]) == 0
     (read,) = json.loads(capsys.readouterr().out)
     assert made | {"trace": ""} == read | {"trace": ""}
+
+
+def test_a_recorded_engine_is_repeated_plan_by_plan(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run"
+    model = write_scripted_model(tmp_path / "model")
+    with LLM(str(model), record=str(path), **TEST_SETTINGS) as llm:
+        llm.generate([[1, 2, 3], [1, 2, 4]], SamplingParams(max_tokens=4, ignore_eos=True))
+    assert run(["simulate", str(path), "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["plans_as_recorded"] > 3
+    assert row["finished"] == 2
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ KINDS = {
     "state": {"state_layers": 2},
     "all": {"window": 20, "state_layers": 3},
 }
-SEEDS = int(os.environ.get("TOKENSPEED_TEST_SEEDS", "6"))
+SEEDS = int(os.environ.get("TOKENSPEED_TEST_SEEDS", "4"))
 
 
 def conversations(
@@ -102,6 +102,31 @@ def test_answers_are_those_of_the_whole_prefix(kind: str, depth: int, tmp_path: 
         seen["cached"] += sum(count for count in run.cached_tokens if count > 0)
         seen["retracted"] += parts.scheduler.stats()["retractions"]
     assert seen["cached"] > 0
+
+
+def test_answers_are_those_of_the_whole_prefix_with_a_host_tier(tmp_path: Path) -> None:
+    seed = int(os.environ.get("TOKENSPEED_TEST_SEED", "0")) or random.SystemRandom().getrandbits(31)
+    path = write_scripted_model(tmp_path, **KINDS["all"])
+    oracle = PrefixOracle(window=20, state_layers=3, hash_tokens=PRINTABLE_TOKENS)
+    settings = {"block_tokens": 16, "max_step_tokens": 32, "max_running": 4, "kv_gib": 2**-13}
+    rng, cached = random.Random(seed), {}
+    jobs, answers = conversations(rng, oracle.answer)
+    for host_kv_gib in (0.0, 2**-8):
+        with LLM(
+            str(path), plugins="reference,sdk", kv_write="on_commit", host_kv_gib=host_kv_gib,
+            max_context_tokens=512, **settings,
+        ) as llm:  # fmt: skip
+            outputs = [
+                output
+                for start in (*range(0, len(jobs), 3), *range(0, len(jobs), 3))
+                for output in llm.generate(
+                    [job.prompt for job in jobs[start : start + 3]],
+                    [job.params for job in jobs[start : start + 3]],
+                )
+            ]
+        assert [list(output.token_ids) for output in outputs] == answers * 2, seed
+        cached[host_kv_gib] = sum(output.cached_tokens for output in outputs)
+    assert cached[2**-8] >= cached[0.0] > 0, seed
 
 
 @pytest.mark.parametrize("name", ["qwen3", "gpt_oss"])

@@ -11,7 +11,7 @@ from tests.support.fake_plugins import PluginSpace
 from tokenspeed.config.schema import EngineConfig
 from tokenspeed.contracts.policy import Arrival, Policy
 from tokenspeed.engine.choices import Choices
-from tokenspeed.engine.intake import session_number
+from tokenspeed.engine.requests import number_of
 from tokenspeed.errors import CapabilityError, PluginError
 from tokenspeed.plugins import load_plugins
 from tokenspeed.scheduler import GroupSpec, Scheduler, SchedulerConfig
@@ -112,8 +112,6 @@ def test_a_policy_that_nobody_offers_is_refused() -> None:
 
 
 def test_a_session_has_one_number_in_its_namespace() -> None:
-    assert session_number(b"", b"") == 0
-    assert session_number(b"a", b"") == session_number(b"a", b"") > 0
-    assert (
-        len({session_number(b"a", b""), session_number(b"b", b""), session_number(b"a", b"s")}) == 3
-    )
+    assert number_of("") == 0
+    assert number_of("a") == number_of("a") > 0
+    assert len({number_of("a"), number_of("b"), number_of("a", b"s")}) == 3

@@ -215,3 +215,18 @@ def test_a_page_that_does_not_divide_a_block_is_refused() -> None:
 def test_a_group_that_makes_no_sense_is_refused_by_name(group: CacheGroup, text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         solve_layout((group,), block_tokens=16, dtype="float32", arena_bytes=GIB)
+
+
+def test_more_pages_than_tables_can_name_are_refused() -> None:
+    groups = (
+        CacheGroup("full", "full", (0,), gqa_fields(1, 65)),
+        CacheGroup("odd", "state", (1,), (CacheField("s", (1001,), "float32"),)),
+    )
+    with pytest.raises(CapabilityError, match=r"'full' need .* ids, allowed are 2,147,483,647"):
+        solve_layout(
+            groups,
+            block_tokens=128,
+            dtype="float8_e4m3fn",
+            arena_bytes=2**40,
+            demands={"full": CacheDemand(page_tokens=16)},
+        )

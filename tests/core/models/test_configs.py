@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.support.model_contexts import definition_context, plain, tiny_config
+from tests.support.model_contexts import definition_context, layers_with_weights, plain, tiny_config
 
 from tokenspeed.contracts.model import CacheGroup, gqa_fields
 from tokenspeed.errors import CheckpointError, ConfigError
@@ -112,17 +112,3 @@ def test_every_layer_with_weights_carries_placements(module: str) -> None:
     found = list(layers_with_weights(entry_class(module)(tiny_config(), definition_context())))
     assert len(found) >= 2 * 6 + 3
     assert all(isinstance(layer.placement, LayerPlacement) for layer in found)
-
-
-def layers_with_weights(module: Any) -> Any:
-    """Walk a model and yield the leaves: what takes weights and contains nothing that does."""
-    children = [
-        child
-        for value in vars(module).values()
-        for child in (value if isinstance(value, list) else [value])
-        if hasattr(child, "weight_slots") or hasattr(child, "load_weights")
-    ]
-    for child in children:
-        yield from layers_with_weights(child)
-    if not children:
-        yield module

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 NUM_TOKENS = 64
 PROMPTS = make_prompts([1, 7, 33, 90, 150], shared=20)
-TOLERANCE = 1e-4
+TOLERANCE = 1e-3
+"""Of logits, whose deviation is 1.8: rounding to float32 grows through the layers to 4e-4."""
 
 
 @cache

@@ -29,7 +29,15 @@ class Good:
 
 def test_the_cores_architectures_are_listed_and_resolve() -> None:
     registry = load_plugins((), role="engine")
-    names = ["LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"]
+    names = [
+        "GptOssForCausalLM",
+        "LlamaForCausalLM",
+        "Qwen2ForCausalLM",
+        "Qwen3ForCausalLM",
+        "Qwen3NextForCausalLM",
+        "Qwen3_5ForCausalLM",
+        "Qwen3_5MoeForCausalLM",
+    ]
     assert [name for name, item in architectures(registry).items() if item.plugin_id == "core"] == (
         names
     )

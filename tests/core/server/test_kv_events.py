@@ -36,15 +36,11 @@ def router(server: ServerProcess, tmp_path: Path) -> Iterator[Consumer]:
     consumer.close()
 
 
-DRAINED = pytest.mark.xfail(strict=True, reason="the scheduler does not drain its events yet")
-
-
 def test_an_idle_engine_answers_a_replay(router: Consumer) -> None:
     assert router.catch_up(0) == 1
     assert router.events == [AllBlocksCleared()]
 
 
-@DRAINED
 def test_a_router_learns_the_chain_of_a_prompt_and_of_its_extension(
     server: ServerProcess, router: Consumer
 ) -> None:
@@ -64,7 +60,6 @@ def test_a_router_learns_the_chain_of_a_prompt_and_of_its_extension(
         assert after.parent_block_hash in before.block_hashes
 
 
-@DRAINED
 def test_salts_make_other_chains_and_are_told(server: ServerProcess, router: Consumer) -> None:
     for salt in ("", "a", "b"):
         body = {"model": "model", "prompt": PROMPT, "cache_salt": salt}

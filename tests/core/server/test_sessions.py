@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from starlette.datastructures import Headers
+
 from tokenspeed.server.openai import ChatRequest, CompletionRequest
 from tokenspeed.server.sessions import session_of
 
 
-def chat(*contents: str, **fields: Any) -> bytes:
+def chat(*contents: str, **fields: Any) -> str:
     roles = ["system", "user", "assistant", "user", "assistant", "user"]
     messages = [
         {"role": role, "content": text} for role, text in zip(roles, contents, strict=False)
     ]
-    return session_of(ChatRequest.model_validate({"model": "m", "messages": messages, **fields}))
+    body = ChatRequest.model_validate({"model": "m", "messages": messages, **fields})
+    return session_of(body, Headers())
 
 
 def test_later_turns_of_a_chat_are_of_its_session() -> None:
@@ -34,12 +37,12 @@ def test_the_clients_key_is_taken_at_its_word() -> None:
 
 
 def test_a_plain_completion_is_a_turn_only_with_a_key() -> None:
-    def session(**fields: Any) -> bytes:
-        return session_of(CompletionRequest(model="m", prompt="p", **fields))
+    def session(**fields: Any) -> str:
+        return session_of(CompletionRequest(model="m", prompt="p", **fields), Headers())
 
-    assert session() == b""
-    assert session(prompt_cache_key="k") == b"key:k"
+    assert session() == ""
+    assert session(prompt_cache_key="k") == "k"
 
 
 def test_a_chat_without_a_user_has_no_session() -> None:
-    assert chat("only a system prompt") == b""
+    assert chat("only a system prompt") == ""

@@ -188,16 +188,15 @@ def short_queue_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
         yield server
 
 
-@pytest.mark.xfail(strict=True, reason="the scheduler does not limit the wait in the queue yet")
 def test_a_wait_beyond_the_queue_limit_is_429_and_in_a_started_stream_its_last_event(
     short_queue_server: ServerProcess,
 ) -> None:
     server = short_queue_server
     with ThreadPoolExecutor(3) as pool:
-        running = pool.submit(server.call, TEXT, {**BODY, "max_tokens": 200})
+        running = pool.submit(server.call, TEXT, {**BODY, "max_tokens": 150})
         server.wait_metric("tokenspeed_running", 1)
-        whole = pool.submit(server.call, TEXT, BODY)
-        stream = pool.submit(server.call, TEXT, {**BODY, "stream": True})
+        whole = pool.submit(server.call, TEXT, {**BODY, "max_tokens": 9})
+        stream = pool.submit(server.call, TEXT, {**BODY, "max_tokens": 9, "stream": True})
         assert whole.result().status == 429
         assert int(whole.result().headers["retry-after"]) >= 1
         events = stream.result().body.decode().strip().split("\n\n")

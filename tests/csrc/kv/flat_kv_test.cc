@@ -150,7 +150,7 @@ TEST_F(FlatKvTest, AMatchEndsWhereAWindowIsWhole) {
   const NodeId root = kv.AcquireRoot("");
   Store(kv, root, Sequence(100), {100});
   KvTable all;
-  ASSERT_TRUE(kv.Grow(all, 20));  // takes the places of window blocks behind the window
+  ASSERT_TRUE(kv.Grow(all, 15));  // takes the places of the five window blocks behind the window
   EXPECT_EQ(kv.num_evictions(), 0);
   EXPECT_EQ(Match(kv, root, Sequence(200)).num_tokens, 100);
   const PrefixMatch shorter = Match(kv, root, Sequence(60));
@@ -211,24 +211,25 @@ TEST_F(FlatKvTest, TheColderClassPays) {
   kv.SetNow(200);
   KvTable table;
   ASSERT_TRUE(kv.Grow(table, 3));  // 2 are free
-  EXPECT_EQ(kv.num_snapshot_evictions(), 1) << "of equals a row goes before a set";
+  EXPECT_EQ(kv.num_evictions(), 1) << "the leaf, and its snapshot with it";
+  EXPECT_EQ(kv.rows().num_cached(), 1);
   EXPECT_EQ(Match(kv, root, Sequence(70)).num_tokens, 0);
   EXPECT_EQ(Match(kv, root, Sequence(70, 500)).num_tokens, 64);
 }
 
 TEST_F(FlatKvTest, TheLeastResidentPhysicalBlockGivesWay) {
-  FlatKv kv(Config(9, {kFull, Window(16, 4)}));
+  FlatKvConfig config = Config(11, {kFull, Window(16, 4), kState});
+  config.state_cache_share = 0;
+  FlatKv kv(config);
   const NodeId root = kv.AcquireRoot("");
-  kv.SetNow(1);
-  std::vector<KvTable> tables(6);
-  for (int32_t i = 0; i < 6; ++i) {
-    Compute(kv, root, tables[i], Sequence(16, 100 * i), {16});
-    kv.SetNow(10 * i);
-  }
-  tables.clear();  // six sets; window blocks 4 + 2 in two physical blocks
-  KvTable more;
-  ASSERT_TRUE(kv.Grow(more, 1));
-  EXPECT_EQ(kv.num_evictions() + kv.num_window_evictions(), 3) << "two window blocks and a set";
+  for (int32_t i = 0; i < 6; ++i) Store(kv, root, Sequence(16, 100 * i), {16});
+  KvTable first, second;  // 6 sets, 6 window blocks in 2 physical blocks, 2 are free
+  ASSERT_TRUE(kv.Grow(first, 0));
+  KvTable third;
+  ASSERT_TRUE(kv.Grow(second, 0));
+  ASSERT_TRUE(kv.Grow(third, 0));
+  EXPECT_EQ(kv.num_window_evictions(), 2) << "of equals windows go before sets: 2, not 4";
+  EXPECT_EQ(kv.num_evictions(), 0);
   kv.CheckInvariants();
 }
 
@@ -261,10 +262,10 @@ TEST_F(FlatKvTest, AGapOrdersEvictionAndRetentionOverrulesIt) {
 
 TEST_F(FlatKvTest, FullGroupsLeaveRoomForOneRequestsWindowsAndRows) {
   FlatKv kv(Config(12, {kFull, Window(32, 4), kState}));
-  // [p - 32, p + 1) meets 3 blocks, and there is one row: 4 of 11 stay out of reach.
-  EXPECT_EQ(kv.sets().max_items(), 7);
+  // [p - 32, p + 1) meets 3 blocks; a row, and one published: 5 of 11 stay out of reach.
+  EXPECT_EQ(kv.sets().max_items(), 6);
   EXPECT_EQ(kv.NeedAlone().windows[0], 3);
-  EXPECT_EQ(kv.NeedAlone().rows, 1);
+  EXPECT_EQ(kv.NeedAlone().rows, 2);
 }
 
 TEST_F(FlatKvTest, EventsNameWhatCameAndWent) {

@@ -1,6 +1,5 @@
 #include "kv/prefix_index.h"
 
-
 #include <gtest/gtest.h>
 
 #include <map>

@@ -86,7 +86,6 @@ class RandomRun {
     config.max_step_tokens = Chance(20) ? Pick(1, 8) : Pick(16, 96);
     config.max_context_tokens = Pick(60, 200);
     config.depth = depth;
-    config.prefix_cache = Chance(90);
     config.ageing_us = Chance(50) ? 50 : 1'000'000;
     config.min_tps_per_user = Chance(20) ? Pick(1, 3000) : 0;
     config.max_prefill_steps = Pick(0, 3);
