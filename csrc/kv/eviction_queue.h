@@ -44,7 +44,11 @@ class EvictionQueue {
   // Nobody holds it from now on. Surplus: it goes before all others.
   void Rest(int32_t item, int64_t now_us, bool is_surplus = false);
   // It is held again, or gone. REQUIRES: at rest.
-  void Wake(int32_t item);
+  void Wake(int32_t item) {
+    if (items_[item].place != Place::kInner) Leave(item);
+    items_[item].place = Place::kAwake;
+    --num_resting_;
+  }
 
   // Returns the next victim, 0 for none. Takes note of retentions that ended.
   int32_t Coldest(int64_t now_us);

@@ -125,8 +125,8 @@ KvNeed FlatKv::Need(const KvTable& table, size_t num_blocks) const {
   need.sets = std::max<int64_t>(
       0, static_cast<int64_t>(num_blocks) - static_cast<int64_t>(table.blocks.size()));
   if (rows_.num_groups() > 0) {
-    need.rows =
-        std::max<int64_t>(0, config_.rows_per_request - static_cast<int64_t>(table.rows.size()));
+    const int64_t wanted = std::max(config_.rows_per_request, table.rows.num_wanted());
+    need.rows = std::max<int64_t>(0, wanted - static_cast<int64_t>(table.rows.size()));
   }
   for (size_t w = 0; w < windows_.size(); ++w) {
     const size_t end = w < table.windows.size() ? table.windows[w].end() : 0;
@@ -144,6 +144,12 @@ KvNeed FlatKv::NeedToRun(const KvTable& table, size_t num_blocks) const {
     need.windows[w] = std::min(need.windows[w], std::max<int64_t>(0, alone.windows[w] - held));
   }
   return need;
+}
+
+bool FlatKv::CanEverHoldRows(int64_t num_rows) const {
+  FlatKvConfig config = config_;
+  config.rows_per_request = static_cast<int32_t>(num_rows);
+  return MinPhysicalBlocks(config) <= config_.num_physical_blocks;
 }
 
 KvNeed FlatKv::NeedAlone() const { return NeedAloneOf(config_); }

@@ -128,6 +128,9 @@ class FlatKv {
   // Says whether a request of `num_blocks` blocks fits an empty pool and can always end.
   bool CanEverHold(int64_t num_blocks) const { return num_blocks <= sets_.max_items(); }
 
+  // Says whether a request of one block and so many working rows fits an empty pool.
+  bool CanEverHoldRows(int64_t num_rows) const;
+
   // Appends fresh sets and window blocks until the table has `num_blocks`, and draws its working
   // rows, or changes nothing. Evicts as needed. Returns: false when it does not fit.
   bool Grow(KvTable& table, size_t num_blocks);

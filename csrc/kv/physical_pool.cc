@@ -12,6 +12,7 @@ PhysicalPool::PhysicalPool(std::vector<int32_t> packing, int32_t num_physical_bl
       blocks_(num_physical_blocks),
       owners_(packing.size()),
       has_rivals_(packing.size() > 1),
+      is_plain_(packing.size() == 1 && packing[0] == 1),
       num_unpinned_(num_physical_blocks - 1) {
   for (size_t group = 0; group < packing.size(); ++group) {
     groups_[group].packing = packing[group];
@@ -77,30 +78,16 @@ void PhysicalPool::Release(GroupId group, BlockId block) {
   }
 }
 
-void PhysicalPool::Pin(GroupId group, BlockId block) {
-  Group& record = groups_[group.value];
-  const int32_t id = IndexOf(group, block);
-  if (blocks_[id].pinned++ == 0) {
-    --num_unpinned_;
-    record.spare += record.packing - 1;
-    LeaveBucket(id);
-    Relink(id);
-  } else {
-    --record.spare;
-  }
+void PhysicalPool::PinFirst(GroupId group, int32_t id) {
+  groups_[group.value].spare += groups_[group.value].packing - 1;
+  LeaveBucket(id);
+  Relink(id);
 }
 
-void PhysicalPool::Unpin(GroupId group, BlockId block) {
-  Group& record = groups_[group.value];
-  const int32_t id = IndexOf(group, block);
-  if (--blocks_[id].pinned == 0) {
-    ++num_unpinned_;
-    record.spare -= record.packing - 1;
-    Settle(id, true);
-    Relink(id);
-  } else {
-    ++record.spare;
-  }
+void PhysicalPool::UnpinLast(GroupId group, int32_t id) {
+  groups_[group.value].spare -= groups_[group.value].packing - 1;
+  Settle(id, true);
+  Relink(id);
 }
 
 int32_t PhysicalPool::num_residents(PhysicalId id) const {

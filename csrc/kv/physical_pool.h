@@ -53,8 +53,26 @@ class PhysicalPool {
   void Release(GroupId group, BlockId block);
 
   // A pinned block is held by a request; an unpinned one is only cached.
-  void Pin(GroupId group, BlockId block);
-  void Unpin(GroupId group, BlockId block);
+  void Pin(GroupId group, BlockId block) {
+    const int32_t id = IndexOf(group, block);
+    if (blocks_[id].pinned++ == 0) {
+      --num_unpinned_;
+      if (is_plain_) return;
+      PinFirst(group, id);
+    } else {
+      --groups_[group.value].spare;
+    }
+  }
+  void Unpin(GroupId group, BlockId block) {
+    const int32_t id = IndexOf(group, block);
+    if (--blocks_[id].pinned == 0) {
+      ++num_unpinned_;
+      if (is_plain_) return;
+      UnpinLast(group, id);
+    } else {
+      ++groups_[group.value].spare;
+    }
+  }
   void Prefetch(GroupId group, BlockId block) const {
     __builtin_prefetch(&blocks_[IndexOf(group, block)], 1);
   }
@@ -130,6 +148,8 @@ class PhysicalPool {
 
   void LinkRoomy(int32_t id);
   void UnlinkRoomy(int32_t id);
+  void PinFirst(GroupId group, int32_t id);
+  void UnpinLast(GroupId group, int32_t id);
   void Relink(int32_t id);
   void Settle(int32_t id, bool is_hot);  // into the bucket of its residents, or out of all
   void LeaveBucket(int32_t id);
@@ -145,6 +165,7 @@ class PhysicalPool {
   std::vector<PagedVector<int32_t>> owners_;  // [group][logical block]
   std::vector<int32_t> free_;                 // LIFO; lowest ids first on a fresh pool
   bool has_rivals_;                           // more than one group: buckets are kept
+  bool is_plain_;                             // one group, one block in each: no lists to keep
   int32_t num_unpinned_;
 };
 

@@ -71,9 +71,9 @@ void Scheduler::ReturnParked() {
   });
 }
 
-// Estimates how many first blocks are cached from the keys alone: an index of prefixes holds a block
-// only with all before it, so they are found by bisection, from the end of what the turn before left
-// if that is still there.
+// Estimates how many first blocks are cached from the keys alone: an index of prefixes holds a
+// block only with all before it, so they are found by bisection, from the end of what the turn
+// before left if that is still there.
 size_t Scheduler::EstimateCached(const Request& request) const {
   if (!MayMatch(request)) return 0;
   size_t low = 0, high = Matchable(request).size() / config_.block_tokens;

@@ -70,8 +70,12 @@ class RandomRun {
       config.groups.push_back(
           {.name = "v", .kind = "window", .packing = Pick(1, 2), .window = Pick(1, 50)});
     }
-    if (Chance(50)) config.groups.push_back({.name = "s", .kind = "state", .packing = Pick(1, 3)});
-    if (Chance(20)) config.groups.push_back({.name = "t", .kind = "state", .packing = Pick(1, 3)});
+    const char* speculation = Chance(50) ? "replay" : "rows_per_position";
+    for (const char* name : {"s", "t"}) {
+      if (!Chance(name[0] == 's' ? 50 : 20)) continue;
+      config.groups.push_back(
+          {.name = name, .kind = "state", .packing = Pick(1, 3), .speculation = speculation});
+    }
     config.state_cache_share = Pick(0, 4) / 4.0;
     if (config.prefix_cache = Chance(90); config.prefix_cache && Chance(60)) {
       constexpr std::array kPolicies = {"none", "on_eviction", "on_commit", "selective"};
@@ -170,7 +174,7 @@ class RandomRun {
       if (point <= static_cast<int32_t>(prompt.size())) points.push_back(point);
     }
     submission.reuse_points = points;
-    if (Chance(30) && !has_state()) {
+    if (Chance(30)) {
       submission.max_drafts = Pick(1, 5);
       submission.device_drafts = Chance(50);
       asked.max_drafts = submission.device_drafts ? 0 : submission.max_drafts;
@@ -206,12 +210,6 @@ class RandomRun {
     EXPECT_TRUE(is_abort ? scheduler_.AbortRequest(id, now_us_)
                          : scheduler_.StopRequest(id, now_us_));
     EXPECT_FALSE(scheduler_.AbortRequest(id, now_us_));
-  }
-
-  bool has_state() const {
-    const auto& groups = config_.groups;
-    return std::any_of(groups.begin(), groups.end(),
-                       [](auto& group) { return group.kind == "state"; });
   }
 
   void Rekey() {

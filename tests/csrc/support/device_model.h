@@ -126,10 +126,20 @@ class DeviceModel {
       EXPECT_EQ(token, sequence.token(position)) << "request " << plan.request_ids[row];
       Write(slot, position, sequence.fingerprint(position));
     }
-    RunState(plan, row, sequence);
-    place_[slot] = context + drafts - first;
-    if (plan.output_index[row] < 0) return {};
-    return RunDrafts(plan, row, sequence);
+    const int32_t place = place_[slot] = context + drafts - first;
+    std::vector<int32_t> answer;
+    if (plan.output_index[row] >= 0) answer = RunDrafts(plan, row, sequence);
+    const auto num_right = static_cast<int32_t>(answer.empty() ? 0 : answer.size() - 1);
+    RunState(plan, row, {context, place, num_right}, sequence);
+    // The next row reads what was right again.
+    if (is_replay()) place_[slot] = place;
+    return answer;
+  }
+
+  bool is_replay() const {
+    return std::ranges::any_of(groups_, [](const GroupSpec& group) {
+      return group.kind == "state" && group.speculation == "replay";
+    });
   }
 
   // Drafts after the first wrong one stand for nothing, whatever they are.
@@ -167,36 +177,57 @@ class DeviceModel {
     }
   }
 
-  // The state before the first query token must be that of the prefix; the one after the last
-  // replaces what the written row held.
-  void RunState(const StepPlan& plan, int32_t row, ExpectedSequence& sequence) {
-    const int32_t context = plan.context_tokens[row];
-    const int32_t end = context + plan.query_start[row + 1] - plan.query_start[row];
-    size_t entry = static_cast<size_t>(row) * plan.num_state_groups * 2;
+  // Where a row really ran: from `start`, drafts from `drafts` on, of which the first were right.
+  struct Span {
+    int32_t start, drafts, num_right;
+  };
+
+  // The state before the first query token must be that of the prefix. Rows of state get the one
+  // before the drafts, and if there are as many those after each of them.
+  void RunState(const StepPlan& plan, int32_t row, const Span& span, ExpectedSequence& sequence) {
+    const size_t entries = 1 + plan.num_write_rows;
+    const size_t num_writes = is_replay() ? 1 : 1 + plan.num_drafts[row];
+    const bool is_behind = span.start < plan.context_tokens[row];
+    std::vector<int32_t>& right_rows = right_rows_[plan.slots[row]];
+    right_rows.resize(plan.num_state_groups);
+    size_t place = 0;
     for (size_t group = 0; group < memory_.size(); ++group) {
       if (groups_[group].kind != "state") continue;
-      const int32_t read = plan.state_rows[entry++], write = plan.state_rows[entry++];
-      EXPECT_EQ(read < 0, context == 0);
+      const int32_t* rows =
+          &plan.state_rows[(static_cast<size_t>(row) * plan.num_state_groups + place) * entries];
+      const int32_t read = is_behind ? right_rows[place] : rows[0];
+      EXPECT_EQ(read < 0, span.start == 0);
       if (read >= 0) {
-        EXPECT_EQ(Block(group, read)[0], sequence.fingerprint(context - 1))
-            << "request " << plan.request_ids[row] << " state at " << context;
+        EXPECT_EQ(Block(group, read)[0], sequence.fingerprint(span.start - 1))
+            << "request " << plan.request_ids[row] << " state at " << span.start;
       }
-      Block(group, write)[0] = sequence.fingerprint(end - 1);
+      for (size_t i = 1; i < entries; ++i) EXPECT_EQ(rows[i]<0, i> num_writes);
+      for (int32_t i = 0; i < static_cast<int32_t>(num_writes); ++i) {
+        const bool is_right = i <= span.num_right;
+        Block(group, rows[1 + i])[0] =
+            is_right ? sequence.fingerprint(span.drafts - 1 + i) : kWrong;
+      }
+      right_rows[place++] = rows[is_replay() ? 1 : 1 + span.num_right];
     }
   }
 
-  // No row writes what another row of the step reads or writes.
+  // No row writes what another row of the step reads or writes, and none a row twice.
   void CheckStateRows(const StepPlan& plan) {
-    const size_t num_groups = plan.num_state_groups;
-    ASSERT_EQ(plan.state_rows.size(), plan.num_rows() * num_groups * 2);
+    const size_t num_groups = plan.num_state_groups, entries = 1 + plan.num_write_rows;
+    ASSERT_EQ(plan.state_rows.size(), plan.num_rows() * num_groups * entries);
+    const auto entry = [&](int32_t row, size_t group, size_t i) {
+      return plan.state_rows[(row * num_groups + group) * entries + i];
+    };
     for (size_t group = 0; group < num_groups; ++group) {
       std::map<int32_t, int32_t> writer;
       for (int32_t row = 0; row < plan.num_rows(); ++row) {
-        const int32_t write = plan.state_rows[(row * num_groups + group) * 2 + 1];
-        EXPECT_TRUE(writer.emplace(write, row).second) << "row written twice";
+        for (size_t i = 1; i < entries; ++i) {
+          if (entry(row, group, i) < 0) continue;
+          EXPECT_TRUE(writer.emplace(entry(row, group, i), row).second) << "row written twice";
+        }
       }
       for (int32_t row = 0; row < plan.num_rows(); ++row) {
-        const auto found = writer.find(plan.state_rows[(row * num_groups + group) * 2]);
+        const auto found = writer.find(entry(row, group, 0));
         EXPECT_TRUE(found == writer.end() || found->second == row) << "row read and written";
       }
     }
@@ -229,6 +260,7 @@ class DeviceModel {
   std::map<int32_t, size_t> owner_;                              // [physical block]: group
   std::map<int32_t, std::vector<std::vector<int32_t>>> tables_;  // [slot][group][index]
   std::map<int32_t, int32_t> last_sampled_, place_;              // [slot]
+  std::map<int32_t, std::vector<int32_t>> right_rows_;  // [slot][state group]: state at the place
 };
 
 }  // namespace tokenspeed::test
