@@ -119,8 +119,11 @@ PrefixMatch FlatKv::Match(NodeId root, Tokens tokens, const ChainKeys& keys,
   NodeId parent = root;
   chain_.clear();
   const auto is_there = [this](const KnownSet& set) { return index_.IsKnown(set); };
-  const auto end =
-      std::ranges::partition_point(known.first(std::min(limit, known.size())), is_there);
+  known = known.first(std::min(limit, known.size()));
+  // Mostly all of them are there.
+  const auto end = known.empty() || is_there(known.back())
+                       ? known.end()
+                       : std::ranges::partition_point(known, is_there);
   const auto num_known = static_cast<size_t>(end - known.begin());
   for (size_t i = 0; i < num_known; ++i) {
     chain_.push_back(known[i].set.value);
@@ -159,10 +162,20 @@ PrefixMatch FlatKv::Match(NodeId root, Tokens tokens, const ChainKeys& keys,
   return match;
 }
 
+// Memory is what this costs: places are asked for ahead of their use.
+void FlatKv::HoldChain(size_t num_blocks, BlockTable& blocks) {
+  constexpr size_t kItemsAhead = 24, kBlocksAhead = 12;
+  for (size_t i = 0; i < num_blocks; ++i) {
+    if (i + kItemsAhead < num_blocks) sets_.PrefetchItem(chain_[i + kItemsAhead]);
+    if (i + kBlocksAhead < num_blocks) sets_.PrefetchBlocks(chain_[i + kBlocksAhead]);
+    blocks.Append(sets_.Hold(SetId(chain_[i])));
+  }
+}
+
 void FlatKv::HoldMatch(const Candidate& best, PrefixMatch& match) {
   KvTable& table = match.table;
   table.blocks.Reserve(best.num_blocks + 1);
-  for (size_t i = 0; i < best.num_blocks; ++i) table.blocks.Append(sets_.Hold(SetId(chain_[i])));
+  HoldChain(best.num_blocks, table.blocks);
   for (int32_t w = 0; w < num_window_groups(); ++w) {
     const auto start = static_cast<size_t>(WindowStart(w, best.position));
     WindowTable& window = table.windows.emplace_back(start);

@@ -171,14 +171,15 @@ class GatedDeltaNet:
         qkv_TC, z, b_TN, a_TN = self.inputs(x_TD).split_with_sizes(self.widths, -1)
         mixed_TC = self.conv(qkv_TC, state.fields["conv"], rows, step)
         q, k, v = mixed_TC.split_with_sizes(self.qkv_widths, -1)
+        keys = (-1, shape.key_heads, shape.key_dim)
+        values = (-1, shape.value_heads, shape.value_dim)
         mixed_TNV = self._apply_rule(
-            q.unflatten(-1, (shape.key_heads, shape.key_dim)),
-            k.unflatten(-1, (shape.key_heads, shape.key_dim)),
-            v.unflatten(-1, (shape.value_heads, shape.value_dim)),
+            q.view(keys),
+            k.view(keys),
+            v.view(values),
             *self.gates(a_TN, b_TN),
             state.fields["recurrent"],
             rows,
             step.query_start,
         )
-        gate_TNV = z.unflatten(-1, (shape.value_heads, shape.value_dim))
-        return self.output(self.norm(mixed_TNV, gate_TNV).flatten(-2))
+        return self.output(self.norm(mixed_TNV, z.view(values)).flatten(-2))

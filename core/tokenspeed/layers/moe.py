@@ -87,7 +87,7 @@ class Experts:
         tensors = [self._parts.get(part, [None]) for part in parts]
         if any(tensor is None for column in tensors for tensor in column):
             return
-        rows = [torch.cat(row) for row in zip(*tensors, strict=True)]  # type: ignore[arg-type]
+        rows = [torch.cat(row) for row in zip(*tensors, strict=True)]
         for part in parts:  # the stacked copy replaces them
             del self._parts[part]
         self.take(**{name: torch.stack(rows)})

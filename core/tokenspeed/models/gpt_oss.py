@@ -186,7 +186,9 @@ class GptOssExperts(Experts):
 
 def _unwoven(stored: torch.Tensor) -> torch.Tensor:
     """Return gate features, then up features; they are stored in turn."""
-    return stored.unflatten(-1, (-1, 2)).mT.flatten(-2)
+    import torch
+
+    return torch.cat((stored[..., ::2], stored[..., 1::2]), dim=-1)
 
 
 class GptOssForCausalLM(DecoderForCausalLM[GptOssConfig]):

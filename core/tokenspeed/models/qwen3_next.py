@@ -207,7 +207,7 @@ class Qwen3NextAttention:
         """Return (T, D)."""
         qkv = self.qkv(x_TD).view(x_TD.shape[0], -1, self.head_dim)
         q_and_gate, k_TKH, v_TKH = qkv.split_with_sizes(self.heads, 1)
-        q_TNH, gate_TNH = q_and_gate.unflatten(1, (-1, 2)).unbind(2)
+        q_TNH, gate_TNH = q_and_gate.view(len(x_TD), -1, 2, self.head_dim).unbind(2)
         q_TNH = self.rotary(self.q_norm(q_TNH), angles)
         k_TKH = self.rotary(self.k_norm(k_TKH), angles)
         attended_TNH = self.attend(q_TNH, k_TKH, v_TKH, step)
@@ -238,7 +238,8 @@ def _split_heads(weight: LinearWeight, *, heads: tuple[int, ...], slots: list[We
             f"an input projection {weight.shape} is packed as {weight.packing}, plain tensors are "
             "supported where heads are stored side by side; use an unquantised checkpoint"
         )
-    *first, last = weight.plain.unflatten(0, (-1, sum(heads))).split(heads, dim=1)
+    by_head = weight.plain.view(-1, sum(heads), weight.shape[1])
+    *first, last = by_head.split_with_sizes(heads, 1)
     for slot, parts in zip(slots, (first, [last]), strict=True):
         joined = torch.cat([part.flatten(0, 1) for part in parts])
         slot.accept(LinearWeight(tuple(joined.shape), joined))

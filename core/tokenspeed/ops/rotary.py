@@ -41,7 +41,8 @@ def apply_rotary(x_TNH: torch.Tensor, cos_T1A: torch.Tensor, sin_T1A: torch.Tens
     """
     import torch
 
-    turned, rest = x_TNH.split((cos_T1A.shape[-1], x_TNH.shape[-1] - cos_T1A.shape[-1]), dim=-1)
+    num_turned = cos_T1A.shape[-1]
+    turned, rest = x_TNH[..., :num_turned], x_TNH[..., num_turned:]
     first, second = turned.chunk(2, dim=-1)
     turned = turned * cos_T1A + torch.cat([second, first], dim=-1) * sin_T1A
     return torch.cat([turned, rest], dim=-1)

@@ -45,7 +45,7 @@ def gated_delta_rule(
     singles, longer = split_rows(query_start, v_TNV.device)
     if len(singles.rows):
         now = (x[singles.tokens].float() for x in inputs)
-        out, state = _step(*now, state_RNKV[singles.rows])
+        out, state = _step(state_RNKV[singles.rows], *now)
         out_TNV[singles.tokens] = out.type_as(out_TNV)
         state_BNKV[rows.write_R[singles.rows]] = state.type_as(state_BNKV)
     for row, tokens in longer:
@@ -53,7 +53,7 @@ def gated_delta_rule(
         for start in range(tokens.start, tokens.stop, CHUNK_TOKENS):
             chunk = slice(start, min(start + CHUNK_TOKENS, tokens.stop))
             now = (x[chunk].float().transpose(0, 1) for x in inputs)
-            out, state = _chunk(*now, state)
+            out, state = _chunk(state, *now)
             out_TNV[chunk] = out.transpose(0, 1).type_as(out_TNV)
         state_BNKV[rows.write_R[row]] = state.type_as(state_BNKV)
     return out_TNV
@@ -65,12 +65,12 @@ def _unit(x: torch.Tensor) -> torch.Tensor:
 
 
 def _step(
+    state_RNKV: torch.Tensor,
     q_RNK: torch.Tensor,
     k_RNK: torch.Tensor,
     v_RNV: torch.Tensor,
     log_decay_RN: torch.Tensor,
     beta_RN: torch.Tensor,
-    state_RNKV: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return (output (R, N, V), state after one token); the state given is overwritten."""
     state_RNKV.mul_(log_decay_RN.exp()[..., None, None])
@@ -81,12 +81,12 @@ def _step(
 
 
 def _chunk(
+    state_NKV: torch.Tensor,
     q_NCK: torch.Tensor,
     k_NCK: torch.Tensor,
     v_NCV: torch.Tensor,
     log_decay_NC: torch.Tensor,
     beta_NC: torch.Tensor,
-    state_NKV: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return (output (N, C, V), state after C tokens) from the state S before them.
 

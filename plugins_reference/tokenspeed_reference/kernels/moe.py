@@ -29,11 +29,11 @@ def route(
 
 def _within_best_groups(ranks_TE: torch.Tensor, routing: ops.moe.Routing) -> torch.Tensor:
     """Return the ranks, -inf outside each token's best groups."""
-    grouped = ranks_TE.unflatten(-1, (routing.groups, -1))
+    grouped = ranks_TE.view(len(ranks_TE), routing.groups, -1)
     worth = grouped.topk(routing.group_best, dim=-1).values.sum(-1)
     order = worth.sort(dim=-1, descending=True, stable=True).indices
     others = order[:, routing.top_groups :, None].expand(-1, -1, grouped.shape[-1])
-    return grouped.scatter(1, others, -torch.inf).flatten(1)
+    return grouped.scatter(1, others, -torch.inf).view_as(ranks_TE)
 
 
 def experts(
@@ -53,7 +53,7 @@ def experts(
     A row's rounding depends on how many tokens share its experts, as `multiply` does.
     """
     out_TD = torch.zeros_like(x_TD, dtype=torch.float32)
-    for expert in experts_TX.unique().tolist():
+    for expert in torch.unique(experts_TX).tolist():
         tokens, slots = torch.where(experts_TX == expert)
         gate_up = multiply(x_TD[tokens], gate_up_EFD[expert], _of(gate_up_bias_EF, expert))
         result = multiply(_gated(gate_up, clamped), down_EDF[expert], _of(down_bias_ED, expert))

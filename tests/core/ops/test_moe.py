@@ -49,12 +49,11 @@ def test_group_limited_sigmoid_routing_is_deepseeks(choose: Any) -> None:
         hidden_size=16, n_routed_experts=16, num_experts_per_tok=3, n_group=4, topk_group=2
     )
     reference = DeepseekV3TopkRouter(config)
-    torch.nn.init.eye_(reference.weight)  # the router's logits are then its input
-    torch.manual_seed(5)
-    bias = reference.e_score_correction_bias.normal_()
-    logits = LOGITS.float()
+    reference.weight.data = torch.eye(16)
+    bias = reference.e_score_correction_bias
+    bias.copy_(torch.randn(16, generator=torch.Generator().manual_seed(5)))
     with torch.no_grad():
-        _, weights, chosen = reference(logits)
+        logits, weights, chosen = reference(LOGITS.float())
     routing = Routing(
         3,
         "sigmoid",

@@ -158,7 +158,7 @@ def test_caller_mistakes_are_value_errors() -> None:
         with pytest.raises(ValueError, match=field):
             make_scheduler(**{field: value})
     with pytest.raises(ValueError, match="declare a model's first window group as full"):
-        make_scheduler(groups=[GroupSpec(name="w", kind="window", window=4)])
+        make_scheduler(groups=[GroupSpec(name="w", kind="window", window=16)])
 
 
 def test_wrong_argument_types_are_type_errors() -> None:

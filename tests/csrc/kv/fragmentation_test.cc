@@ -77,7 +77,7 @@ class MixedDay {
     const int32_t end =
         request.computed + (left > size / 4 ? std::min(left, 2048) : std::min(left, 16));
     if (!kv_.Grow(request.table, (end + kBlockTokens - 1) / kBlockTokens)) return false;
-    request.table.rows.Write(request.computed, end);
+    request.table.rows.Write(request.computed, request.computed, end);
     request.computed = end;
     request.keys.Extend(std::span(request.tokens).first(end));
     for (; (request.published + 1) * kBlockTokens <= end; ++request.published) {
