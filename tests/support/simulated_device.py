@@ -271,5 +271,7 @@ class SimulatedDevice:
             reader = self._requests.all[request_id]
             is_seen = index * size + offset < reader.written
             is_seen &= (index + 1) * size > kind.first_seen(reader.written)
-            if reader is not writer and is_seen:
+            # An id may be used again: what its first owner read says nothing of the second.
+            is_its = reader.slot >= 0 and self.memory.tables[group][reader.slot][index] == block
+            if reader is not writer and is_seen and is_its:
                 reader.damage = f"{writer.id} wrote block {block} of group {group}, which it reads"
