@@ -8,7 +8,8 @@ SOURCES := core sdk plugins_reference plugins_nvidia plugins_amd
 MODEL ?=
 ARGS ?=
 
-.PHONY: serve install test ctest pytest lint stub check slow sanitize bench model clean
+.PHONY: serve install test ctest pytest lint stub check slow sanitize bench bench-peers bench-control \
+	bench-control-peers model clean
 
 serve: install model
 	$(BIN)/tokenspeed serve $(MODEL) $(ARGS)
@@ -90,4 +91,14 @@ bench-peers:
 
 bench: install model
 	$(BIN)/python benchmarks/serving/compare.py $(ARGS)
+	$(BIN)/python docs/generate_readme.py
+
+# CPU time of the control plane: make bench-control-peers once, then make bench-control. Hit rates on
+# recorded traces need their folder in $$TRACES.
+bench-control-peers:
+	benchmarks/control_plane/setup_peers.sh $(PYTHON)
+
+bench-control: install
+	$(BIN)/python benchmarks/control_plane/compare.py $(ARGS)
+	$(BIN)/python benchmarks/control_plane/hit_rates.py
 	$(BIN)/python docs/generate_readme.py

@@ -15,6 +15,61 @@ from numpy.typing import NDArray
 
 __version__: str
 
+class EventBatch:
+    """Changes of the prefix cache in order, one entry each."""
+
+    @property
+    def kinds(
+        self,
+    ) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", writable=False)]:
+        """(E,) index into KV_EVENTS."""
+
+    @property
+    def mediums(
+        self,
+    ) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", writable=False)]:
+        """(E,) index into KV_MEDIUMS."""
+
+    @property
+    def hashes(
+        self,
+    ) -> Annotated[NDArray[numpy.uint8], dict(shape=(None, 16), order="C", writable=False)]:
+        """(E, 16) chain hash of the block's tokens and all before them."""
+
+    @property
+    def parents(
+        self,
+    ) -> Annotated[NDArray[numpy.uint8], dict(shape=(None, 16), order="C", writable=False)]:
+        """(E, 16) hash of the block before a stored one; zeros: it is the first."""
+
+    @property
+    def namespaces(
+        self,
+    ) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", writable=False)]:
+        """(E,) index into `salts` for stored blocks, -1 otherwise."""
+
+    @property
+    def token_start(
+        self,
+    ) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", writable=False)]:
+        """(E + 1,) entry e's tokens are [token_start[e], token_start[e + 1])."""
+
+    @property
+    def tokens(
+        self,
+    ) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", writable=False)]:
+        """Tokens of the stored blocks."""
+
+    @property
+    def salts(self) -> list[bytes]:
+        """Salts of the namespaces that occur."""
+
+KV_EVENTS: tuple[str, ...]
+"""Names of `EventBatch.kinds`."""
+
+KV_MEDIUMS: tuple[str, ...]
+"""Names of `EventBatch.mediums`."""
+
 def transition_table() -> list[tuple[str, str, str]]:
     """
     Return (state, event, cell) for every cell of the request state machine's table.
@@ -28,8 +83,8 @@ class StepPlan:
     One step's work, as flat arrays.
 
     R rows, T query tokens. Rows [0, num_decode_rows) are decodes, the rest are prefill chunks.
-    Arrays are read-only views without a copy; each keeps the plan alive. The contract is
-    `tokenspeed.contracts.step.StepPlan`.
+    Arrays are read-only views without a copy; while one is held, its buffer is not written again. The
+    contract is `tokenspeed.contracts.step.StepPlan`.
     """
 
     @property
@@ -88,7 +143,7 @@ class StepPlan:
     ) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", writable=False)]:
         """
         (T,) query tokens; -1 where the token is still on the device:
-        the previous, uncommitted step samples it for this slot.
+        the previous, uncommitted step samples it for this slot, or a drafter there drafts it.
         """
 
     @property
@@ -115,11 +170,53 @@ class StepPlan:
         (C, 4) (group, source block, target block, num_tokens): copied before the step's writes.
         """
 
+    @property
+    def state_rows(
+        self,
+    ) -> Annotated[NDArray[numpy.int32], dict(shape=(None, None, None), order="C", writable=False)]:
+        """
+        (R, S, 1 + W) per row and state group, in group order: the row that is read (-1: zeros),
+        then those that are written.
+        """
+
+    @property
+    def transfers(
+        self,
+    ) -> Annotated[NDArray[numpy.int32], dict(shape=(None, 6), order="C", writable=False)]:
+        """
+        (X, 6) (transfer id, direction, group, device block, tier slot, layer range): direction 0
+        stores to the host before the step's writes, 1 loads beside the step; layer range -1 is all layers.
+        Each is acknowledged by `notify`.
+        """
+
+    @property
+    def store_moves(
+        self,
+    ) -> Annotated[NDArray[numpy.int32], dict(shape=(None, 4), order="C", writable=False)]:
+        """
+        (Y, 4) (transfer id, direction, group, tier slot): direction 0 puts into the KV store, 1 gets.
+        Each is acknowledged by `notify`.
+        """
+
+    @property
+    def store_keys(
+        self,
+    ) -> Annotated[NDArray[numpy.uint8], dict(shape=(None, 16), order="C", writable=False)]:
+        """(Y, 16) key of each store move's record."""
+
+    @property
+    def store_tokens(
+        self,
+    ) -> Annotated[NDArray[numpy.int32], dict(shape=(None, None), order="C", writable=False)]:
+        """
+        (Y, block_tokens) tokens of each record's block, -1 behind the last; its tag.
+        """
+
 class CommitResult:
     """
-    What became final, one entry per request that got a token or ended.
+    What became final, one entry per request that got tokens or ended.
 
-    Read-only views that keep the result alive.
+    Read-only views; while one is held, its buffer is not written again.
     """
 
     @property
@@ -132,7 +229,9 @@ class CommitResult:
     def tokens(
         self,
     ) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", writable=False)]:
-        """The committed token, -1 where the request ended without a new one."""
+        """
+        The committed tokens, entry after entry; one -1 where the request ended without a new one.
+        """
 
     @property
     def finish_reasons(
@@ -154,14 +253,42 @@ class CommitResult:
     ) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", writable=False)]:
         """Row of the plan that the entry comes from, -1 for none."""
 
+    @property
+    def num_tokens(
+        self,
+    ) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", writable=False)]:
+        """
+        New tokens of the entry; it owns max(1, this) values of `tokens`. All 0 or 1 without drafts.
+        """
+
+    @property
+    def reports(
+        self,
+    ) -> Annotated[NDArray[numpy.int32], dict(shape=(None, 6), order="C", writable=False)]:
+        """
+        (F, 6) (entry, cached, created, recomputed after eviction, match end, why it ended there)
+        with a request's first token: the three counts add up to its prompt; the last is an index
+        into MATCH_ENDS.
+        """
+
 FINISH_REASONS: tuple[str, ...]
 """Names of `CommitResult.finish_reasons`; the first, "", is of a request that goes on."""
+
+MATCH_ENDS: tuple[str, ...]
+"""Why a request's match ended where it did, as in `CommitResult.reports`."""
 
 class GroupSpec:
     """A cache group as the control plane sees it."""
 
     def __init__(
-        self, *, name: str, kind: str = "full", packing: int = 1, share_tokens: int = 1
+        self,
+        *,
+        name: str,
+        kind: str = "full",
+        packing: int = 1,
+        share_tokens: int = 1,
+        window: int = 0,
+        speculation: str = "rows_per_position",
     ) -> None: ...
     @property
     def name(self) -> str:
@@ -169,7 +296,9 @@ class GroupSpec:
 
     @property
     def kind(self) -> str:
-        """What is kept: "full" is all of the history."""
+        """
+        What is kept: "full" all of the history, "window" its end, "state" snapshots.
+        """
 
     @property
     def packing(self) -> int:
@@ -180,6 +309,14 @@ class GroupSpec:
         """
         Grain in tokens at which written bytes are final and a block's tail is reused.
         """
+
+    @property
+    def window(self) -> int:
+        """Tokens that a query of a window group sees."""
+
+    @property
+    def speculation(self) -> str:
+        """How a state group takes drafts back: "rows_per_position" or "replay"."""
 
 class SchedulerConfig:
     """Settings of a scheduler, fixed for its life."""
@@ -197,6 +334,22 @@ class SchedulerConfig:
         depth: int = 0,
         prefix_cache: bool = True,
         hash_seed: int = 0,
+        state_cache_share: float = 0.3,
+        retain_share: float = 0.25,
+        host_blocks: int = 0,
+        copy_cost_tokens: float = 1.0,
+        write_policy: str = "none",
+        min_reuse: int = 2,
+        store: bool = False,
+        layer_ranges: int = 1,
+        kv_events: bool = False,
+        max_prefill_steps: int = 3,
+        min_tps_per_user: float = 0.0,
+        max_queue_us: int = 0,
+        ageing_us: int = 30000000,
+        max_sessions: int = 4096,
+        session_bytes: int = 268435456,
+        record_events: bool = False,
     ) -> None:
         """
         Check and keep the settings.
@@ -212,6 +365,22 @@ class SchedulerConfig:
             depth: plans that may be uncommitted when the next is made: 0 or 1.
             prefix_cache: False keeps no block beyond its request.
             hash_seed: seed of the prefix hash; one value for all replicas that share a cache.
+            state_cache_share: most of the pool that cached snapshots may hold.
+            retain_share: most of the pool that retained prefixes may hold.
+            host_blocks: physical blocks of the host tier, its unused first one included; 0: none.
+            copy_cost_tokens: prefill of this many tokens takes as long as copying a block.
+            write_policy: when blocks go to the tiers: "none", "on_eviction", "on_commit", "selective".
+            min_reuse: uses after which "selective" writes a block.
+            store: whether a store stands behind the host tier.
+            layer_ranges: parts in which a load arrives.
+            kv_events: keep changes of the prefix cache for `drain_events`.
+            max_prefill_steps: steps in a row in which a running stream may get no token.
+            min_tps_per_user: tokens per second that every running stream keeps; 0: no floor.
+            max_queue_us: longest wait in the queue; 0: no limit.
+            ageing_us: a waiting request gains one priority class per this much waiting.
+            max_sessions: sessions whose last turn is remembered.
+            session_bytes: memory for the tokens of those turns.
+            record_events: keep the input stream for `take_record`.
         Raises:
             ValueError: a field is out of range; the message names it.
         """
@@ -232,6 +401,7 @@ class Scheduler:
             NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)
         ],
         *,
+        session: int = 0,
         output_ids: Annotated[
             NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)
         ]
@@ -246,6 +416,18 @@ class Scheduler:
         salt: bytes = b"",
         match_prefix: bool = True,
         deadline_us: int = 0,
+        tenant: int = 0,
+        reuse_points: Annotated[
+            NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ]
+        | None = None,
+        gap_us: int = 0,
+        queue_key: int = 0,
+        victim_key: int = 0,
+        retain_us: int = 0,
+        max_queue_us: int = 0,
+        max_drafts: int = 0,
+        device_drafts: bool = False,
         now_us: int,
     ) -> None:
         """
@@ -254,20 +436,80 @@ class Scheduler:
         Args:
             request_id: chosen by the caller, unique among live requests.
             prompt_ids: (P,) the prompt's tokens; copied.
+            session: the conversation that this is a turn of; 0: none.
             output_ids: (O,) tokens generated before (resume); they count as output.
             max_new_tokens: output tokens in all, output_ids included; 0: what fits the context.
             min_new_tokens: stop ids are ignored before this many output tokens.
             stop_token_ids: tokens that end the request as finished ("stop").
-            priority: higher goes first; equal ones in order of arrival.
+            priority: higher goes first; see the class for the order within one.
             salt: requests share cached blocks only with those of the same salt.
             match_prefix: False computes the whole prompt (prompt logprobs); its blocks are still
                 stored.
             deadline_us: absolute; 0: none. Checked in `plan` and `commit`.
+            tenant: whom the work is counted for; tenants of a class share the engine fairly.
+            reuse_points: (<= 3,) increasing positions in the prompt after which others will go on.
+            gap_us: expected time to the session's next turn; 0: unknown. A key of eviction.
+            queue_key: smaller goes first within a priority.
+            victim_key: larger is retracted first within a priority.
+            retain_us: keep the prompt's blocks this long after the end, within the quota.
+            max_queue_us: longest wait for a slot, then it ends as "timeout"; 0: the configured limit.
+            max_drafts: most draft tokens in one step of this request.
+            device_drafts: drafts stay on the device: every decode row has max_drafts of them, unknown
+                to `plan`; False: `propose` brings them.
             now_us: time of the call.
         Raises:
             RequestError: empty prompt, duplicate id, prompt + 1 beyond max_context_tokens.
             CapacityError: prompt + max_new_tokens can never fit the pool (names the numbers), or
                 the queue is full (retry_after_s is then set).
+        """
+
+    def submit_turn(
+        self,
+        request_id: int,
+        session: int,
+        base_tokens: int,
+        base_digest: int,
+        new_ids: Annotated[
+            NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+        *,
+        max_new_tokens: int = 0,
+        min_new_tokens: int = 0,
+        stop_token_ids: Annotated[
+            NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ]
+        | None = None,
+        priority: int = 0,
+        salt: bytes = b"",
+        match_prefix: bool = True,
+        deadline_us: int = 0,
+        tenant: int = 0,
+        reuse_points: Annotated[
+            NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ]
+        | None = None,
+        gap_us: int = 0,
+        queue_key: int = 0,
+        victim_key: int = 0,
+        retain_us: int = 0,
+        max_queue_us: int = 0,
+        max_drafts: int = 0,
+        device_drafts: bool = False,
+        now_us: int,
+    ) -> None:
+        """
+        Queue the next turn of a session by what is new.
+
+        Args:
+            request_id: as in `submit`, like all options.
+            session: the conversation.
+            base_tokens: length of the base: prompt and outputs of the session's last ended turn.
+            base_digest: its digest; both from `session_base`.
+            new_ids: (N,) the tokens after the base.
+        Raises:
+            RequestError: the base is not (or no more) known, code "session_base_unknown": send the whole
+                prompt with `submit`; or as in `submit`.
+            CapacityError: as in `submit`.
         """
 
     def abort(self, request_id: int, *, now_us: int) -> bool:
@@ -285,6 +527,31 @@ class Scheduler:
         Returns False when the id is not known or has ended.
         """
 
+    def rekey(self, request_id: int, *, gap_us: int, victim_key: int) -> bool:
+        """
+        Replace a live request's policy keys, usually at the end of its turn.
+
+        Returns False when the id is not known or has ended.
+        """
+
+    def propose(
+        self,
+        request_id: int,
+        draft_ids: Annotated[
+            NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+    ) -> None:
+        """
+        Give a request the drafts of its next decode row.
+
+        Args:
+            request_id: submitted with max_drafts and without device_drafts.
+            draft_ids: (k,) k <= max_drafts; replaces what was proposed before. Rows may get fewer: no
+                draft goes beyond max_new_tokens.
+        Raises:
+            ValueError: the request is unknown or takes no such drafts.
+        """
+
     def plan(self, *, now_us: int) -> StepPlan | None:
         """
         Plan one step.
@@ -295,10 +562,12 @@ class Scheduler:
     def commit(
         self,
         step_id: int,
-        tokens: Annotated[
-            NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)
-        ],
+        tokens: Annotated[NDArray[numpy.int32], dict(order="C", device="cpu", writable=False)],
         *,
+        accepted: Annotated[
+            NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ]
+        | None = None,
         failed: Annotated[
             NDArray[numpy.bool_], dict(shape=(None,), order="C", device="cpu", writable=False)
         ]
@@ -310,11 +579,45 @@ class Scheduler:
 
         Args:
             step_id: of the plan.
-            tokens: (R,) sampled token per row of the plan, -1 for rows that sampled none.
+            tokens: (R,) sampled token per row of the plan, -1 for rows that sampled none; or (R, W) of
+                which the first accepted[r] + 1 are valid.
+            accepted: (R,) draft tokens that were right, row by row; None: no row had drafts.
             failed: (R,) rows to end with "error"; None: no row failed.
             now_us: time of the call.
         Raises:
             ValueError: not the oldest uncommitted step, or a wrong number of rows.
+        """
+
+    def notify(
+        self,
+        transfers: Annotated[NDArray[numpy.int32], dict(order="C", device="cpu", writable=False)],
+        *,
+        now_us: int,
+    ) -> None:
+        """
+        Report transfers of plans that ended.
+
+        Args:
+            transfers: (N, 2) (transfer id, ok); each transfer once. What is not ok was never stored, and
+                what was to be loaded is computed again.
+            now_us: time of the call.
+        Raises:
+            ValueError: a transfer that is not under way; nothing is changed.
+        """
+
+    def notify_store(
+        self,
+        keys: Annotated[
+            NDArray[numpy.uint8], dict(shape=(None, 16), order="C", device="cpu", writable=False)
+        ],
+        present: bool,
+    ) -> None:
+        """
+        Tell what the KV store has.
+
+        Args:
+            keys: (N, 16) keys of records.
+            present: True at the start, for what was found; False for what the store dropped.
         """
 
     def take_ended(self) -> CommitResult:
@@ -330,6 +633,38 @@ class Scheduler:
     def next_deadline_us(self) -> int:
         """
         Earliest deadline of a live request, 0 for none: how long an idle engine may sleep.
+        """
+
+    def session_base(self, session: int) -> tuple[int, int] | None:
+        """
+        Return (tokens, digest) of what a session's last ended turn left, None for nothing.
+        """
+
+    def take_record(self) -> bytes:
+        """
+        Return the calls since the last time as bytes, empty unless `record_events`.
+
+        All parts in order, joined, are a record for `replay`.
+        """
+
+    def replay(self, record: bytes) -> int:
+        """
+        Repeat a whole record on this fresh scheduler of the same configuration.
+
+        Returns the number of plans; ValueError names the first one that differs.
+        """
+
+    def session_totals(self, session: int) -> dict[str, int]:
+        """
+        Return a session's sums of cache truth by name.
+
+        Session 0: requests of no session and of forgotten ones. All sessions add up to the counters of
+        `stats`.
+        """
+
+    def drain_events(self) -> EventBatch | None:
+        """
+        Return what changed in the prefix cache since the last call, None for nothing.
         """
 
     def stats(self) -> dict[str, int]:

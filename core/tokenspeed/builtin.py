@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tokenspeed.contracts.registration import Offer
 from tokenspeed.hookspecs import hookimpl
-from tokenspeed.plugins.targets import lazy
+from tokenspeed.plugins.targets import lazy, resolve
 
 if TYPE_CHECKING:
     from tokenspeed.contracts.registration import Registration
@@ -21,9 +21,14 @@ MODELS = {
     "Qwen3_5MoeForCausalLM": "tokenspeed.models.qwen3_5:EntryClass",
 }
 
+POLICIES = {
+    "return_time": "tokenspeed.scheduler.policies:ReturnTimePolicy",
+    "lru": "tokenspeed.scheduler.policies:LruPolicy",
+}
+
 
 class BuiltinPlugin:
-    """The core's operators, and the index of its architectures."""
+    """The core's operators and policies, and the index of its architectures."""
 
     @hookimpl
     def register_operators(self, context: Registration) -> None:
@@ -40,6 +45,12 @@ class BuiltinPlugin:
             context.offer(
                 Offer("model", architecture, lazy(target), facts={"architectures": (architecture,)})
             )
+
+    @hookimpl
+    def register_policies(self, context: Registration) -> None:
+        """Offer the policies of `scheduler/policies.py`."""
+        for name, target in POLICIES.items():
+            context.offer(Offer("policy", name, lambda target=target: resolve(target)()))
 
 
 plugin = BuiltinPlugin()

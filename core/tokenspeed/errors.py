@@ -8,6 +8,8 @@ TokenSpeedError
 |- CapacityError    it can never fit, or the queue is full         (HTTP 400 / 429)
 |- RequestError     this request is invalid                        (HTTP 400)
 `- EngineError      the engine failed this request                 (HTTP 500)
+   |- EngineAwayError   it does not answer just now               (HTTP 503)
+   |- TimeLimitError    the request's own time limit has passed   (HTTP 504)
    `- EngineGoneError   it died too often and is not restarted    (HTTP 503)
 
 A message has four parts: what failed, the value seen, what was allowed, what to do.
@@ -70,6 +72,14 @@ class CapacityError(TokenSpeedError):
 
 class EngineError(TokenSpeedError):
     """The engine failed this request: a guard tripped, or it crashed the engine twice."""
+
+
+class EngineAwayError(EngineError):
+    """The engine does not answer just now: it is in a long step, or is being restarted."""
+
+
+class TimeLimitError(EngineError):
+    """The request's own time limit has passed before its answer was complete."""
 
 
 class EngineGoneError(EngineError):

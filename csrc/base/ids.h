@@ -22,8 +22,12 @@ using GroupId = StrongId<struct GroupTag, int32_t>;
 using PhysicalId = StrongId<struct PhysicalTag, int32_t>;
 // One logical block of a group: physical * packing + index inside it.
 using BlockId = StrongId<struct BlockTag, int32_t>;
-// One block set: a logical block in every group, all for the same tokens; 0 is none.
+// One block set: a logical block in every full group, all for the same tokens; 0 is none.
 using SetId = StrongId<struct SetTag, int32_t>;
+// One logical block of a window group, as a thing that is held; 0 is none.
+using WindowId = StrongId<struct WindowTag, int32_t>;
+// One row of state: a logical block in every state group; 0 is none.
+using RowId = StrongId<struct RowTag, int32_t>;
 // The caller's name of a request.
 using RequestId = StrongId<struct RequestTag, int64_t>;
 // Row of the request table; reused after the request ended.

@@ -14,6 +14,7 @@ namespace tokenspeed {
 
 void BindConfig(nanobind::module_& m);
 void BindErrors(nanobind::module_& m);
+void BindEvents(nanobind::module_& m);
 void BindFsm(nanobind::module_& m);
 void BindPlan(nanobind::module_& m);
 void BindScheduler(nanobind::module_& m);
@@ -23,5 +24,10 @@ using Vector = nanobind::ndarray<nanobind::numpy, const T, nanobind::ndim<1>, na
 template <class T, size_t Columns>
 using Matrix =
     nanobind::ndarray<nanobind::numpy, const T, nanobind::shape<-1, Columns>, nanobind::c_contig>;
+template <class T>
+using Rows =
+    nanobind::ndarray<nanobind::numpy, const T, nanobind::shape<-1, -1>, nanobind::c_contig>;
+template <class T>
+using Cube = nanobind::ndarray<nanobind::numpy, const T, nanobind::ndim<3>, nanobind::c_contig>;
 
 }  // namespace tokenspeed

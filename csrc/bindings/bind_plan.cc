@@ -1,6 +1,5 @@
-#include <nanobind/stl/shared_ptr.h>
-
 #include "bindings/bind.h"
+#include "bindings/views.h"
 #include "scheduler/step.h"
 
 namespace nb = nanobind;
@@ -8,77 +7,156 @@ namespace nb = nanobind;
 namespace tokenspeed {
 namespace {
 
-// Read-only view of a vector; the array keeps `owner`, which owns the vector, alive.
 template <class T>
-Vector<T> View(const std::vector<T>& values, nb::handle owner) {
-  return Vector<T>(values.data(), {values.size()}, owner);
+struct Shown {
+  using Array = Vector<T>;
+};
+template <class T, size_t N>
+struct Shown<std::array<T, N>> {
+  using Array = Matrix<T, N>;
+};
+
+template <class T>
+nb::object ViewOf(auto& view, size_t which, const std::vector<T>& values) {
+  return view.template Get<Vector<T>>(which, values.data(), {values.size()}, values.capacity());
+}
+template <class T, size_t N>
+nb::object ViewOf(auto& view, size_t which, const std::vector<std::array<T, N>>& rows) {
+  return view.template Get<Matrix<T, N>>(which, rows.data(), {rows.size(), N}, rows.capacity());
 }
 
-template <size_t N>
-Matrix<int32_t, N> View(const std::vector<std::array<int32_t, N>>& rows, nb::handle owner) {
-  return Matrix<int32_t, N>(rows.empty() ? nullptr : rows.front().data(), {rows.size(), N}, owner);
-}
-
-template <auto Member, class Class>
-void DefView(Class& bound, const char* name, const char* doc) {
-  using Owner = typename Class::Type;
+template <auto Member, size_t Which, class Data>
+void DefView(nb::class_<View<Data>>& bound, const char* name, const char* doc) {
+  using Value = typename std::decay_t<decltype(std::declval<Data>().*Member)>::value_type;
   bound.def_prop_ro(
       name,
-      [](nb::handle_t<Owner> self) { return View(nb::cast<const Owner&>(self).*Member, self); },
+      [](View<Data>& self) {
+        return CachedArray<typename Shown<Value>::Array>{
+            ViewOf(self, Which, (*self.data()).*Member)};
+      },
       doc);
 }
 
+CachedArray<Cube<int32_t>> StateRows(View<StepPlan>& self) {
+  const StepPlan& plan = *self.data();
+  const auto groups = static_cast<size_t>(plan.num_state_groups);
+  const auto entries = static_cast<size_t>(1 + plan.num_write_rows);
+  const auto rows = static_cast<size_t>(plan.num_rows());
+  const size_t capacity = groups == 0 ? rows : plan.state_rows.capacity() / (groups * entries);
+  return {self.Get<Cube<int32_t>>(9, plan.state_rows.data(), {rows, groups, entries}, capacity)};
+}
+
+template <auto Member, size_t Which>
+void DefTierView(nb::class_<View<StepPlan>>& bound, const char* name, const char* doc) {
+  using Value = typename std::decay_t<decltype(std::declval<TierRows>().*Member)>::value_type;
+  bound.def_prop_ro(
+      name,
+      [](View<StepPlan>& self) {
+        return CachedArray<typename Shown<Value>::Array>{
+            ViewOf(self, Which, self.data()->tier_rows.*Member)};
+      },
+      doc);
+}
+
+CachedArray<Rows<int32_t>> StoreTokens(View<StepPlan>& self) {
+  const TierRows& rows = self.data()->tier_rows;
+  const auto width = static_cast<size_t>(rows.block_tokens);
+  const size_t capacity = width == 0 ? 0 : rows.store_tokens.capacity() / width;
+  return {self.Get<Rows<int32_t>>(13, rows.store_tokens.data(), {rows.store_moves.size(), width},
+                                  capacity)};
+}
+
 void BindStepPlan(nb::module_& m) {
-  nb::class_<StepPlan> plan(m, "StepPlan", R"(One step's work, as flat arrays.
+  nb::class_<View<StepPlan>> plan(m, "StepPlan", R"(One step's work, as flat arrays.
 
 R rows, T query tokens. Rows [0, num_decode_rows) are decodes, the rest are prefill chunks.
-Arrays are read-only views without a copy; each keeps the plan alive. The contract is
-`tokenspeed.contracts.step.StepPlan`.)");
-  plan.def_ro("step_id", &StepPlan::step_id, "Number of the step, for `commit`; counts up from 1.")
-      .def_prop_ro("num_rows", &StepPlan::num_rows, "R: requests that take part.")
-      .def_ro("num_decode_rows", &StepPlan::num_decode_rows, "Rows that decode; they come first.")
-      .def_prop_ro("num_tokens", &StepPlan::num_tokens, "T: query tokens of all rows.");
-  DefView<&StepPlan::request_ids>(plan, "request_ids", "(R,) engine request ids.");
-  DefView<&StepPlan::slots>(plan, "slots",
-                            "(R,) persistent slot of each row's request, in [0, max_running).");
-  DefView<&StepPlan::query_start>(
+Arrays are read-only views without a copy; while one is held, its buffer is not written again. The
+contract is `tokenspeed.contracts.step.StepPlan`.)");
+  plan.def_prop_ro(
+          "step_id", [](View<StepPlan>& self) { return self.data()->step_id; },
+          "Number of the step, for `commit`; counts up from 1.")
+      .def_prop_ro(
+          "num_rows", [](View<StepPlan>& self) { return self.data()->num_rows(); },
+          "R: requests that take part.")
+      .def_prop_ro(
+          "num_decode_rows", [](View<StepPlan>& self) { return self.data()->num_decode_rows; },
+          "Rows that decode; they come first.")
+      .def_prop_ro(
+          "num_tokens", [](View<StepPlan>& self) { return self.data()->num_tokens(); },
+          "T: query tokens of all rows.");
+  DefView<&StepPlan::request_ids, 0>(plan, "request_ids", "(R,) engine request ids.");
+  DefView<&StepPlan::slots, 1>(plan, "slots",
+                               "(R,) persistent slot of each row's request, in [0, max_running).");
+  DefView<&StepPlan::query_start, 2>(
       plan, "query_start",
       "(R + 1,) row r owns query tokens [query_start[r], query_start[r + 1]).");
-  DefView<&StepPlan::context_tokens>(plan, "context_tokens",
-                                     "(R,) tokens of the request already in the cache: the "
-                                     "position of its first query token.");
-  DefView<&StepPlan::output_index>(plan, "output_index",
-                                   "(R,) index of the output token that this row samples; -1: it "
-                                   "samples none (more prefill).");
-  DefView<&StepPlan::token_ids>(plan, "token_ids",
-                                "(T,) query tokens; -1 where the token is still on the device:\n"
-                                "the previous, uncommitted step samples it for this slot.");
-  DefView<&StepPlan::admitted>(plan, "admitted",
-                               "(A, 2) (row, slot) of requests whose slot starts with this step: "
-                               "reset the slot first.");
-  DefView<&StepPlan::block_updates>(plan, "block_updates",
-                                    "(U, 4) (slot, group, index, block id): block-table writes, "
-                                    "applied before the step.");
-  DefView<&StepPlan::copies>(plan, "copies",
-                             "(C, 4) (group, source block, target block, num_tokens): copied "
-                             "before the step's writes.");
+  DefView<&StepPlan::context_tokens, 3>(plan, "context_tokens",
+                                        "(R,) tokens of the request already in the cache: the "
+                                        "position of its first query token.");
+  DefView<&StepPlan::output_index, 4>(plan, "output_index",
+                                      "(R,) index of the output token that this row samples; -1: "
+                                      "it samples none (more prefill).");
+  DefView<&StepPlan::token_ids, 5>(
+      plan, "token_ids",
+      "(T,) query tokens; -1 where the token is still on the device:\n"
+      "the previous, uncommitted step samples it for this slot, or a drafter there drafts it.");
+  DefView<&StepPlan::admitted, 6>(plan, "admitted",
+                                  "(A, 2) (row, slot) of requests whose slot starts with this "
+                                  "step: reset the slot first.");
+  DefView<&StepPlan::block_updates, 7>(plan, "block_updates",
+                                       "(U, 4) (slot, group, index, block id): block-table "
+                                       "writes, applied before the step.");
+  DefView<&StepPlan::copies, 8>(plan, "copies",
+                                "(C, 4) (group, source block, target block, num_tokens): copied "
+                                "before the step's writes.");
+  plan.def_prop_ro("state_rows", &StateRows,
+                   "(R, S, 1 + W) per row and state group, in group order: the row that is read "
+                   "(-1: zeros),\nthen those that are written.");
+  DefTierView<&TierRows::transfers, 10>(
+      plan, "transfers",
+      "(X, 6) (transfer id, direction, group, device block, tier slot, layer range): direction 0\n"
+      "stores to the host before the step's writes, 1 loads beside the step; layer range -1 is "
+      "all layers.\nEach is acknowledged by `notify`.");
+  DefTierView<&TierRows::store_moves, 11>(
+      plan, "store_moves",
+      "(Y, 4) (transfer id, direction, group, tier slot): direction 0 puts into the KV store, 1 "
+      "gets.\nEach is acknowledged by `notify`.");
+  DefTierView<&TierRows::store_keys, 12>(plan, "store_keys",
+                                         "(Y, 16) key of each store move's record.");
+  plan.def_prop_ro("store_tokens", &StoreTokens,
+                   "(Y, block_tokens) tokens of each record's block, -1 behind the last; its tag.");
 }
 
 void BindCommitResult(nb::module_& m) {
-  nb::class_<CommitResult> result(
+  nb::class_<View<CommitResult>> result(
       m, "CommitResult",
-      "What became final, one entry per request that got a token or ended.\n\n"
-      "Read-only views that keep the result alive.");
-  DefView<&CommitResult::request_ids>(result, "request_ids", "Engine request ids.");
-  DefView<&CommitResult::tokens>(
-      result, "tokens", "The committed token, -1 where the request ended without a new one.");
-  DefView<&CommitResult::finish_reasons>(result, "finish_reasons",
-                                         "Index into FINISH_REASONS; 0 while it goes on.");
-  DefView<&CommitResult::cached_tokens>(
+      "What became final, one entry per request that got tokens or ended.\n\n"
+      "Read-only views; while one is held, its buffer is not written again.");
+  DefView<&CommitResult::request_ids, 0>(result, "request_ids", "Engine request ids.");
+  DefView<&CommitResult::tokens, 1>(
+      result, "tokens",
+      "The committed tokens, entry after entry; one -1 where the request ended without a new one.");
+  DefView<&CommitResult::finish_reasons, 2>(result, "finish_reasons",
+                                            "Index into FINISH_REASONS; 0 while it goes on.");
+  DefView<&CommitResult::cached_tokens, 3>(
       result, "cached_tokens",
       "Prompt tokens taken from the cache, with the request's first token; -1 otherwise.");
-  DefView<&CommitResult::rows>(result, "rows",
-                               "Row of the plan that the entry comes from, -1 for none.");
+  DefView<&CommitResult::rows, 4>(result, "rows",
+                                  "Row of the plan that the entry comes from, -1 for none.");
+  DefView<&CommitResult::num_tokens, 5>(result, "num_tokens",
+                                        "New tokens of the entry; it owns max(1, this) values of "
+                                        "`tokens`. All 0 or 1 without drafts.");
+  DefView<&CommitResult::reports, 6>(
+      result, "reports",
+      "(F, 6) (entry, cached, created, recomputed after eviction, match end, why it ended there)\n"
+      "with a request's first token: the three counts add up to its prompt; the last is an index\n"
+      "into MATCH_ENDS.");
+}
+
+nb::tuple Names(const auto& names) {
+  nb::list list;
+  for (const char* name : names) list.append(nb::str(name));
+  return nb::tuple(list);
 }
 
 }  // namespace
@@ -86,9 +164,8 @@ void BindCommitResult(nb::module_& m) {
 void BindPlan(nb::module_& m) {
   BindStepPlan(m);
   BindCommitResult(m);
-  nb::list reasons;
-  for (const char* reason : kFinishReasons) reasons.append(nb::str(reason));
-  m.attr("FINISH_REASONS") = nb::tuple(reasons);
+  m.attr("FINISH_REASONS") = Names(kFinishReasons);
+  m.attr("MATCH_ENDS") = Names(kMatchEnds);
 }
 
 }  // namespace tokenspeed

@@ -1,14 +1,15 @@
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
 
+#include <array>
+#include <cstring>
 #include <optional>
 #include <string>
+#include <vector>
 
-#include "bindings/bind.h"
+#include "bindings/bound_scheduler.h"
+#include "bindings/buffers.h"
 #include "bindings/scheduler_docs.h"
-#include "scheduler/scheduler.h"
 
 namespace nb = nanobind;
 using nb::literals::operator""_a;
@@ -16,106 +17,159 @@ using nb::literals::operator""_a;
 namespace tokenspeed {
 namespace {
 
-using Ids = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Description =
-    nb::typed<nb::dict, nb::str, nb::typed<nb::list, nb::typed<nb::dict, nb::str, nb::any>>>;
-using Flags = nb::ndarray<const bool, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using PlanOrNone = nb::typed<nb::object, std::optional<View<StepPlan>>>;
+using Result = nb::typed<nb::object, View<CommitResult>>;
 
-std::span<const int32_t> Span(const Ids& ids) { return {ids.data(), ids.size()}; }
-std::span<const int32_t> Span(const std::optional<Ids>& ids) {
-  return ids ? Span(*ids) : std::span<const int32_t>();
+// What submit and submit_turn have in common, in the order of their arguments.
+struct Options {
+  const MaybeIds& outputs;
+  int32_t max_new_tokens, min_new_tokens;
+  const MaybeIds& stop_ids;
+  int32_t priority;
+  const nb::bytes& salt;
+  bool match_prefix;
+  int64_t deadline_us, tenant;
+  const MaybeIds& reuse_points;
+  int64_t gap_us, queue_key, victim_key, retain_us, max_queue_us;
+  int32_t max_drafts;
+  bool device_drafts;
+};
+
+Submission MakeSubmission(int64_t request_id, const Ids& prompt, int64_t session,
+                          const Options& options) {
+  return {.id = RequestId(request_id),
+          .prompt = prompt.span(),
+          .outputs = options.outputs.span(),
+          .max_new_tokens = options.max_new_tokens,
+          .min_new_tokens = options.min_new_tokens,
+          .stop_ids = options.stop_ids.span(),
+          .priority = options.priority,
+          .salt = std::string(options.salt.c_str(), options.salt.size()),
+          .match_prefix = options.match_prefix,
+          .deadline_us = options.deadline_us,
+          .session = session,
+          .tenant = options.tenant,
+          .reuse_points = options.reuse_points.span(),
+          .gap_us = options.gap_us,
+          .queue_key = options.queue_key,
+          .victim_key = options.victim_key,
+          .retain_us = options.retain_us,
+          .max_queue_us = options.max_queue_us,
+          .max_drafts = options.max_drafts,
+          .device_drafts = options.device_drafts};
 }
 
-void Submit(Scheduler& self, int64_t request_id, const Ids& prompt_ids,
-            const std::optional<Ids>& output_ids, int32_t max_new_tokens, int32_t min_new_tokens,
-            const std::optional<Ids>& stop_token_ids, int32_t priority, const nb::bytes& salt,
-            bool match_prefix, int64_t deadline_us, int64_t now_us) {
-  self.Submit({.id = RequestId(request_id),
-               .prompt = Span(prompt_ids),
-               .outputs = Span(output_ids),
-               .max_new_tokens = max_new_tokens,
-               .min_new_tokens = min_new_tokens,
-               .stop_ids = Span(stop_token_ids),
-               .priority = priority,
-               .salt = std::string(salt.c_str(), salt.size()),
-               .match_prefix = match_prefix,
-               .deadline_us = deadline_us},
-              now_us);
+void Submit(BoundScheduler& self, int64_t request_id, const Ids& prompt_ids, int64_t session,
+            const MaybeIds& output_ids, int32_t max_new_tokens, int32_t min_new_tokens,
+            const MaybeIds& stop_token_ids, int32_t priority, const nb::bytes& salt,
+            bool match_prefix, int64_t deadline_us, int64_t tenant, const MaybeIds& reuse_points,
+            int64_t gap_us, int64_t queue_key, int64_t victim_key, int64_t retain_us,
+            int64_t max_queue_us, int32_t max_drafts, bool device_drafts, int64_t now_us) {
+  self.scheduler.Submit(
+      MakeSubmission(request_id, prompt_ids, session,
+                     {output_ids, max_new_tokens, min_new_tokens, stop_token_ids, priority, salt,
+                      match_prefix, deadline_us, tenant, reuse_points, gap_us, queue_key,
+                      victim_key, retain_us, max_queue_us, max_drafts, device_drafts}),
+      now_us);
 }
 
-bool AbortById(Scheduler& self, int64_t request_id, int64_t now_us) {
-  return self.AbortRequest(RequestId(request_id), now_us);
+void SubmitTurn(BoundScheduler& self, int64_t request_id, int64_t session, int32_t base_tokens,
+                uint64_t base_digest, const Ids& new_ids, int32_t max_new_tokens,
+                int32_t min_new_tokens, const MaybeIds& stop_token_ids, int32_t priority,
+                const nb::bytes& salt, bool match_prefix, int64_t deadline_us, int64_t tenant,
+                const MaybeIds& reuse_points, int64_t gap_us, int64_t queue_key, int64_t victim_key,
+                int64_t retain_us, int64_t max_queue_us, int32_t max_drafts, bool device_drafts,
+                int64_t now_us) {
+  self.scheduler.SubmitTurn(
+      MakeSubmission(request_id, new_ids, session,
+                     {MaybeIds(), max_new_tokens, min_new_tokens, stop_token_ids, priority, salt,
+                      match_prefix, deadline_us, tenant, reuse_points, gap_us, queue_key,
+                      victim_key, retain_us, max_queue_us, max_drafts, device_drafts}),
+      {base_tokens, base_digest}, now_us);
 }
 
-bool StopById(Scheduler& self, int64_t request_id, int64_t now_us) {
-  return self.StopRequest(RequestId(request_id), now_us);
+bool AbortById(BoundScheduler& self, int64_t request_id, int64_t now_us) {
+  return self.scheduler.AbortRequest(RequestId(request_id), now_us);
 }
 
-CommitResult Commit(Scheduler& self, int64_t step_id, const Ids& tokens,
-                    const std::optional<Flags>& failed, int64_t now_us) {
-  const std::span<const bool> flags =
-      failed ? std::span(failed->data(), failed->size()) : std::span<const bool>();
-  return self.Commit(step_id, Span(tokens), flags, now_us);
+bool StopById(BoundScheduler& self, int64_t request_id, int64_t now_us) {
+  return self.scheduler.StopRequest(RequestId(request_id), now_us);
 }
 
-std::optional<std::shared_ptr<StepPlan>> Plan(Scheduler& self, int64_t now_us) {
-  // Python may keep the plan; its views are read only and nothing else of it is exposed.
-  if (auto plan = self.Plan(now_us)) return std::const_pointer_cast<StepPlan>(plan);
-  return std::nullopt;
+bool Rekey(BoundScheduler& self, int64_t request_id, int64_t gap_us, int64_t victim_key) {
+  return self.scheduler.Rekey(RequestId(request_id), gap_us, victim_key);
 }
 
-nb::typed<nb::dict, nb::str, nb::int_> Stats(const Scheduler& self) {
-  nb::dict stats;
-  for (const auto& [name, value] : self.Stats()) stats[name.c_str()] = value;
-  return stats;
+void Propose(BoundScheduler& self, int64_t request_id, const Ids& draft_ids) {
+  self.scheduler.Propose(RequestId(request_id), draft_ids.span());
 }
 
-Description DescribeState(Scheduler& self) {
-  nb::list requests, physical_blocks;
-  for (const RequestView& view : self.Requests()) {
-    nb::dict request;
-    request["id"] = view.id.value;
-    request["state"] = view.state;
-    request["priority"] = view.priority;
-    request["slot"] = view.slot;
-    request["computed_tokens"] = view.computed_tokens;
-    request["blocks"] = nb::cast(view.blocks);
-    requests.append(request);
-  }
-  for (const PhysicalView& view : self.PhysicalBlocks()) {
-    nb::dict block;
-    block["id"] = view.id;
-    block["group"] = view.group;
-    block["refs"] = view.refs;
-    physical_blocks.append(block);
-  }
-  nb::dict state;
-  state["requests"] = requests;
-  state["physical_blocks"] = physical_blocks;
-  return state;
+PlanOrNone Plan(BoundScheduler& self, int64_t now_us) {
+  nb::object view = self.plans.Take();
+  const bool has_work = self.scheduler.Plan(now_us, nb::cast<View<StepPlan>&>(view).data());
+  return nb::borrow<PlanOrNone>(has_work ? view : nb::none());
+}
+
+Result Commit(BoundScheduler& self, int64_t step_id, const IdRows& tokens, const MaybeIds& accepted,
+              const MaybeFlags& failed, int64_t now_us) {
+  nb::object view = self.results.Take();
+  self.scheduler.Commit(step_id, {tokens.span(), accepted.span(), failed.span()}, now_us,
+                        *nb::cast<View<CommitResult>&>(view).data());
+  return nb::borrow<Result>(view);
+}
+
+Result TakeEnded(BoundScheduler& self) {
+  nb::object view = self.results.Take();
+  self.scheduler.TakeEnded(*nb::cast<View<CommitResult>&>(view).data());
+  return nb::borrow<Result>(view);
+}
+
+void Notify(BoundScheduler& self, const IdRows& transfers, int64_t now_us) {
+  const std::span<const int32_t> flat = transfers.span();
+  const auto* rows = reinterpret_cast<const std::array<int32_t, 2>*>(flat.data());
+  self.scheduler.Notify({rows, flat.size() / 2}, now_us);
+}
+
+using Keys =
+    nb::ndarray<const uint8_t, nb::shape<-1, sizeof(Hash128)>, nb::c_contig, nb::device::cpu>;
+
+void NotifyStore(BoundScheduler& self, const Keys& keys, bool present) {
+  std::vector<Hash128> hashes(keys.shape(0));
+  if (!hashes.empty()) std::memcpy(hashes.data(), keys.data(), hashes.size() * sizeof(Hash128));
+  self.scheduler.NotifyStore(hashes, present);
 }
 
 }  // namespace
 
+// The options of submit and submit_turn after their own arguments.
+#define TS_REQUEST_OPTIONS                                                                   \
+  "max_new_tokens"_a = 0, "min_new_tokens"_a = 0, "stop_token_ids"_a.none() = nb::none(),    \
+  "priority"_a = 0, nb::arg("salt").sig("b''") = nb::bytes(""), "match_prefix"_a = true,     \
+  "deadline_us"_a = 0, "tenant"_a = 0, "reuse_points"_a.none() = nb::none(), "gap_us"_a = 0, \
+  "queue_key"_a = 0, "victim_key"_a = 0, "retain_us"_a = 0, "max_queue_us"_a = 0,            \
+  "max_drafts"_a = 0, "device_drafts"_a = false, "now_us"_a
+
 void BindScheduler(nb::module_& m) {
-  nb::class_<Scheduler> scheduler(m, "Scheduler", docs::kScheduler);
+  nb::class_<BoundScheduler> scheduler(m, "Scheduler", docs::kScheduler);
   scheduler.def(nb::init<const SchedulerConfig&>(), "config"_a)
-      .def("submit", &Submit, "request_id"_a, "prompt_ids"_a, nb::kw_only(),
-           "output_ids"_a = nb::none(), "max_new_tokens"_a = 0, "min_new_tokens"_a = 0,
-           "stop_token_ids"_a = nb::none(), "priority"_a = 0,
-           nb::arg("salt").sig("b''") = nb::bytes(""), "match_prefix"_a = true, "deadline_us"_a = 0,
-           "now_us"_a, docs::kSubmit)
+      .def("submit", &Submit, "request_id"_a, "prompt_ids"_a, nb::kw_only(), "session"_a = 0,
+           "output_ids"_a.none() = nb::none(), TS_REQUEST_OPTIONS, docs::kSubmit)
+      .def("submit_turn", &SubmitTurn, "request_id"_a, "session"_a, "base_tokens"_a,
+           "base_digest"_a, "new_ids"_a, nb::kw_only(), TS_REQUEST_OPTIONS, docs::kSubmitTurn)
       .def("abort", &AbortById, "request_id"_a, nb::kw_only(), "now_us"_a, docs::kAbort)
       .def("stop", &StopById, "request_id"_a, nb::kw_only(), "now_us"_a, docs::kStop)
+      .def("rekey", &Rekey, "request_id"_a, nb::kw_only(), "gap_us"_a, "victim_key"_a, docs::kRekey)
+      .def("propose", &Propose, "request_id"_a, "draft_ids"_a, docs::kPropose)
       .def("plan", &Plan, nb::kw_only(), "now_us"_a, docs::kPlan)
-      .def("commit", &Commit, "step_id"_a, "tokens"_a, nb::kw_only(), "failed"_a = nb::none(),
-           "now_us"_a, docs::kCommit)
-      .def("take_ended", &Scheduler::TakeEnded, docs::kTakeEnded)
-      .def("has_work", &Scheduler::HasWork, docs::kHasWork)
-      .def("next_deadline_us", &Scheduler::NextDeadlineUs, docs::kNextDeadline)
-      .def("stats", &Stats, docs::kStats)
-      .def("state", &DescribeState, docs::kState)
-      .def("check_invariants", &Scheduler::CheckInvariants, docs::kCheckInvariants);
+      .def("commit", &Commit, "step_id"_a, "tokens"_a, nb::kw_only(),
+           "accepted"_a.none() = nb::none(), "failed"_a.none() = nb::none(), "now_us"_a,
+           docs::kCommit)
+      .def("notify", &Notify, "transfers"_a, nb::kw_only(), "now_us"_a, docs::kNotify)
+      .def("notify_store", &NotifyStore, "keys"_a, "present"_a, docs::kNotifyStore)
+      .def("take_ended", &TakeEnded, docs::kTakeEnded);
+  BindInspection(scheduler);
 }
+
+#undef TS_REQUEST_OPTIONS
 
 }  // namespace tokenspeed

@@ -8,6 +8,7 @@ Use it through `tokenspeed.scheduler`. Single-threaded: one thread per Scheduler
 entropy inside: `now_us` is an argument (microseconds of one clock).)";
   m.attr("__version__") = tokenspeed::kVersion;
   tokenspeed::BindErrors(m);
+  tokenspeed::BindEvents(m);
   tokenspeed::BindFsm(m);
   tokenspeed::BindPlan(m);
   tokenspeed::BindConfig(m);

@@ -13,20 +13,79 @@ inline constexpr const char* kSubmit = R"(Queue a request.
 Args:
     request_id: chosen by the caller, unique among live requests.
     prompt_ids: (P,) the prompt's tokens; copied.
+    session: the conversation that this is a turn of; 0: none.
     output_ids: (O,) tokens generated before (resume); they count as output.
     max_new_tokens: output tokens in all, output_ids included; 0: what fits the context.
     min_new_tokens: stop ids are ignored before this many output tokens.
     stop_token_ids: tokens that end the request as finished ("stop").
-    priority: higher goes first; equal ones in order of arrival.
+    priority: higher goes first; see the class for the order within one.
     salt: requests share cached blocks only with those of the same salt.
     match_prefix: False computes the whole prompt (prompt logprobs); its blocks are still
         stored.
     deadline_us: absolute; 0: none. Checked in `plan` and `commit`.
+    tenant: whom the work is counted for; tenants of a class share the engine fairly.
+    reuse_points: (<= 3,) increasing positions in the prompt after which others will go on.
+    gap_us: expected time to the session's next turn; 0: unknown. A key of eviction.
+    queue_key: smaller goes first within a priority.
+    victim_key: larger is retracted first within a priority.
+    retain_us: keep the prompt's blocks this long after the end, within the quota.
+    max_queue_us: longest wait for a slot, then it ends as "timeout"; 0: the configured limit.
+    max_drafts: most draft tokens in one step of this request.
+    device_drafts: drafts stay on the device: every decode row has max_drafts of them, unknown
+        to `plan`; False: `propose` brings them.
     now_us: time of the call.
 Raises:
     RequestError: empty prompt, duplicate id, prompt + 1 beyond max_context_tokens.
     CapacityError: prompt + max_new_tokens can never fit the pool (names the numbers), or
         the queue is full (retry_after_s is then set).)";
+
+inline constexpr const char* kSubmitTurn = R"(Queue the next turn of a session by what is new.
+
+Args:
+    request_id: as in `submit`, like all options.
+    session: the conversation.
+    base_tokens: length of the base: prompt and outputs of the session's last ended turn.
+    base_digest: its digest; both from `session_base`.
+    new_ids: (N,) the tokens after the base.
+Raises:
+    RequestError: the base is not (or no more) known, code "session_base_unknown": send the whole
+        prompt with `submit`; or as in `submit`.
+    CapacityError: as in `submit`.)";
+
+inline constexpr const char* kSessionBase =
+    R"(Return (tokens, digest) of what a session's last ended turn left, None for nothing.)";
+
+inline constexpr const char* kRekey =
+    R"(Replace a live request's policy keys, usually at the end of its turn.
+
+Returns False when the id is not known or has ended.)";
+
+inline constexpr const char* kPropose = R"(Give a request the drafts of its next decode row.
+
+Args:
+    request_id: submitted with max_drafts and without device_drafts.
+    draft_ids: (k,) k <= max_drafts; replaces what was proposed before. Rows may get fewer: no
+        draft goes beyond max_new_tokens.
+Raises:
+    ValueError: the request is unknown or takes no such drafts.)";
+
+inline constexpr const char* kDrainEvents =
+    "Return what changed in the prefix cache since the last call, None for nothing.";
+
+inline constexpr const char* kTakeRecord =
+    R"(Return the calls since the last time as bytes, empty unless `record_events`.
+
+All parts in order, joined, are a record for `replay`.)";
+
+inline constexpr const char* kReplay =
+    R"(Repeat a whole record on this fresh scheduler of the same configuration.
+
+Returns the number of plans; ValueError names the first one that differs.)";
+
+inline constexpr const char* kSessionTotals = R"(Return a session's sums of cache truth by name.
+
+Session 0: requests of no session and of forgotten ones. All sessions add up to the counters of
+`stats`.)";
 
 inline constexpr const char* kAbort = R"(End a request in any state.
 
@@ -46,11 +105,28 @@ inline constexpr const char* kCommit = R"(Make a step's results final; steps are
 
 Args:
     step_id: of the plan.
-    tokens: (R,) sampled token per row of the plan, -1 for rows that sampled none.
+    tokens: (R,) sampled token per row of the plan, -1 for rows that sampled none; or (R, W) of
+        which the first accepted[r] + 1 are valid.
+    accepted: (R,) draft tokens that were right, row by row; None: no row had drafts.
     failed: (R,) rows to end with "error"; None: no row failed.
     now_us: time of the call.
 Raises:
     ValueError: not the oldest uncommitted step, or a wrong number of rows.)";
+
+inline constexpr const char* kNotify = R"(Report transfers of plans that ended.
+
+Args:
+    transfers: (N, 2) (transfer id, ok); each transfer once. What is not ok was never stored, and
+        what was to be loaded is computed again.
+    now_us: time of the call.
+Raises:
+    ValueError: a transfer that is not under way; nothing is changed.)";
+
+inline constexpr const char* kNotifyStore = R"(Tell what the KV store has.
+
+Args:
+    keys: (N, 16) keys of records.
+    present: True at the start, for what was found; False for what the store dropped.)";
 
 inline constexpr const char* kTakeEnded =
     "Return requests that ended outside a commit (timeouts, aborts) since the last call.";

@@ -10,7 +10,7 @@ constexpr const char* kHandleName = nullptr;
 template <>
 constexpr const char* kHandleName<SlotRef> = " slot:";
 template <>
-constexpr const char* kHandleName<BlockTable> = " blocks:";
+constexpr const char* kHandleName<KvTable> = " blocks:";
 
 template <class H>
 std::string Text(Type<Keep<H>>) {

@@ -5,7 +5,7 @@
 #include <variant>
 
 #include "base/slot_pool.h"
-#include "kv/block_pool.h"
+#include "kv/kv_table.h"
 
 namespace tokenspeed {
 
@@ -13,14 +13,14 @@ namespace tokenspeed {
 struct Admit {
   static constexpr const char* kName = "Admit";
   SlotRef slot;
-  BlockTable blocks;
+  KvTable blocks;
 };
 
 // It leaves the queue with a slot, and blocks that are filled from a slower tier first.
 struct Load {
   static constexpr const char* kName = "Load";
   SlotRef slot;
-  BlockTable blocks;
+  KvTable blocks;
 };
 
 // The last of those transfers was acknowledged, as done or as failed.

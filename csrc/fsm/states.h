@@ -19,7 +19,7 @@
 #include <variant>
 
 #include "base/slot_pool.h"
-#include "kv/block_pool.h"
+#include "kv/kv_table.h"
 
 namespace tokenspeed {
 
@@ -33,7 +33,7 @@ struct Submitted {
 struct Loading {
   static constexpr const char* kName = "Loading";
   SlotRef slot;
-  BlockTable blocks;
+  KvTable blocks;
   auto Tie() { return std::tie(slot, blocks); }
 };
 
@@ -41,7 +41,7 @@ struct Loading {
 struct Prefilling {
   static constexpr const char* kName = "Prefilling";
   SlotRef slot;
-  BlockTable blocks;
+  KvTable blocks;
   auto Tie() { return std::tie(slot, blocks); }
 };
 
@@ -49,7 +49,7 @@ struct Prefilling {
 struct Decoding {
   static constexpr const char* kName = "Decoding";
   SlotRef slot;
-  BlockTable blocks;
+  KvTable blocks;
   auto Tie() { return std::tie(slot, blocks); }
 };
 
@@ -57,7 +57,7 @@ struct Decoding {
 struct Retracting {
   static constexpr const char* kName = "Retracting";
   SlotRef slot;
-  BlockTable blocks;
+  KvTable blocks;
   auto Tie() { return std::tie(slot, blocks); }
 };
 
@@ -71,7 +71,7 @@ struct Retracted {
 struct Draining {
   static constexpr const char* kName = "Draining";
   SlotRef slot;
-  BlockTable blocks;
+  KvTable blocks;
   auto Tie() { return std::tie(slot, blocks); }
 };
 

@@ -10,11 +10,11 @@
 namespace tokenspeed::fsm {
 
 using KeepSlot = Keep<SlotRef>;
-using KeepBlocks = Keep<BlockTable>;
+using KeepBlocks = Keep<KvTable>;
 using LendSlot = Lend<SlotRef>;
-using LendBlocks = Lend<BlockTable>;
+using LendBlocks = Lend<KvTable>;
 using ReleaseSlot = Release<SlotRef>;
-using ReleaseBlocks = Release<BlockTable>;
+using ReleaseBlocks = Release<KvTable>;
 // Two targets: the first while the event says that its handles are in use.
 using Ends = To<Draining, Finished>;
 using Leaves = To<Retracting, Retracted>;

@@ -1,22 +1,20 @@
 #include "kv/block_pool.h"
 
-#include <algorithm>
 #include <cstdio>
 
 #include "base/check.h"
 
 namespace tokenspeed {
 
-BlockRef BlockRef::Share() const { return pool_->Hold(set_); }
-
-BlockPool::BlockPool(std::vector<int32_t> packing, int32_t num_physical_blocks)
-    : physical_(packing, num_physical_blocks), num_groups_(static_cast<int32_t>(packing.size())) {
-  const int32_t tightest = *std::min_element(packing.begin(), packing.end());
-  const int32_t max_sets = physical_.num_usable() * tightest;
-  sets_.resize(max_sets + 1);
-  block_ids_.assign(sets_.size() * packing.size(), 0);
-  free_sets_.reserve(max_sets);
-  for (int32_t set = max_sets; set > 0; --set) free_sets_.push_back(set);
+BlockPool::BlockPool(PhysicalPool& physical, std::vector<GroupId> groups, int32_t max_items)
+    : physical_(physical),
+      groups_(std::move(groups)),
+      num_groups_(static_cast<int32_t>(groups_.size())),
+      items_(max_items + 1),
+      block_ids_(items_.size() * groups_.size(), 0),
+      queue_(max_items) {
+  free_items_.reserve(max_items);
+  for (int32_t item = max_items; item > 0; --item) free_items_.push_back(item);
 }
 
 BlockPool::~BlockPool() {
@@ -26,123 +24,100 @@ BlockPool::~BlockPool() {
   }
 }
 
-std::optional<BlockRef> BlockPool::Acquire() {
-  if (!physical_.CanAcquireOneEach()) return std::nullopt;
-  TS_CHECK(!free_sets_.empty(), "a set id is free whenever every group has room");
-  const int32_t set = free_sets_.back();
-  free_sets_.pop_back();
-  for (int32_t group = 0; group < num_groups_; ++group) {
-    block_ids_[static_cast<size_t>(set) * num_groups_ + group] =
-        physical_.Acquire(GroupId(group)).value;
-  }
-  sets_[set] = {.refs = 1, .is_taken = true};
-  ++num_refs_;
-  return BlockRef(this, SetId(set));
+bool BlockPool::CanAcquire() const {
+  if (free_items_.empty()) return false;
+  int32_t num_fresh = 0;
+  for (const GroupId group : groups_) num_fresh += !physical_.HasRoom(group);
+  return num_fresh <= physical_.num_free();
 }
 
-BlockRef BlockPool::Hold(SetId set) {
-  Set& record = sets_[set.value];
-  TS_CHECK(record.is_taken, "only a set in use or cached can be held");
+int32_t BlockPool::Take(int32_t near) {
+  TS_CHECK(CanAcquire(), "room was made before");
+  const int32_t item = free_items_.back();
+  free_items_.pop_back();
+  for (int32_t k = 0; k < num_groups_; ++k) {
+    const BlockId beside = near == 0 ? BlockId() : block(near, k);
+    block_ids_[static_cast<size_t>(item) * num_groups_ + k] =
+        physical_.Acquire(groups_[k], item, beside).value;
+  }
+  items_[item] = {.refs = 1, .is_cached = false, .is_taken = true};
+  ++num_refs_;
+  ++num_held_;
+  return item;
+}
+
+void BlockPool::Keep(int32_t item) {
+  Item& record = items_[item];
+  TS_CHECK(record.is_taken, "only what is in use or cached can be held");
   if (record.refs++ == 0) {
-    Unlink(set.value);
-    PinAll(set.value);
+    queue_.Wake(item);
+    ++num_held_;
+    for (int32_t k = 0; k < num_groups_; ++k) physical_.Pin(groups_[k], block(item, k));
   }
   ++num_refs_;
-  return BlockRef(this, set);
 }
 
-void BlockPool::SetCached(SetId set, bool is_cached) {
-  Set& record = sets_[set.value];
+void BlockPool::SetCached(int32_t item, bool is_cached) {
+  Item& record = items_[item];
   TS_CHECK(record.is_taken && record.is_cached != is_cached, "the cached mark changes");
   record.is_cached = is_cached;
+  num_cached_ += is_cached ? 1 : -1;
   if (record.refs > 0) return;
-  Unlink(set.value);
-  Free(set.value);
+  queue_.Wake(item);
+  Free(item);
 }
 
-void BlockPool::Drop(SetId set) noexcept {
-  Set& record = sets_[set.value];
+void BlockPool::Drop(int32_t item, bool is_surplus) noexcept {
+  Item& record = items_[item];
   --num_refs_;
   if (--record.refs > 0) return;
   ++num_releases_;
-  for (int32_t group = 0; group < num_groups_; ++group) {
-    physical_.Unpin(GroupId(group), block(set, GroupId(group)));
-  }
+  --num_held_;
+  for (int32_t k = 0; k < num_groups_; ++k) physical_.Unpin(groups_[k], block(item, k));
   if (record.is_cached) {
-    LinkHottest(set.value);
+    queue_.Rest(item, now_us_, is_surplus);
   } else {
-    Free(set.value);
+    Free(item);
   }
 }
 
-void BlockPool::Free(int32_t set) {
-  for (int32_t group = 0; group < num_groups_; ++group) {
-    physical_.Release(GroupId(group), block(SetId(set), GroupId(group)));
-  }
-  sets_[set].is_taken = false;
-  free_sets_.push_back(set);  // never reallocates: reserved for all
-}
-
-void BlockPool::PinAll(int32_t set) {
-  for (int32_t group = 0; group < num_groups_; ++group) {
-    physical_.Pin(GroupId(group), block(SetId(set), GroupId(group)));
-  }
-}
-
-void BlockPool::LinkHottest(int32_t set) {
-  sets_[set].colder = hottest_;
-  sets_[set].hotter = 0;
-  (hottest_ != 0 ? sets_[hottest_].hotter : coldest_) = set;
-  hottest_ = set;
-}
-
-void BlockPool::Unlink(int32_t set) {
-  const auto [colder, hotter] = std::pair(sets_[set].colder, sets_[set].hotter);
-  (colder != 0 ? sets_[colder].hotter : coldest_) = hotter;
-  (hotter != 0 ? sets_[hotter].colder : hottest_) = colder;
+void BlockPool::Free(int32_t item) {
+  for (int32_t k = 0; k < num_groups_; ++k) physical_.Release(groups_[k], block(item, k));
+  items_[item].is_taken = false;
+  queue_.Forget(item);
+  free_items_.push_back(item);  // never reallocates: reserved for all
 }
 
 void BlockPool::CheckInvariants() const {
-  physical_.CheckInvariants();
-  int64_t num_refs = 0;
-  int32_t num_cold = 0, num_taken = 0, num_pins = 0;
-  std::vector<uint64_t> used(static_cast<size_t>(physical_.num_physical()) * num_groups_, 0);
-  for (int32_t set = 1; set <= max_sets(); ++set) {
-    if (!sets_[set].is_taken) continue;
+  queue_.CheckInvariants();
+  int64_t num_refs = 0, num_pins = 0;
+  int32_t num_taken = 0, num_held = 0, num_cached = 0;
+  for (int32_t item = 1; item <= max_items(); ++item) {
+    const Item& record = items_[item];
+    const bool rests = record.is_taken && record.refs == 0;
+    TS_CHECK(queue_.is_resting(item) == rests, "what nobody holds rests");
+    if (!record.is_taken) continue;
     ++num_taken;
-    num_refs += sets_[set].refs;
-    num_pins += sets_[set].refs > 0;
-    num_cold += sets_[set].refs == 0;
-    TS_CHECK(sets_[set].refs > 0 || sets_[set].is_cached, "a set that nobody holds is cached");
-    for (int32_t group = 0; group < num_groups_; ++group) {
-      const int32_t id = block(SetId(set), GroupId(group)).value;
-      const int32_t packing = physical_.packing(GroupId(group));
-      uint64_t& mask = used[static_cast<size_t>(id / packing) * num_groups_ + group];
-      const uint64_t bit = uint64_t{1} << (id % packing);
-      TS_CHECK((mask & bit) == 0, "a logical block is in one set");
-      mask |= bit;
+    num_refs += record.refs;
+    num_held += record.refs > 0;
+    num_cached += record.is_cached;
+    TS_CHECK(record.refs > 0 || record.is_cached, "what nobody holds is cached");
+    for (int32_t k = 0; k < num_groups_; ++k) {
+      TS_CHECK(physical_.owner(groups_[k], block(item, k)) == item, "a block has one owner");
     }
   }
   TS_CHECK(num_refs == num_refs_, "references are counted");
-  TS_CHECK(num_taken + static_cast<int32_t>(free_sets_.size()) == max_sets(), "set ids add up");
-  int64_t pinned = 0;
-  for (int32_t id = 1; id < physical_.num_physical(); ++id) {
-    pinned += physical_.pinned_in(PhysicalId(id));
-    for (int32_t group = 0; group < num_groups_; ++group) {
-      const uint64_t mask = used[static_cast<size_t>(id) * num_groups_ + group];
-      const bool is_group = physical_.group_of(PhysicalId(id)) == group;
-      TS_CHECK(mask == (is_group ? physical_.used_mask(PhysicalId(id)) : 0),
-               "every taken logical block is in a set");
+  TS_CHECK(num_held == num_held_ && num_cached == num_cached_, "held and cached are counted");
+  TS_CHECK(num_taken + static_cast<int32_t>(free_items_.size()) == max_items(), "ids add up");
+  for (const GroupId group : groups_) {
+    TS_CHECK(physical_.num_taken(group) == num_taken, "every taken logical block has an owner");
+    num_pins = 0;
+    for (int32_t id = 1; id < physical_.num_physical(); ++id) {
+      if (physical_.group_of(PhysicalId(id)) != group.value) continue;
+      num_pins += physical_.pinned_in(PhysicalId(id));
     }
+    TS_CHECK(num_pins == num_held, "held things are pinned once per group");
   }
-  TS_CHECK(pinned == int64_t{num_pins} * num_groups_, "held sets are pinned once per group");
-  int32_t length = 0;
-  for (int32_t set = coldest_, colder = 0; set != 0; colder = set, set = sets_[set].hotter) {
-    TS_CHECK(sets_[set].colder == colder, "the cold list is linked both ways");
-    TS_CHECK(sets_[set].is_taken && sets_[set].refs == 0, "the cold list holds unheld sets only");
-    TS_CHECK(++length <= num_cold, "the cold list has no strangers");
-  }
-  TS_CHECK(length == num_cold, "every unheld set is on the cold list");
 }
 
 }  // namespace tokenspeed

@@ -1,8 +1,13 @@
-// Block sets: one logical block in every group, all for the same block_tokens tokens of a sequence.
-// Counts who holds each set; a set that nobody holds is freed, or, if the prefix index knows it,
-// waits on the cold list until it is matched again or evicted.
-// Owns the reference counts and the cold list. Every BlockRef points back here, so the pool
-// outlives all refs; a pool destroyed with live refs says so on stderr.
+// Level two of FlatKV: things that are taken and let go as one, each with one logical block in
+// every group of its class. FlatKv has three kinds of class over one PhysicalPool:
+//   sets     a logical block in every full group, all for the same block_tokens tokens
+//   windows  a logical block of one window group, for the tokens of one set
+//   rows     a logical block in every state group: the state at one position
+// Counts who holds each; what nobody holds is freed, or, if the prefix index knows it, rests in the
+// eviction queue until it is matched again or evicted. This is the one place where a logical block
+// is freed: BlockPool::Free, called when the last hold goes or the index forgets.
+// Owns the reference counts and the queue. Every ref points back here, so the pool outlives all
+// refs; a pool destroyed with live refs says so on stderr.
 // Thread: scheduler thread only.
 #pragma once
 
@@ -12,131 +17,152 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "kv/eviction_queue.h"
 #include "kv/physical_pool.h"
 
 namespace tokenspeed {
 
 class BlockPool;
 
-// Move-only, counted hold on one block set. Sharing is explicit; the destructor lets go.
-class BlockRef {
+// Move-only, counted hold on one thing of a class. Sharing is explicit; the destructor lets go.
+template <class Id>
+class Ref {
  public:
-  BlockRef() = default;
-  BlockRef(BlockRef&& other) noexcept
-      : pool_(std::exchange(other.pool_, nullptr)), set_(std::exchange(other.set_, SetId())) {}
-  BlockRef& operator=(BlockRef&& other) noexcept {
+  Ref() = default;
+  Ref(Ref&& other) noexcept
+      : pool_(std::exchange(other.pool_, nullptr)), id_(std::exchange(other.id_, Id())) {}
+  Ref& operator=(Ref&& other) noexcept {
     std::swap(pool_, other.pool_);
-    std::swap(set_, other.set_);
+    std::swap(id_, other.id_);
     return *this;
   }
-  ~BlockRef() { Reset(); }
+  ~Ref() { Reset(); }
 
-  // Returns another hold on the same set. REQUIRES: not empty.
-  BlockRef Share() const;
+  // Returns another hold on the same thing. REQUIRES: not empty.
+  Ref Share() const;
   inline void Reset() noexcept;
+  // Lets go of it as of no more use: cached, it is the first to be evicted.
+  inline void ResetAsSurplus() noexcept;
 
-  SetId set() const { return set_; }
+  Id id() const { return id_; }
   explicit operator bool() const { return pool_ != nullptr; }
 
  private:
   friend class BlockPool;
-  BlockRef(BlockPool* pool, SetId set) : pool_(pool), set_(set) {}
+  Ref(BlockPool* pool, Id id) : pool_(pool), id_(id) {}
 
   BlockPool* pool_ = nullptr;  // not owned; outlives this
-  SetId set_;
+  Id id_;
 };
+
+using BlockRef = Ref<SetId>;      // class of the full groups
+using WindowRef = Ref<WindowId>;  // class of one window group
+using RowRef = Ref<RowId>;        // class of the state groups
 
 class BlockPool {
  public:
-  BlockPool(std::vector<int32_t> packing, int32_t num_physical_blocks);
+  // Things of `groups`, at most `max_items` at a time. REQUIRES: `physical` outlives this.
+  BlockPool(PhysicalPool& physical, std::vector<GroupId> groups, int32_t max_items);
   ~BlockPool();
   BlockPool(const BlockPool&) = delete;
   BlockPool& operator=(const BlockPool&) = delete;
 
-  // Returns: a fresh set that the caller alone holds; nullopt when some group has no room, and the
-  // pool is then unchanged.
-  std::optional<BlockRef> Acquire();
-
-  // Returns a hold on a set that is in use or cached.
-  BlockRef Hold(SetId set);
-
-  // A cached set goes to the cold list instead of being freed. Clearing the mark of a set that
-  // nobody holds frees it.
-  void SetCached(SetId set, bool is_cached);
-
-  // Returns: the cached set that was let go longest ago, SetId(0) for none.
-  SetId coldest() const { return SetId(coldest_); }
-
-  bool CanAcquire() const { return physical_.CanAcquireOneEach(); }
-  bool CanHold(int64_t num_sets) const { return physical_.CanHold(num_sets); }
-
-  BlockId block(SetId set, GroupId group) const {
-    return BlockId(block_ids_[static_cast<size_t>(set.value) * num_groups_ + group.value]);
+  bool has_free_item() const { return !free_items_.empty(); }
+  // Says whether Acquire would succeed without evicting anything.
+  bool CanAcquire() const;
+  // Returns a fresh thing that the caller alone holds, its blocks beside those of `near` if there
+  // is room. REQUIRES: CanAcquire().
+  template <class Id>
+  Ref<Id> Acquire(Id near = Id()) {
+    return Ref<Id>(this, Id(Take(near.value)));
   }
-  int32_t refs(SetId set) const { return sets_[set.value].refs; }
-  bool is_cached(SetId set) const { return sets_[set.value].is_cached; }
-  SetId hotter(SetId set) const { return SetId(sets_[set.value].hotter); }
+  // Returns a hold on a thing in use or cached.
+  template <class Id>
+  Ref<Id> Hold(Id id) {
+    Keep(id.value);
+    return Ref<Id>(this, id);
+  }
+
+  // A cached thing rests instead of being freed. Clearing the mark of one that nobody holds frees
+  // it.
+  void SetCached(int32_t item, bool is_cached);
+
+  // Time of what happens from now on: the last use of what is let go.
+  void SetNow(int64_t now_us) { now_us_ = now_us; }
+
+  // Returns the cached thing to evict next, 0 for none.
+  int32_t Coldest() { return queue_.Coldest(now_us_); }
+  int64_t ColdestScore() { return queue_.ColdestScore(now_us_); }
+  EvictionQueue& queue() { return queue_; }
+  const EvictionQueue& queue() const { return queue_; }
+
+  // Logical block of a thing in the k-th group of the class.
+  BlockId block(int32_t item, int32_t k) const {
+    return BlockId(block_ids_[static_cast<size_t>(item) * num_groups_ + k]);
+  }
+  template <class Id>
+  BlockId block(Id id, int32_t k) const {
+    return block(id.value, k);
+  }
+  GroupId group(int32_t k) const { return groups_[k]; }
+  int32_t place(GroupId group) const {
+    int32_t k = 0;
+    while (groups_[k] != group) ++k;
+    return k;
+  }
   int32_t num_groups() const { return num_groups_; }
-  int32_t max_sets() const { return static_cast<int32_t>(sets_.size()) - 1; }
+  int32_t refs(int32_t item) const { return items_[item].refs; }
+  int32_t refs(SetId set) const { return refs(set.value); }
+  bool is_cached(int32_t item) const { return items_[item].is_cached; }
+  bool is_cached(SetId set) const { return is_cached(set.value); }
+  bool is_taken(int32_t item) const { return items_[item].is_taken; }
+  int32_t max_items() const { return static_cast<int32_t>(items_.size()) - 1; }
+  int32_t num_held() const { return num_held_; }      // things that somebody holds
+  int32_t num_cached() const { return num_cached_; }  // things that the index knows
   int64_t num_refs() const { return num_refs_; }
-  // Counts sets that nobody held any more, ever: while it stands still, no room has come.
+  // Counts things that nobody held any more, ever: while it stands still, no room has come.
   int64_t num_releases() const { return num_releases_; }
-  const PhysicalPool& physical() const { return physical_; }
 
   void CheckInvariants() const;
 
  private:
-  friend class BlockRef;
-  struct Set {
+  template <class Id>
+  friend class Ref;
+  struct Item {
     int32_t refs = 0;
     bool is_cached = false;
     bool is_taken = false;
-    int32_t colder = 0, hotter = 0;  // cold list; 0 ends it
   };
 
-  void Drop(SetId set) noexcept;
-  void Free(int32_t set);
-  void PinAll(int32_t set);
-  void LinkHottest(int32_t set);
-  void Unlink(int32_t set);
+  int32_t Take(int32_t near);
+  void Keep(int32_t item);
+  void Drop(int32_t item, bool is_surplus = false) noexcept;
+  void Free(int32_t item);
 
-  PhysicalPool physical_;
+  PhysicalPool& physical_;  // not owned; outlives this
+  std::vector<GroupId> groups_;
   int32_t num_groups_;
-  std::vector<Set> sets_;
-  std::vector<int32_t> block_ids_;  // [set][group]
-  std::vector<int32_t> free_sets_;
-  int32_t coldest_ = 0, hottest_ = 0;
+  std::vector<Item> items_;
+  std::vector<int32_t> block_ids_;  // [item][k]
+  std::vector<int32_t> free_items_;
+  EvictionQueue queue_;
+  int64_t now_us_ = 0;
+  int32_t num_held_ = 0, num_cached_ = 0;
   int64_t num_refs_ = 0;
   int64_t num_releases_ = 0;
 };
 
-inline void BlockRef::Reset() noexcept {
-  if (pool_ != nullptr) std::exchange(pool_, nullptr)->Drop(std::exchange(set_, SetId()));
+template <class Id>
+Ref<Id> Ref<Id>::Share() const {
+  return pool_->Hold(id_);
 }
-
-// The block sets of one request in sequence order. Lets go of the last first, so that on the cold
-// list a child is always evicted before its parent.
-class BlockTable {
- public:
-  BlockTable() = default;
-  BlockTable(BlockTable&&) noexcept = default;
-  BlockTable& operator=(BlockTable&& other) noexcept {
-    refs_.swap(other.refs_);
-    return *this;
-  }
-  ~BlockTable() { Truncate(0); }
-
-  void Append(BlockRef ref) { refs_.push_back(std::move(ref)); }
-  void Replace(size_t index, BlockRef ref) { refs_[index] = std::move(ref); }
-  void Truncate(size_t size) {
-    while (refs_.size() > size) refs_.pop_back();
-  }
-  void Reserve(size_t size) { refs_.reserve(size); }
-  SetId set(size_t index) const { return refs_[index].set(); }
-  size_t size() const { return refs_.size(); }
-
- private:
-  std::vector<BlockRef> refs_;
-};
+template <class Id>
+void Ref<Id>::Reset() noexcept {
+  if (pool_ != nullptr) std::exchange(pool_, nullptr)->Drop(std::exchange(id_, Id()).value);
+}
+template <class Id>
+void Ref<Id>::ResetAsSurplus() noexcept {
+  if (pool_ != nullptr) std::exchange(pool_, nullptr)->Drop(std::exchange(id_, Id()).value, true);
+}
 
 }  // namespace tokenspeed

@@ -1,84 +1,288 @@
-// FlatKV: what the scheduler asks of the cache. Joins the pool of block sets with the prefix index:
-// match a sequence, grow a table (evicting what is coldest), make written blocks matchable.
-// Owns both; every BlockRef and BlockTable it gave out must be gone before it is destroyed.
+// FlatKV: what the scheduler asks of the cache. Two levels:
+//
+//   physical blocks   one id space for all groups                          (PhysicalPool)
+//   things            sets of full blocks, window blocks, rows of state     (BlockPool, per class)
+//
+// and over them the prefix index: a tree whose nodes are sets. A node may carry a window block of
+// each window group and snapshots: rows of state at positions inside its block.
+//
+// Match. The longest position at which every full group has all blocks, every window group the
+// blocks that cover [position - window, position), and every state group a snapshot exactly there.
+//
+// Room. A class that needs a physical block takes, in this order: room in its own; a free one;
+// the place of the coldest thing. If that is its own coldest thing, it goes; if another class has a
+// colder one, that class gives up an unpinned physical block with few residents. Scores of the
+// classes are compared as EvictionQueue computes them. A window block that fell behind its
+// request's window goes before everything else, unless a reuse point ends there.
+//
+// Progress. One request needs, beside its sets, at most `NeedAlone()` window blocks and rows, each
+// in a physical block of its own at worst. The number of sets is capped so that the full groups can
+// never occupy the last so many physical blocks, however scattered their sets lie (PhysicalPool
+// says why their number is bounded). So a request that is alone always gets its next block by
+// eviction, window block or row too: whatever was admitted can end.
+//
+// Owns pools and index; every handle it gave out must be gone before it is destroyed.
 // Thread: scheduler thread only.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kv/block_pool.h"
+#include "kv/chain_keys.h"
+#include "kv/events.h"
+#include "kv/evicted_keys.h"
+#include "kv/kv_table.h"
+#include "kv/kv_watcher.h"
 #include "kv/prefix_index.h"
+#include "kv/prefix_match.h"
 
 namespace tokenspeed {
 
+enum class GroupKind : uint8_t { kFull, kWindow, kState };
+
+struct KvGroup {
+  GroupKind kind = GroupKind::kFull;
+  int32_t packing = 1;
+  int32_t window = 0;  // tokens, window groups only
+};
+
 struct FlatKvConfig {
   int32_t block_tokens = 128;
-  std::vector<int32_t> packing;
+  std::vector<KvGroup> groups;  // at least one full group
   int32_t num_physical_blocks = 2;
   int32_t share_tokens = 1;  // grain at which a tail may be reused: the largest of the groups
   uint64_t hash_seed = 0;
+  int32_t rows_per_request = 1;   // working rows of state: depth + 1
+  int32_t step_tokens_ahead = 1;  // tokens of one request in uncommitted steps, at least: depth + 1
+  double state_cache_share = 0.3;  // of the physical blocks, for snapshots
+  double retain_share = 0.25;      // of the sets, for retained prefixes
+  bool events = false;
 };
 
-// A reusable prefix: [0, blocks.size() * block_tokens) in whole blocks, then `tail_tokens` tokens
-// to copy from the first part of `tail`.
-struct PrefixMatch {
-  BlockTable blocks;
-  BlockRef tail;
-  int32_t tail_tokens = 0;
+inline constexpr int32_t kMaxGroups = 16;
+
+// Things of each class.
+struct KvNeed {
+  int64_t sets = 0;
+  int64_t rows = 0;
+  std::array<int64_t, kMaxGroups> windows{};  // [window group in order]
 };
+
+// Physical blocks below which not even one block of one request fits, the sentinel included.
+int32_t MinPhysicalBlocks(const FlatKvConfig& config);
 
 class FlatKv {
  public:
   using Tokens = std::span<const int32_t>;
 
+  // REQUIRES: CanEverHold(1) (see MinPhysicalBlocks).
   explicit FlatKv(const FlatKvConfig& config);
+
+  // Told of every eviction from now on. REQUIRES: `watcher` outlives this or is replaced.
+  void SetWatcher(KvWatcher* watcher) { watcher_ = watcher; }
+
+  // Time of the calls that follow.
+  void SetNow(int64_t now_us);
 
   NodeId AcquireRoot(const std::string& salt) { return index_.AcquireRoot(salt); }
   void ReleaseRoot(NodeId root) { index_.ReleaseRoot(root); }
+  // Empty chain of this namespace, to be extended by the tokens of a sequence.
+  ChainKeys Chain(NodeId root) const { return {index_.key(root), config_.block_tokens}; }
 
   // Returns the longest reusable prefix of `tokens`, held so that it cannot be evicted.
-  PrefixMatch Match(NodeId root, Tokens tokens);
+  // REQUIRES: `keys` covers the full blocks of `tokens` (it may go further). `known`: sets noted of
+  // the first blocks of these tokens in this namespace; as a parent outlives its children, how many
+  // of them are still there is found by bisection, without a look at their tokens.
+  PrefixMatch Match(NodeId root, Tokens tokens, const ChainKeys& keys,
+                    std::span<const KnownSet> known = {});
+  // Notes the first `num_blocks` sets of a table. REQUIRES: they are published.
+  std::vector<KnownSet> Note(const KvTable& table, size_t num_blocks) const;
 
-  // Says whether a match that ended at `parent` could go on with the first block of `tokens`.
-  bool Continues(NodeId parent, Tokens tokens) const;
+  // Says whether a match that ended at `parent` could go on with the block of this key and tokens.
+  bool Continues(NodeId parent, const Hash128& key, Tokens block) const {
+    return index_.Find(parent, key, block).value != 0;
+  }
 
-  // Appends fresh sets until the table has `num_sets`, or none. Evicts cached sets as needed.
-  // Returns: false when they do not fit; the table is then unchanged.
-  bool Grow(BlockTable& table, size_t num_sets);
+  // Says whether a full block of this key is cached; a hint, as its tokens are not verified.
+  bool MayHave(const Hash128& key) const { return index_.MayHave(key); }
 
-  // Says whether `num_sets` more sets fit when everything that nobody holds is evicted.
-  bool CanHold(int64_t num_sets) const { return pool_.CanHold(num_sets); }
-  // Returns the largest n <= limit with CanHold(n).
-  int64_t MaxHold(int64_t limit) const;
-  // Says whether `num_sets` fit an empty pool.
-  bool CanEverHold(int64_t num_sets) const;
+  // What `table` lacks to hold `num_blocks` blocks and its working rows.
+  KvNeed Need(const KvTable& table, size_t num_blocks) const;
+  // The same, but window groups counted at the most that the request needs at once when it goes on
+  // in steps of few tokens: for admission.
+  KvNeed NeedToRun(const KvTable& table, size_t num_blocks) const;
+  // Window blocks and rows that any one request needs at most, beside its sets.
+  KvNeed NeedAlone() const;
 
-  // Makes full block `index` of `table` matchable. A set with the same content that is cached
-  // already takes its place in the table.
+  // Says whether this fits when everything that nobody holds is evicted.
+  bool CanHold(const KvNeed& need) const;
+  // Returns the largest n <= limit such that `table` can grow to n blocks.
+  size_t MaxBlocks(const KvTable& table, size_t limit) const;
+  // Says whether a request of `num_blocks` blocks fits an empty pool and can always end.
+  bool CanEverHold(int64_t num_blocks) const { return num_blocks <= sets_.max_items(); }
+
+  // Appends fresh sets and window blocks until the table has `num_blocks`, and draws its working
+  // rows, or changes nothing. Evicts as needed. Returns: false when it does not fit.
+  bool Grow(KvTable& table, size_t num_blocks);
+
+  // Fills an empty table with what is on the device of the chain `device` (of whole blocks), the
+  // snapshot at `position` if there is one, and fresh blocks and rows for the rest up to
+  // `position`. Returns: false when it does not fit; the table is then empty.
+  bool HoldForReload(std::span<const SetId> device, int32_t position, RowId snapshot,
+                     KvTable& table);
+
+  // Lets go of window blocks that no step from `computed` on reads, and of a read source row.
+  // `keeps(w, index)` says whether block `index` lies in window w before a reuse point.
+  template <class Keeps>
+  void Slide(KvTable& table, int32_t computed, const Keeps& keeps);
+
+  // Says whether block `index` lies in window w before `position`.
+  bool IsInWindow(int32_t w, size_t index, int64_t position) const {
+    return static_cast<int64_t>(index) >= WindowStart(w, position) && Position(index) < position;
+  }
+
+  // Makes full block `index` of `table` matchable. Blocks with the same content that are cached
+  // already take their place in the table.
   // Returns: kAdded, kReplaced, or kPrivate (its key belongs to other content).
   enum class Publication { kAdded, kReplaced, kPrivate };
-  Publication Publish(NodeId root, BlockTable& table, size_t index, Tokens block);
+  Publication Publish(NodeId root, KvTable& table, size_t index, const Hash128& key, Tokens block);
 
-  // Makes the partly filled block `index` matchable up to `tokens`.
-  void PublishTail(NodeId root, const BlockTable& table, size_t index, Tokens tokens);
+  // Makes the partly filled block `index` matchable up to `tokens`; it may be filled further and be
+  // published again. Returns the set that has this content now: its own or one known before;
+  // SetId(0) for none.
+  SetId PublishTail(NodeId root, KvTable& table, size_t index, Tokens tokens);
 
-  const BlockPool& pool() const { return pool_; }
+  // Makes the state at `position` matchable; `set` has the tokens before it. The index takes the
+  // row; a fresh one takes its place in the table, or none if `is_last` (the request goes).
+  // `previous`: the snapshot before it in this chain, if any.
+  // Returns: the snapshot there now, none when there is no room or no row at `position`.
+  SnapshotId PublishState(KvTable& table, SetId set, int32_t position, SnapshotId previous,
+                          bool is_branch, bool is_last);
+
+  // How long the things of a table are expected to rest once it is let go, and for how long
+  // their first `num_blocks` are kept, as far as the quota goes.
+  void SetKeys(const KvTable& table, int64_t gap_us, int64_t retain_us, size_t num_blocks);
+
+  // Block of group `group` at `index` of a table; BlockId(0) where a window group has none.
+  BlockId block(const KvTable& table, GroupId group, size_t index) const;
+  // Block of state group number `k` of a row.
+  BlockId row_block(RowId row, int32_t k) const { return rows_.block(row, k); }
+  BlockId set_block(SetId set, GroupId group) const { return sets_.block(set, place(group)); }
+  BlockId window_block(int32_t w, WindowId window) const { return windows_[w]->block(window, 0); }
+
+  int32_t share_tokens() const { return config_.share_tokens; }
+  int32_t num_groups() const { return static_cast<int32_t>(config_.groups.size()); }
+  int32_t num_window_groups() const { return static_cast<int32_t>(windows_.size()); }
+  int32_t num_state_groups() const { return rows_.num_groups(); }
+  GroupKind kind(GroupId group) const { return config_.groups[group.value].kind; }
+  // Number of a group among those of its kind.
+  int32_t place(GroupId group) const { return place_[group.value]; }
+
+  const PhysicalPool& physical() const { return physical_; }
+  template <class Visit>
+  void ForEachPool(const Visit& visit) const {
+    visit(sets_);
+    for (const auto& pool : windows_) visit(*pool);
+    visit(rows_);
+  }
+  const BlockPool& sets() const { return sets_; }
+  const BlockPool& rows() const { return rows_; }
+  const BlockPool& windows(int32_t w) const { return *windows_[w]; }
+  const PrefixIndex& index() const { return index_; }
+  // Counts things let go, of all classes: while it stands still, no room has come.
+  int64_t num_releases() const;
+  int64_t num_refs() const;
+  // Sets, window blocks and snapshots evicted, ever.
   int64_t num_evictions() const { return num_evictions_; }
+  // Counts what became matchable.
+  int64_t num_publications() const { return num_publications_; }
+  int64_t num_window_evictions() const { return num_window_evictions_; }
+  int64_t num_snapshot_evictions() const { return num_snapshot_evictions_; }
+  // Physical blocks' worth of unused room inside occupied physical blocks.
+  double vacant_blocks() const;
+  int32_t max_snapshots() const { return max_snapshots_; }
+
+  // What was stored and removed since the last call; empty unless `events` is on.
+  EventBatch TakeEvents() { return std::exchange(events_, EventBatch{}); }
+  const EvictedKeys& evicted() const { return evicted_; }
+
   void CheckInvariants() const;
 
  private:
-  NodeId ParentOf(NodeId root, const BlockTable& table, size_t index) const {
-    return index == 0 ? root : NodeId::Of(table.set(index - 1));
+  // match.cc
+  struct Candidate;
+  class Walk;
+  void HoldMatch(const Candidate& best, PrefixMatch& match);
+  int64_t Position(size_t index) const {
+    return static_cast<int64_t>(index) * config_.block_tokens;
   }
-  void EvictColdest();
+
+  // room.cc
+  void MakeRoom(BlockPool& pool, KvNeed& rest);
+  int64_t& WindowNeed(const BlockPool& pool, KvNeed& need) const {
+    return need.windows[WindowNumber(pool)];
+  }
+  int32_t WindowNumber(const BlockPool& pool) const;
+  void UseSpare(BlockPool& pool);
+  BlockPool* ColdestClass(BlockPool& pool);
+  bool CanGivePhysical(const BlockPool& pool) const;
+  void TakePhysicalFrom(BlockPool& pool);
+  using Residents = std::array<int32_t, PhysicalPool::kMaxPacking>;
+  size_t ResidentsOf(const BlockPool& pool, GroupId group, PhysicalId id, Residents& items) const;
+  int32_t CostOf(const BlockPool& pool, std::span<const int32_t> items) const;
+  void EvictWhole(BlockPool& pool, int32_t item);
+  void EvictColdest(BlockPool& pool);
+  void EvictItem(BlockPool& pool, int32_t item);
+  bool LimitSnapshots();
+
+  void RecordStored(NodeId root, NodeId parent, const Hash128& key, Tokens block);
+  void PublishWindows(KvTable& table, size_t index, SetId set, bool may_replace);
+  void NeedsByGroup(const KvNeed& need, std::span<int64_t> blocks) const;
+  NodeId ParentOf(NodeId root, const KvTable& table, size_t index) const {
+    return index == 0 ? root : NodeId::Of(table.blocks.set(index - 1));
+  }
+  // First block that covers [position - window, position).
+  int64_t WindowStart(int32_t w, int64_t position) const {
+    return std::max<int64_t>(0, position - window_tokens_[w]) / config_.block_tokens;
+  }
 
   FlatKvConfig config_;
-  BlockPool pool_;
+  std::vector<int32_t> place_;
+  std::vector<int32_t> window_tokens_;  // [window group]
+  PhysicalPool physical_;
+  BlockPool sets_;
+  std::vector<std::unique_ptr<BlockPool>> windows_;
+  BlockPool rows_;
   PrefixIndex index_;
-  int64_t num_evictions_ = 0;
+  EventBatch events_;
+  EvictedKeys evicted_;
+  KvWatcher* watcher_ = nullptr;  // not owned; outlives this
+  std::vector<int32_t> chain_;    // sets of the chain being matched
+  int32_t max_snapshots_ = 0;
+  int32_t max_retained_ = 0;
+  bool has_keys_ = false;  // a gap or a retention was ever given
+  int64_t now_us_ = 0;
+  int64_t num_publications_ = 0;
+  int64_t num_evictions_ = 0, num_window_evictions_ = 0, num_snapshot_evictions_ = 0;
 };
+
+template <class Keeps>
+void FlatKv::Slide(KvTable& table, int32_t computed, const Keeps& keeps) {
+  for (size_t w = 0; w < table.windows.size(); ++w) {
+    WindowTable& window = table.windows[w];
+    const auto start = static_cast<size_t>(WindowStart(static_cast<int32_t>(w), computed));
+    while (window.first() < start && window.size() > 0) {
+      window.DropFirst(!keeps(static_cast<int32_t>(w), window.first()));
+    }
+  }
+  table.rows.Settle(computed);
+}
 
 }  // namespace tokenspeed

@@ -8,14 +8,23 @@
 
 namespace tokenspeed {
 
-PrefixIndex::PrefixIndex(BlockPool& pool, int32_t block_tokens, uint64_t hash_seed)
-    : pool_(pool),
+PrefixIndex::PrefixIndex(BlockPool& sets, std::vector<BlockPool*> windows, BlockPool& rows,
+                         int32_t block_tokens, uint64_t hash_seed)
+    : pool_(sets),
+      windows_(std::move(windows)),
       block_tokens_(block_tokens),
       hash_seed_(hash_seed),
-      nodes_(pool.max_sets() + 1),
+      stamps_(sets.max_items() + 1, 0),
+      nodes_(sets.max_items() + 1),
+      has_links_(!windows_.empty() || rows.max_items() > 0),
+      links_(has_links_ ? nodes_.size() : 0),
+      window_of_set_(nodes_.size() * windows_.size(), 0),
+      snapshots_(rows),
       tokens_(new int32_t[nodes_.size() * block_tokens]),
       slots_(std::bit_ceil(nodes_.size() * 2)),
-      slot_mask_(slots_.size() - 1) {}
+      slot_mask_(slots_.size() - 1) {
+  for (const BlockPool* pool : windows_) set_of_window_.emplace_back(pool->max_items() + 1, 0);
+}
 
 NodeId PrefixIndex::AcquireRoot(const std::string& salt) {
   auto [found, is_new] = root_of_salt_.try_emplace(salt, 0);
@@ -49,14 +58,18 @@ SetId PrefixIndex::Find(NodeId parent, const Hash128& key, Tokens block) const {
   return SetId();
 }
 
+int32_t PrefixIndex::Shared(int32_t child, Tokens tokens) const {
+  const int32_t* known = TokensOf(child);
+  const int32_t limit = std::min(nodes_[child].num_tokens, static_cast<int32_t>(tokens.size()));
+  const auto mismatch = std::mismatch(known, known + limit, tokens.begin());
+  return static_cast<int32_t>(mismatch.first - known);
+}
+
 std::pair<SetId, int32_t> PrefixIndex::FindTail(NodeId parent, Tokens tokens) const {
   std::pair<SetId, int32_t> best{SetId(), 0};
-  for (const int32_t child : NodeAt(parent).children) {
+  for (const int32_t child : children(parent)) {
     if (child == 0) break;
-    const int32_t* known = TokensOf(child);
-    const int32_t limit = std::min(nodes_[child].num_tokens, static_cast<int32_t>(tokens.size()));
-    const auto mismatch = std::mismatch(known, known + limit, tokens.begin());
-    const auto shared = static_cast<int32_t>(mismatch.first - known);
+    const int32_t shared = Shared(child, tokens);
     if (shared > best.second) best = {SetId(child), shared};
   }
   return best;
@@ -65,37 +78,93 @@ std::pair<SetId, int32_t> PrefixIndex::FindTail(NodeId parent, Tokens tokens) co
 SetId PrefixIndex::InsertFull(SetId set, NodeId parent, const Hash128& key, Tokens block) {
   size_t i = key.lo & slot_mask_;
   for (; slots_[i].set != 0; i = (i + 1) & slot_mask_) {
-    if (slots_[i].tag == key.hi && nodes_[slots_[i].set].key == key) {
-      return Find(parent, key, block);
+    if (slots_[i].tag != key.hi || nodes_[slots_[i].set].key != key) continue;
+    const SetId known = Find(parent, key, block);
+    if (Has(set)) {  // it was a tail until now
+      if (known.value != 0) MoveParts(set.value, known.value);
+      Remove(set);
     }
+    return known;
   }
   slots_[i] = {key.hi, set.value};
-  DropSuperseded(parent, block);
-  Attach(set, parent, key, block);
+  if (Has(set)) {
+    Grow(set.value, block);
+    nodes_[set.value].key = key;
+  } else {
+    Attach(set, parent, key, block);
+  }
+  DropSuperseded(set.value, parent, block);
   return set;
 }
 
-bool PrefixIndex::InsertTail(SetId set, NodeId parent, Tokens tokens) {
-  for (const int32_t child : NodeAt(parent).children) {
+SetId PrefixIndex::InsertTail(SetId set, NodeId parent, Tokens tokens) {
+  for (const int32_t child : children(parent)) {
     if (child == 0) break;
-    if (nodes_[child].num_tokens >= static_cast<int32_t>(tokens.size()) && Holds(child, tokens)) {
-      return false;
+    if (nodes_[child].num_tokens < static_cast<int32_t>(tokens.size()) || !Holds(child, tokens)) {
+      continue;
     }
+    if (child != set.value && Has(set)) {
+      MoveParts(set.value, child);
+      Remove(set);
+    }
+    return SetId(child);
   }
-  DropSuperseded(parent, tokens);
-  Attach(set, parent, Hash128{}, tokens);
-  return true;
+  if (Has(set)) {
+    Grow(set.value, tokens);
+  } else {
+    Attach(set, parent, Hash128{}, tokens);
+  }
+  DropSuperseded(set.value, parent, tokens);
+  return set;
 }
 
 void PrefixIndex::Remove(SetId set) {
   Node& node = nodes_[set.value];
   TS_CHECK(node.num_tokens > 0, "only an indexed set is removed");
   TS_CHECK(node.num_children == 0, "a parent is never evicted before its children");
+  snapshots_.DetachAll(node.first_snapshot);
+  for (size_t w = 0; w < windows_.size(); ++w) {
+    const WindowId mine = window(set, static_cast<int32_t>(w));
+    if (mine.value != 0) DetachWindow(static_cast<int32_t>(w), mine);
+  }
   if (node.num_tokens == block_tokens_) EraseSlot(node.key, set.value);
   node.num_tokens = 0;
   --num_nodes_;
   Unlink(node.parent, set.value);
-  pool_.SetCached(set, false);
+  pool_.SetCached(set.value, false);
+}
+
+void PrefixIndex::AttachWindow(SetId set, int32_t w, WindowId window) {
+  int32_t& mine = window_of_set_[static_cast<size_t>(set.value) * windows_.size() + w];
+  TS_CHECK(Has(set) && mine == 0, "an indexed set without a window block gets one");
+  TS_CHECK(set_of_window_[w][window.value] == 0, "a window block is of one set");
+  mine = window.value;
+  set_of_window_[w][window.value] = set.value;
+  windows_[w]->SetCached(window.value, true);
+}
+
+void PrefixIndex::DetachWindow(int32_t w, WindowId window) {
+  const int32_t set = std::exchange(set_of_window_[w][window.value], 0);
+  window_of_set_[static_cast<size_t>(set) * windows_.size() + w] = 0;
+  windows_[w]->SetCached(window.value, false);
+}
+
+void PrefixIndex::AttachSnapshot(RowId row, SetId set, int32_t offset, SnapshotId previous,
+                                 bool is_branch) {
+  TS_CHECK(Has(set) && offset <= nodes_[set.value].num_tokens, "a snapshot lies inside its set");
+  snapshots_.Attach(row, set, nodes_[set.value].first_snapshot, offset, previous, is_branch);
+}
+
+void PrefixIndex::DetachSnapshot(RowId row) {
+  snapshots_.Detach(row, nodes_[snapshots_.set(row).value].first_snapshot);
+}
+
+// Bounds the snapshots of a chain: what a new one makes superfluous goes.
+void PrefixIndex::DropSuperseded(RowId newest) {
+  const RowId gone = snapshots_.Superseded(newest);
+  if (gone.value == 0 || num_children(snapshots_.set(gone)) > 1) return;
+  snapshots_.Skip(newest);
+  DetachSnapshot(gone);
 }
 
 bool PrefixIndex::Holds(int32_t set, Tokens first) const {
@@ -105,20 +174,30 @@ bool PrefixIndex::Holds(int32_t set, Tokens first) const {
 void PrefixIndex::Attach(SetId set, NodeId parent, const Hash128& key, Tokens tokens) {
   Node& node = nodes_[set.value];
   TS_CHECK(node.num_tokens == 0 && pool_.refs(set) > 0, "a held, unknown set is indexed");
+  node = Node{};
   node.key = key;
   node.parent = parent;
   node.num_tokens = static_cast<int32_t>(tokens.size());
-  node.num_children = 0;
-  node.children.fill(0);
   std::memcpy(TokensOf(set.value), tokens.data(), tokens.size_bytes());
+  ++stamps_[set.value];
   ++num_nodes_;
-  pool_.SetCached(set, true);
+  pool_.SetCached(set.value, true);
   Remember(parent, set.value);
+}
+
+// A tail of a running request has been filled further: the same block, more tokens.
+void PrefixIndex::Grow(int32_t set, Tokens tokens) {
+  Node& node = nodes_[set];
+  TS_CHECK(node.num_tokens < block_tokens_ && Holds(set, tokens.first(node.num_tokens)),
+           "a tail grows at its end");
+  std::memcpy(TokensOf(set), tokens.data(), tokens.size_bytes());
+  node.num_tokens = static_cast<int32_t>(tokens.size());
 }
 
 void PrefixIndex::Remember(NodeId parent, int32_t set) {
   Node& node = NodeAt(parent);
-  ++node.num_children;
+  if (node.num_children++ == 0 && !parent.is_root()) pool_.queue().SetLeaf(parent.value, false);
+  if (has_links_ && !parent.is_root()) LinkChild(parent.value, set);
   const int32_t displaced = node.children.back();
   std::move_backward(node.children.begin(), node.children.end() - 1, node.children.end());
   node.children.front() = set;
@@ -126,20 +205,31 @@ void PrefixIndex::Remember(NodeId parent, int32_t set) {
   if (displaced != 0 && nodes_[displaced].num_tokens < block_tokens_) Remove(SetId(displaced));
 }
 
-// A tail whose tokens all begin `tokens` is of no more use, unless a copy still reads it.
-void PrefixIndex::DropSuperseded(NodeId parent, Tokens tokens) {
-  const auto children = NodeAt(parent).children;
-  for (const int32_t child : children) {
+// What hangs on a tail that goes is as good on a node that has its tokens. Window blocks stay with
+// their set: theirs may be written up to another position.
+void PrefixIndex::MoveParts(int32_t from, int32_t to) {
+  snapshots_.MoveAll(nodes_[from].first_snapshot, SetId(to), nodes_[to].first_snapshot,
+                     nodes_[to].num_tokens);
+}
+
+// A tail whose tokens all begin `tokens`, which `by` has, is of no more use. One that somebody
+// holds, to copy from or to write on, lives on unknown.
+void PrefixIndex::DropSuperseded(int32_t by, NodeId parent, Tokens tokens) {
+  const auto known = children(parent);
+  for (const int32_t child : known) {
     if (child == 0) break;
     const int32_t size = nodes_[child].num_tokens;
-    if (size >= static_cast<int32_t>(tokens.size()) || pool_.refs(SetId(child)) > 0) continue;
-    if (Holds(child, tokens.first(size))) Remove(SetId(child));
+    if (child == by || size >= static_cast<int32_t>(tokens.size())) continue;
+    if (!Holds(child, tokens.first(size))) continue;
+    MoveParts(child, by);
+    Remove(SetId(child));
   }
 }
 
 void PrefixIndex::Unlink(NodeId parent, int32_t set) {
   Node& node = NodeAt(parent);
-  --node.num_children;
+  if (--node.num_children == 0 && !parent.is_root()) pool_.queue().SetLeaf(parent.value, true);
+  if (has_links_ && !parent.is_root()) UnlinkChild(parent.value, set);
   const auto found = std::find(node.children.begin(), node.children.end(), set);
   if (found != node.children.end()) {
     std::move(found + 1, node.children.end(), found);
@@ -174,7 +264,7 @@ void PrefixIndex::CheckInvariants() const {
   std::vector<int32_t> children(nodes_.size(), 0), root_children(roots_.size(), 0);
   for (int32_t set = 1; set < static_cast<int32_t>(nodes_.size()); ++set) {
     const Node& node = nodes_[set];
-    const bool is_cached = pool_.is_cached(SetId(set));
+    const bool is_cached = pool_.is_cached(set);
     TS_CHECK(node.num_tokens > 0 ? is_cached : !is_cached, "exactly the indexed sets are cached");
     if (node.num_tokens == 0) continue;
     ++num_nodes;
@@ -208,12 +298,81 @@ void PrefixIndex::CheckInvariants() const {
   const auto is_taken = [](const Slot& slot) { return slot.set != 0; };
   TS_CHECK(std::count_if(slots_.begin(), slots_.end(), is_taken) == num_full,
            "the table holds exactly the full nodes");
-  std::vector<bool> is_passed(nodes_.size(), false);
-  for (SetId set = pool_.coldest(); set.value != 0; set = pool_.hotter(set)) {
-    const NodeId parent = nodes_[set.value].parent;
-    TS_CHECK(parent.is_root() || !is_passed[parent.value], "a child is colder than its parent");
-    is_passed[set.value] = true;
+  CheckParts();
+}
+
+void PrefixIndex::LinkChild(int32_t parent, int32_t set) {
+  int32_t& first = links_[parent].first_child;
+  links_[set].next = first;
+  links_[set].previous = 0;
+  if (first != 0) links_[first].previous = set;
+  first = set;
+}
+
+void PrefixIndex::UnlinkChild(int32_t parent, int32_t set) {
+  const auto [next, previous] = std::pair(links_[set].next, links_[set].previous);
+  (previous != 0 ? links_[previous].next : links_[parent].first_child) = next;
+  if (next != 0) links_[next].previous = previous;
+  links_[set].next = links_[set].previous = 0;
+}
+
+int32_t PrefixIndex::SubtreeSize(SetId set, int32_t limit) const {
+  int32_t count = 1, at = set.value;
+  while (count < limit) {
+    if (links_[at].first_child != 0) {
+      at = links_[at].first_child;
+    } else {
+      while (at != set.value && links_[at].next == 0) at = nodes_[at].parent.value;
+      if (at == set.value) break;
+      at = links_[at].next;
+    }
+    ++count;
   }
+  return count;
+}
+
+SetId PrefixIndex::DeepestFirst(SetId set) const {
+  while (links_[set.value].first_child != 0) set = SetId(links_[set.value].first_child);
+  return set;
+}
+
+void PrefixIndex::CheckParts() const {
+  for (int32_t set = 1; has_links_ && set < static_cast<int32_t>(nodes_.size()); ++set) {
+    int32_t num_children = 0;
+    for (int32_t child = links_[set].first_child; child != 0; child = links_[child].next) {
+      TS_CHECK(nodes_[child].parent.value == set, "a linked child names its parent");
+      TS_CHECK(++num_children <= nodes_[set].num_children, "children end");
+    }
+    TS_CHECK(nodes_[set].num_tokens == 0 || num_children == nodes_[set].num_children,
+             "all children are linked");
+  }
+  int32_t num_snapshots = 0, num_windows = 0;
+  for (int32_t set = 1; set < static_cast<int32_t>(nodes_.size()); ++set) {
+    const Node& node = nodes_[set];
+    if (node.num_tokens > 0 && !node.parent.is_root() && pool_.refs(SetId(set)) == 0) {
+      const EvictionQueue& queue = pool_.queue();
+      TS_CHECK(pool_.refs(SetId(node.parent.value)) > 0 ||
+                   queue.last_use_us(set) <= queue.last_use_us(node.parent.value),
+               "a child is not used later than its parent");
+    }
+    for (int32_t row = node.num_tokens > 0 ? node.first_snapshot : 0; row != 0;
+         row = snapshots_.next(row), ++num_snapshots) {
+      TS_CHECK(snapshots_.set(RowId(row)) == SetId(set), "a snapshot names its set");
+      TS_CHECK(snapshots_.offset(RowId(row)) <= node.num_tokens, "a snapshot lies in its set");
+    }
+    for (size_t w = 0; w < windows_.size(); ++w) {
+      const WindowId mine = window(SetId(set), static_cast<int32_t>(w));
+      if (mine.value == 0) continue;
+      ++num_windows;
+      TS_CHECK(node.num_tokens > 0 && set_of_window_[w][mine.value] == set,
+               "a window block names its set");
+    }
+  }
+  TS_CHECK(num_snapshots == snapshots_.size() && num_snapshots == snapshots_.num_cached(),
+           "every cached row is a snapshot");
+  int32_t num_cached = 0;
+  for (const BlockPool* pool : windows_) num_cached += pool->num_cached();
+  TS_CHECK(num_windows == num_cached, "every cached window block is of a set");
 }
 
 }  // namespace tokenspeed

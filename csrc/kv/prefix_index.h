@@ -2,7 +2,10 @@
 // the set before it (or the root of a namespace), its key the chain hash over all tokens so far.
 // Full nodes are found by key in a flat open-addressing table; partly filled ones (tails) only as
 // one of the at most 8 children that a parent remembers. Every hit is verified.
-// Owns keys and token ids; marks sets as cached in the pool, which outlives this.
+// A node may carry a window block of each window group and snapshots of state (snapshots.h). They
+// may be evicted while it stays; when it goes, they go with it.
+// Owns keys and token ids; marks sets, window blocks and rows as cached in their pools, which
+// outlive this.
 // Thread: scheduler thread only.
 #pragma once
 
@@ -17,6 +20,7 @@
 #include "base/hash.h"
 #include "base/ids.h"
 #include "kv/block_pool.h"
+#include "kv/snapshots.h"
 
 namespace tokenspeed {
 
@@ -28,22 +32,63 @@ struct NodeId {
   bool operator==(const NodeId&) const = default;
 };
 
+// A set as it was when it was noted.
+struct KnownSet {
+  SetId set;
+  uint32_t stamp = 0;
+};
+
 class PrefixIndex {
  public:
   static constexpr int kMaxChildren = 8;
   using Tokens = std::span<const int32_t>;
 
-  PrefixIndex(BlockPool& pool, int32_t block_tokens, uint64_t hash_seed);
+  PrefixIndex(BlockPool& sets, std::vector<BlockPool*> windows, BlockPool& rows,
+              int32_t block_tokens, uint64_t hash_seed);
 
   // Returns the root of `salt`'s namespace, kept until ReleaseRoot and while anything hangs on it.
   NodeId AcquireRoot(const std::string& salt);
   void ReleaseRoot(NodeId root);
 
-  // Chain hash of a full block after `parent`.
+  const std::string& name(NodeId root) const { return roots_[~root.value].salt; }
+
+  // Chain hash at a node, and of a full block after it.
+  const Hash128& key(NodeId node) const { return NodeAt(node).key; }
   Hash128 Key(NodeId parent, Tokens block) const { return HashBlock(NodeAt(parent).key, block); }
+
+  // Says whether a full node is still the one that was noted: neither it nor what is before it has
+  // left the index since, so its tokens need no second look.
+  bool IsKnown(const KnownSet& known) const {
+    return IsFull(known.set) && stamps_[known.set.value] == known.stamp;
+  }
+  KnownSet Note(SetId set) const { return {set, stamps_[set.value]}; }
+
+  // Says whether a full node has this key.
+  bool MayHave(const Hash128& key) const {
+    for (size_t i = key.lo & slot_mask_; slots_[i].set != 0; i = (i + 1) & slot_mask_) {
+      if (slots_[i].tag == key.hi && nodes_[slots_[i].set].key == key) return true;
+    }
+    return false;
+  }
+
+  // Starts to load what Find of this key will read: first the place in the table, then, some calls
+  // later, the node there.
+  void PrefetchSlot(const Hash128& key) const { __builtin_prefetch(&slots_[key.lo & slot_mask_]); }
+  void PrefetchNode(const Hash128& key) const {
+    const int32_t set = slots_[key.lo & slot_mask_].set;
+    __builtin_prefetch(&nodes_[set]);
+    __builtin_prefetch(TokensOf(set));
+  }
 
   // Returns the full child of `parent` with these tokens, SetId(0) for none.
   SetId Find(NodeId parent, const Hash128& key, Tokens block) const;
+
+  // Children that are remembered, most recent first, 0 ends them; and how many first tokens of
+  // `tokens` a child has.
+  const std::array<int32_t, kMaxChildren>& children(NodeId parent) const {
+    return NodeAt(parent).children;
+  }
+  int32_t Shared(int32_t child, Tokens tokens) const;
 
   // Returns the remembered child that shares most first tokens with `tokens`, and how many.
   std::pair<SetId, int32_t> FindTail(NodeId parent, Tokens tokens) const;
@@ -53,13 +98,52 @@ class PrefixIndex {
   // REQUIRES: set is held and not indexed; parent is indexed or a root.
   SetId InsertFull(SetId set, NodeId parent, const Hash128& key, Tokens block);
 
-  // Adds a partly filled block, unless a sibling has all its tokens. Same requirements.
-  bool InsertTail(SetId set, NodeId parent, Tokens tokens);
+  // Adds a partly filled block, or notes that it has more tokens than before; it may become full
+  // by InsertFull. Returns the set that has all these tokens now: `set`, or a sibling.
+  SetId InsertTail(SetId set, NodeId parent, Tokens tokens);
 
-  // Forgets a set; one that nobody holds is freed. REQUIRES: indexed, no children.
+  // Forgets a set with its window blocks and snapshots; what nobody holds is freed.
+  // REQUIRES: indexed, no children.
   void Remove(SetId set);
 
+  // Window block of a node in window group w, WindowId(0) for none; and whose it is, if anyone's.
+  WindowId window(SetId set, int32_t w) const {
+    return WindowId(window_of_set_[static_cast<size_t>(set.value) * windows_.size() + w]);
+  }
+  SetId set_of_window(int32_t w, WindowId window) const {
+    return SetId(set_of_window_[w][window.value]);
+  }
+  // REQUIRES: the set is indexed and has none; the block is held and nobody's.
+  void AttachWindow(SetId set, int32_t w, WindowId window);
+  void DetachWindow(int32_t w, WindowId window);
+
+  // REQUIRES: the set is indexed and has `offset` tokens or more; see Snapshots.
+  void AttachSnapshot(RowId row, SetId set, int32_t offset, SnapshotId previous, bool is_branch);
+  void DetachSnapshot(RowId row);
+  // A chain keeps its newest two snapshots and its branch points: drops what `newest` replaces.
+  void DropSuperseded(RowId newest);
+  RowId SnapshotAt(SetId set, int32_t offset) const {
+    return snapshots_.At(nodes_[set.value].first_snapshot, offset);
+  }
+  RowId BestSnapshot(SetId set, int32_t limit, int32_t grain) const {
+    return snapshots_.Best(nodes_[set.value].first_snapshot, limit, grain, block_tokens_);
+  }
+  int32_t first_snapshot(SetId set) const { return nodes_[set.value].first_snapshot; }
+  const Snapshots& snapshots() const { return snapshots_; }
+  void MarkBranch(RowId row) { snapshots_.MarkBranch(row); }
+
   bool Has(SetId set) const { return nodes_[set.value].num_tokens > 0; }
+  bool IsFull(SetId set) const { return nodes_[set.value].num_tokens == block_tokens_; }
+  int32_t num_tokens(SetId set) const { return nodes_[set.value].num_tokens; }
+  int32_t num_children(SetId set) const { return nodes_[set.value].num_children; }
+  // Sets at and below a node, at most `limit`; and the leaf that a walk down its first children
+  // ends at. REQUIRES: there are window or state groups, else children are not linked.
+  int32_t SubtreeSize(SetId set, int32_t limit) const;
+  SetId DeepestFirst(SetId set) const;
+  NodeId parent(SetId set) const { return nodes_[set.value].parent; }
+  Tokens tokens(SetId set) const {
+    return {TokensOf(set.value), static_cast<size_t>(num_tokens(set))};
+  }
   int32_t num_nodes() const { return num_nodes_; }
 
   void CheckInvariants() const;
@@ -71,11 +155,17 @@ class PrefixIndex {
     int32_t num_tokens = 0;  // 0: not indexed; block_tokens: full
     int32_t num_children = 0;
     std::array<int32_t, kMaxChildren> children{};  // most recent first; 0 ends it
+    int32_t first_snapshot = 0;
   };
+  static_assert(sizeof(Node) == 64, "a node is one cache line");
   struct Root {
     Node node;
     std::string salt;
     int32_t num_users = 0;
+  };
+  // All children of a node, where those that are remembered are not enough: to drop a subtree.
+  struct Links {
+    int32_t first_child = 0, next = 0, previous = 0;
   };
   struct Slot {
     uint64_t tag = 0;
@@ -93,15 +183,27 @@ class PrefixIndex {
   bool Holds(int32_t set, Tokens first) const;
   void Attach(SetId set, NodeId parent, const Hash128& key, Tokens tokens);
   void Remember(NodeId parent, int32_t set);
-  void DropSuperseded(NodeId parent, Tokens tokens);
+  void Grow(int32_t set, Tokens tokens);
+  void MoveParts(int32_t from, int32_t to);
+  void DropSuperseded(int32_t by, NodeId parent, Tokens tokens);
+  void LinkChild(int32_t parent, int32_t set);
+  void UnlinkChild(int32_t parent, int32_t set);
+  void CheckParts() const;
   void Unlink(NodeId parent, int32_t set);
   void EraseSlot(const Hash128& key, int32_t set);
   void FreeRootIfUnused(int32_t root);
 
-  BlockPool& pool_;  // not owned; outlives this
+  BlockPool& pool_;                  // of the sets; not owned, outlives this
+  std::vector<BlockPool*> windows_;  // [window group]; not owned, outlive this
   int32_t block_tokens_;
   uint64_t hash_seed_;
-  std::vector<Node> nodes_;            // by set id
+  std::vector<uint32_t> stamps_;  // by set id: counts how often it was indexed
+  std::vector<Node> nodes_;       // by set id
+  bool has_links_;
+  std::vector<Links> links_;                         // by set id
+  std::vector<int32_t> window_of_set_;               // [set][window group]
+  std::vector<std::vector<int32_t>> set_of_window_;  // [window group][window]
+  Snapshots snapshots_;
   std::unique_ptr<int32_t[]> tokens_;  // [set][block_tokens]; pages touched on first use
   std::vector<Slot> slots_;
   size_t slot_mask_;

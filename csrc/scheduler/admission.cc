@@ -5,41 +5,66 @@
 
 namespace tokenspeed {
 
-// Strictly in order: when the head does not fit now, nothing behind it is admitted.
+// In the queue's order: when the first does not fit now, nobody behind it is admitted. Only one
+// that waits for a block that is being computed anyway lets others pass.
 void Scheduler::AdmitFromQueue(int32_t& budget) {
-  // Room that a retraction made is for those who needed it.
-  if (num_retractions_pending_ > 0) return;
-  if (has_retracted_in_step_ && step_.plan->num_rows() > 0) return;
-  // Each running request gets at least one token of every step.
-  const size_t limit = std::min(config_.max_running, config_.max_step_tokens);
-  while (!queue_.empty() && budget > 0 && running_.size() < limit && slots_.num_free() > 0) {
-    if (!TryAdmit(RequestIndex(queue_.begin()->second), budget)) return;
+  while (CanAdmit(budget) && !queue_.empty()) {
+    if (TryAdmit(queue_.first(), budget) == Admission::kBlocked) return;
   }
 }
 
-bool Scheduler::TryAdmit(RequestIndex index, int32_t& budget) {
+void Scheduler::AdmitShort(int32_t& budget) {
+  while (CanAdmit(budget) && !short_queue_.empty() && MayPass(short_queue_.first())) {
+    if (TryAdmit(short_queue_.first(), budget) == Admission::kBlocked) return;
+  }
+}
+
+bool Scheduler::CanAdmit(int32_t budget) const {
+  // Room that a retraction made is for those who needed it.
+  if (num_retractions_pending_ > 0) return false;
+  if (has_retracted_in_step_ && step_.plan->num_rows() > 0) return false;
+  // Each running request gets at least one token of every step.
+  const size_t limit = std::min(config_.max_running, config_.max_step_tokens);
+  return budget > 0 && running_.size() < limit && slots_.num_free() > 0;
+}
+
+Scheduler::Admission Scheduler::TryAdmit(RequestIndex index, int32_t& budget) {
   Request& request = requests_[index];
-  const bool is_alone = running_.empty() && uncommitted_.empty();
-  if (!is_alone && IsStillBlocked(request)) return false;
+  const bool is_alone = running_.empty() && uncommitted_.empty() && !HasBatches();
+  if (FloorChunk(0, budget) == 0) return Admission::kBlocked;
+  if (!is_alone && (!FloorAdmits(request) || IsStillBlocked(request))) return Admission::kBlocked;
   PrefixMatch match = MatchFor(request);
   if (is_alone) {
     MakeFitAlone(request, match);
-  } else if (!FitsBesideOthers(request, match)) {
-    Block(request, std::move(match));
-    return false;
+  } else {
+    const auto num_known = static_cast<size_t>(match.chain_tokens >> block_shift_);
+    const RequestIndex owner = OwnerOfNextBlock(request, num_known);
+    if (owner.value >= 0) {
+      match = PrefixMatch{};
+      Park(index, owner, num_known);
+      return Admission::kPassed;
+    }
+    if (!FitsBesideOthers(request, match)) {
+      match = PrefixMatch{};  // letting go counts as a release, so it comes first
+      blocked_ = {request.arrival, kv_.num_releases(), kv_.num_publications()};
+      return Admission::kBlocked;
+    }
   }
-  const size_t num_shared = match.blocks.size();
-  const int32_t matched =
-      static_cast<int32_t>(num_shared) * config_.block_tokens + match.tail_tokens;
-  const int32_t num_query = std::min(budget, request.size() - matched);
-  const bool has_room = kv_.Grow(match.blocks, BlocksFor(matched + num_query));
+  if (TryLoad(index, match, is_alone)) return Admission::kAdmitted;
+  int32_t num_query =
+      FloorChunk(match.num_tokens, std::min(budget, request.size() - match.num_tokens));
+  if (num_query == 0) return Admission::kBlocked;
+  num_query = CutAtPoint(request, match.num_tokens, num_query);
+  num_query = ShrinkToFit(match.table, match.num_tokens, num_query);
+  const bool has_room = kv_.Grow(match.table, BlocksFor(match.num_tokens + num_query));
   TS_CHECK(has_room, "an admitted request has room for its first chunk");
-  if (match.tail_tokens > 0) EmitCopies(match, match.blocks.set(num_shared));
-  request.published_blocks = static_cast<int32_t>(num_shared);
-  Enter(index, std::move(match.blocks), matched);
+  if (match.tail_tokens > 0) EmitCopies(match);
+  const MatchEvidence evidence = EvidenceOf(request, match);
+  Enter(index, std::move(match), evidence);
+  CountLoad(request, num_query);
   EmitRow(index, num_query);
   budget -= num_query;
-  return true;
+  return Admission::kAdmitted;
 }
 
 bool Scheduler::MayMatch(const Request& request) const {
@@ -53,65 +78,76 @@ std::span<const int32_t> Scheduler::Matchable(const Request& request) const {
 
 PrefixMatch Scheduler::MatchFor(const Request& request) {
   if (!MayMatch(request)) return {};
-  return kv_.Match(request.root, Matchable(request));
+  return kv_.Match(request.root, Matchable(request), request.keys, request.known);
 }
 
-// Room comes from releases, or from others publishing the next block of the head's prompt.
+// Room comes from releases, or from others publishing what its prompt needs.
 bool Scheduler::IsStillBlocked(const Request& request) const {
-  if (blocked_.arrival != request.arrival) return false;
-  if (blocked_.num_releases != kv_.pool().num_releases()) return false;
-  const size_t num_shared_tokens = blocked_.num_shared * config_.block_tokens;
-  return !MayMatch(request) ||
-         !kv_.Continues(blocked_.parent, Matchable(request).subspan(num_shared_tokens));
-}
-
-void Scheduler::Block(const Request& request, PrefixMatch match) {
-  const size_t num_shared = match.blocks.size();
-  const NodeId end = num_shared == 0 ? request.root : NodeId::Of(match.blocks.set(num_shared - 1));
-  match = PrefixMatch{};  // letting go counts as a release, so it comes first
-  blocked_ = {request.arrival, kv_.pool().num_releases(), end, num_shared};
+  return blocked_.arrival == request.arrival && blocked_.num_releases == kv_.num_releases() &&
+         (!MayMatch(request) || blocked_.num_publications == kv_.num_publications());
 }
 
 // Not only the first chunk: a request that could not go on would be retracted soon.
 bool Scheduler::FitsBesideOthers(const Request& request, const PrefixMatch& match) const {
-  const size_t num_blocks = BlocksFor(int64_t{request.size()} + 1);
-  return kv_.CanHold(static_cast<int64_t>(num_blocks - match.blocks.size()));
+  return kv_.CanHold(kv_.NeedToRun(match.table, BlocksFor(int64_t{request.size()} + 1)));
 }
 
-// Nothing else holds blocks, so the request fits (submit saw to it, and packing never gets in the
-// way: see PhysicalPool), unless the tail that it would copy takes the last block.
+// Nothing else holds blocks, so the request fits (submit saw to it), unless what it would copy or
+// read first takes the last room.
 void Scheduler::MakeFitAlone(const Request& request, PrefixMatch& match) const {
   const size_t num_blocks = BlocksFor(int64_t{request.prompt_tokens} + request.max_outputs);
-  const auto num_missing = static_cast<int64_t>(num_blocks - match.blocks.size());
-  if (kv_.CanHold(num_missing)) return;
-  match.tail.Reset();
-  match.tail_tokens = 0;
-  TS_CHECK(kv_.CanHold(num_missing), "an accepted request fits when it is alone");
+  if (kv_.CanHold(kv_.NeedToRun(match.table, num_blocks))) return;
+  match = PrefixMatch{};
+  TS_CHECK(kv_.CanHold(kv_.NeedToRun(match.table, num_blocks)),
+           "an accepted request fits when it is alone");
 }
 
 // Copy on write: the first part of another sequence's block goes into a fresh one.
-void Scheduler::EmitCopies(PrefixMatch& match, SetId target) {
-  for (int32_t group = 0; group < kv_.pool().num_groups(); ++group) {
-    step_.plan->copies.push_back({group, kv_.pool().block(match.tail.set(), GroupId(group)).value,
-                                  kv_.pool().block(target, GroupId(group)).value,
-                                  match.tail_tokens});
+void Scheduler::EmitCopies(PrefixMatch& match) {
+  const size_t index = static_cast<size_t>(match.num_tokens) >> block_shift_;
+  for (int32_t group = 0; group < kv_.num_groups(); ++group) {
+    const GroupId id(group);
+    if (kv_.kind(id) == GroupKind::kState) continue;
+    const BlockId source =
+        kv_.kind(id) == GroupKind::kFull
+            ? kv_.set_block(match.tail.id(), id)
+            : kv_.window_block(kv_.place(id), match.window_tails[kv_.place(id)].id());
+    step_.plan->copies.push_back(
+        {group, source.value, kv_.block(match.table, id, index).value, match.tail_tokens});
   }
   step_.copy_sources.push_back(std::move(match.tail));
+  for (WindowRef& tail : match.window_tails) step_.copy_windows.push_back(std::move(tail));
 }
 
-void Scheduler::Enter(RequestIndex index, BlockTable blocks, int32_t matched) {
+// It leaves the queue and takes its place among those who run.
+void Scheduler::StartRunning(RequestIndex index, int32_t matched) {
   Request& request = requests_[index];
-  if (request.cached_tokens < 0) {
-    request.cached_tokens = std::min(matched, request.prompt_tokens);
-    prompt_tokens_ += request.prompt_tokens;
-    cached_tokens_ += request.cached_tokens;
-  }
-  request.computed = request.planned = matched;
   request.admission = ++num_admissions_;
+  request.is_announced = false;
   Dequeue(index);
-  Move(request, Admit{*slots_.Acquire(), std::move(blocks)});
+  if (request.queue_deadline_us > 0) {
+    deadlines_.erase({request.next_deadline_us(), index.value});
+    request.queue_deadline_us = 0;
+    if (request.deadline_us > 0) deadlines_.emplace(request.deadline_us, index.value);
+  }
+  queue_leaves_us_[num_queue_leaves_++ % std::ssize(queue_leaves_us_)] = now_us_;
+  Charge(request, request.size() - matched, true);
   running_.push_back(index);
-  step_.plan->admitted.push_back({step_.plan->num_rows(), request.slot()->value()});
+  computing_.push_back({index, request.admission, request.keys.size()});
+}
+
+void Scheduler::Enter(RequestIndex index, PrefixMatch match, const MatchEvidence& evidence) {
+  Request& request = requests_[index];
+  const int32_t matched = match.num_tokens;
+  NoteMatch(request, evidence);
+  request.computed = request.planned = matched;
+  request.published_blocks = matched >> block_shift_;
+  request.snapshot = match.snapshot;
+  StartRunning(index, matched);
+  Move(request, Admit{*slots_.Acquire(), std::move(match.table)});
+  for (int32_t i = 0; writer_ != nullptr && i < request.published_blocks; ++i) {
+    writer_->SetReused(request.blocks()->blocks.set(i));
+  }
 }
 
 }  // namespace tokenspeed

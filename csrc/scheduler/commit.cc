@@ -7,21 +7,40 @@ namespace tokenspeed {
 
 CommitResult Scheduler::Commit(int64_t step_id, std::span<const int32_t> tokens,
                                std::span<const bool> failed, int64_t now_us) {
-  CheckCommit(step_id, tokens, failed);
-  Uncommitted step = std::move(uncommitted_.front());
-  uncommitted_.pop_front();
-  step.copy_sources.clear();  // before their parents may go
   CommitResult result;
-  result.Reserve(step.plan->num_rows());
-  for (int32_t row = 0; row < step.plan->num_rows(); ++row) {
-    CommitRow(*step.plan, row, tokens[row], !failed.empty() && failed[row], result);
-  }
-  Expire(now_us);
+  Commit(step_id, {tokens, {}, failed}, now_us, result);
   return result;
 }
 
-void Scheduler::CheckCommit(int64_t step_id, std::span<const int32_t> tokens,
-                            std::span<const bool> failed) const {
+void Scheduler::Commit(int64_t step_id, const StepOutcome& outcome, int64_t now_us,
+                       CommitResult& result) {
+  record_.Commit(step_id, outcome, now_us);
+  CheckCommit(step_id, outcome);
+  kv_.SetNow(now_us);
+  result.Clear();
+  Uncommitted step = std::move(uncommitted_.front());
+  uncommitted_.pop_front();
+  step.copy_windows.clear();
+  step.copy_sources.clear();  // before their parents may go
+  const auto num_rows = static_cast<size_t>(step.plan->num_rows());
+  for (int32_t row = 0; row < step.plan->num_rows(); ++row) {
+    const bool has_failed = !outcome.failed.empty() && outcome.failed[row];
+    CommitRow(*step.plan, row, Accepted(outcome, num_rows, row), has_failed, result);
+  }
+  floor_.Committed(std::max(now_us_, now_us));
+  Expire(now_us);
+}
+
+// Tokens that row `row` brings: one, or as many as were accepted and one more.
+std::span<const int32_t> Scheduler::Accepted(const StepOutcome& outcome, size_t num_rows,
+                                             int32_t row) const {
+  const size_t width = outcome.tokens.size() / num_rows;
+  const size_t count = outcome.accepted.empty() ? 1 : outcome.accepted[row] + size_t{1};
+  return outcome.tokens.subspan(row * width, count);
+}
+
+void Scheduler::CheckCommit(int64_t step_id, const StepOutcome& outcome) const {
+  const auto& [tokens, accepted, failed] = outcome;
   const std::string what = "commit of step " + std::to_string(step_id);
   if (uncommitted_.empty() || uncommitted_.front().plan->step_id != step_id) {
     throw std::invalid_argument(
@@ -31,58 +50,100 @@ void Scheduler::CheckCommit(int64_t step_id, std::span<const int32_t> tokens,
   }
   const StepPlan& plan = *uncommitted_.front().plan;
   const auto num_rows = static_cast<size_t>(plan.num_rows());
-  if (tokens.size() != num_rows || (!failed.empty() && failed.size() != num_rows)) {
-    throw std::invalid_argument(what + ": " + std::to_string(tokens.size()) + " tokens and " +
-                                std::to_string(failed.size()) + " failed flags; allowed: " +
-                                std::to_string(num_rows) + " rows; pass one entry per row");
+  const size_t width =
+      accepted.empty() ? 1 : std::max<size_t>(1, tokens.size() / std::max<size_t>(1, num_rows));
+  if (tokens.size() != num_rows * width || width == 0 ||
+      (!failed.empty() && failed.size() != num_rows) ||
+      (!accepted.empty() && accepted.size() != num_rows)) {
+    throw std::invalid_argument(
+        what + ": " + std::to_string(tokens.size()) + " tokens, " +
+        std::to_string(accepted.size()) + " accepted counts and " + std::to_string(failed.size()) +
+        " failed flags; allowed: " + std::to_string(num_rows) +
+        " rows; pass one entry per row, and as many tokens for each when `accepted` is given");
   }
+  CheckAccepted(what, plan, outcome);
+}
+
+void Scheduler::CheckAccepted(const std::string& what, const StepPlan& plan,
+                              const StepOutcome& outcome) const {
+  const auto& [tokens, accepted, failed] = outcome;
+  const auto num_rows = static_cast<size_t>(plan.num_rows());
+  const auto width = static_cast<int32_t>(tokens.size() / std::max<size_t>(1, num_rows));
   for (size_t row = 0; row < num_rows; ++row) {
-    if (tokens[row] >= 0 || plan.output_index[row] < 0) continue;
-    const bool is_read = (failed.empty() || !failed[row]) &&
-                         !std::holds_alternative<Draining>(requests_[plan.requests[row]].state);
-    if (!is_read) continue;
+    if (!accepted.empty() &&
+        (accepted[row] < 0 || accepted[row] > plan.num_drafts[row] || accepted[row] >= width)) {
+      throw std::invalid_argument(what + ": row " + std::to_string(row) + " accepted " +
+                                  std::to_string(accepted[row]) + "; allowed: 0 to its " +
+                                  std::to_string(plan.num_drafts[row]) +
+                                  " drafts, with a token for each and one more; correct it");
+    }
+    if (plan.output_index[row] < 0 || (!failed.empty() && failed[row])) continue;
+    const auto taken = Accepted(outcome, num_rows, static_cast<int32_t>(row));
+    const auto bad = std::ranges::find_if(taken, [](int32_t token) { return token < 0; });
+    if (bad == taken.end() ||
+        std::holds_alternative<Draining>(requests_[plan.requests[row]].state)) {
+      continue;
+    }
     throw std::invalid_argument(what + ": row " + std::to_string(row) +
-                                " samples, but its token is " + std::to_string(tokens[row]) +
+                                " samples, but its token is " + std::to_string(*bad) +
                                 "; allowed: 0 or more; mark a failed row in `failed`");
   }
 }
 
-void Scheduler::CommitRow(const StepPlan& plan, int32_t row, int32_t token, bool has_failed,
-                          CommitResult& result) {
+void Scheduler::CommitRow(const StepPlan& plan, int32_t row, std::span<const int32_t> tokens,
+                          bool has_failed, CommitResult& result) {
   const RequestIndex index = plan.requests[row];
   Request& request = requests_[index];
   const bool samples = plan.output_index[row] >= 0;
+  const int32_t num_drafts = plan.num_drafts[row];
+  const int32_t num_rejected = num_drafts + 1 - static_cast<int32_t>(tokens.size());
   --request.uncommitted_rows;
-  request.ahead -= samples;
+  request.ahead -= samples ? 1 + num_drafts : 0;
+  request.planned -= num_rejected;
   request.is_poisoned |= has_failed;
+  num_drafted_ += num_drafts;
+  num_accepted_ += num_drafts - num_rejected;
+  const bool is_ended = std::holds_alternative<Draining>(request.state);
+  FinishReason reason = has_failed ? FinishReason::kError : FinishReason::kNone;
+  if (!samples || has_failed || is_ended) tokens = {};
+  if (!tokens.empty()) reason = AppendTokens(request, tokens);
   if (!request.is_poisoned) {
-    AdvanceComputed(index, plan.query_start[row + 1] - plan.query_start[row]);
+    const int32_t num_query = plan.query_start[row + 1] - plan.query_start[row];
+    AdvanceComputed(index, num_query - num_rejected);
   }
-  if (std::holds_alternative<Draining>(request.state)) {
+  if (is_ended) {
     DrainIfDone(index);
     return;
   }
-  if (has_failed) {
-    result.Add(request.id, -1, FinishReason::kError, -1, row);
-    End(index, FinishReason::kError);
-    return;
+  if (!tokens.empty() || has_failed) {
+    const bool is_first = !tokens.empty() && !request.cached_reported;
+    if (is_first) {
+      const auto& [cached, created, recomputed, position, end] = request.truth;
+      result.reports.push_back({static_cast<int32_t>(result.request_ids.size()), cached, created,
+                                recomputed, position, static_cast<int32_t>(end)});
+    }
+    result.Add(request.id, tokens, reason, is_first ? request.cached_tokens : -1, row);
+    request.cached_reported |= is_first;
   }
-  const bool has_ended = samples && CommitToken(index, row, token, result);
-  if (!has_ended && request.retract_pending && request.uncommitted_rows == 0) RetractNow(index);
+  if (reason != FinishReason::kNone) {
+    End(index, reason);
+  } else if (request.retract_pending && request.uncommitted_rows == 0) {
+    RetractNow(index);
+  }
 }
 
-// Returns: whether the token ended the request.
-bool Scheduler::CommitToken(RequestIndex index, int32_t row, int32_t token, CommitResult& result) {
-  Request& request = requests_[index];
-  request.tokens.push_back(token);
-  ++output_tokens_;
-  const int32_t cached = request.cached_reported ? -1 : request.cached_tokens;
-  request.cached_reported = true;
-  const FinishReason reason = ReasonAfter(request, token);
-  result.Add(request.id, token, reason, cached, row);
-  if (reason == FinishReason::kNone) return false;
-  End(index, reason);
-  return true;
+// Appends tokens up to the one that ends the request; `tokens` is cut after it.
+FinishReason Scheduler::AppendTokens(Request& request, std::span<const int32_t>& tokens) {
+  request.drafts.clear();
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    request.tokens.push_back(tokens[i]);
+    ++output_tokens_;
+    const FinishReason reason = ReasonAfter(request, tokens[i]);
+    if (reason == FinishReason::kNone) continue;
+    tokens = tokens.first(i + 1);
+    return reason;
+  }
+  return FinishReason::kNone;
 }
 
 FinishReason Scheduler::ReasonAfter(const Request& request, int32_t token) const {
@@ -90,44 +151,6 @@ FinishReason Scheduler::ReasonAfter(const Request& request, int32_t token) const
     return FinishReason::kStop;
   }
   return request.num_outputs() < request.max_outputs ? FinishReason::kNone : FinishReason::kLength;
-}
-
-// What a committed step wrote is in the cache; a token that was dropped with its request is not.
-void Scheduler::AdvanceComputed(RequestIndex index, int32_t num_query) {
-  Request& request = requests_[index];
-  request.computed = std::min(request.computed + num_query, request.size());
-  PublishFull(index);
-}
-
-void Scheduler::PublishFull(RequestIndex index) {
-  Request& request = requests_[index];
-  if (!config_.prefix_cache || request.is_private) return;
-  const int32_t block_tokens = config_.block_tokens;
-  while ((request.published_blocks + 1) * block_tokens <= request.computed) {
-    const int32_t position = request.published_blocks;
-    const auto block =
-        std::span<const int32_t>(request.tokens).subspan(position * block_tokens, block_tokens);
-    const auto publication = kv_.Publish(request.root, *request.blocks(), position, block);
-    if (publication == FlatKv::Publication::kPrivate) {
-      request.is_private = true;
-      return;
-    }
-    const bool has_executor_row = request.admission != 0;
-    if (publication == FlatKv::Publication::kReplaced && has_executor_row) {
-      replacements_.push_back({index, request.admission, position});
-    }
-    ++request.published_blocks;
-  }
-}
-
-void Scheduler::PublishTail(Request& request) {
-  const BlockTable* blocks = request.blocks();
-  if (!config_.prefix_cache || request.is_private || blocks == nullptr) return;
-  const int32_t first = request.published_blocks * config_.block_tokens;
-  if (request.computed <= first) return;
-  const auto tokens =
-      std::span<const int32_t>(request.tokens).subspan(first, request.computed - first);
-  kv_.PublishTail(request.root, *blocks, request.published_blocks, tokens);
 }
 
 }  // namespace tokenspeed

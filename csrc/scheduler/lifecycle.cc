@@ -5,17 +5,43 @@
 
 namespace tokenspeed {
 
-bool Scheduler::AbortRequest(RequestId id, int64_t /*now_us*/) {
+bool Scheduler::AbortRequest(RequestId id, int64_t now_us) {
+  record_.End(id, true, now_us);
+  kv_.SetNow(now_us);
   return EndById(id, FinishReason::kAbort);
 }
 
-bool Scheduler::StopRequest(RequestId id, int64_t /*now_us*/) {
+bool Scheduler::StopRequest(RequestId id, int64_t now_us) {
+  record_.End(id, false, now_us);
+  kv_.SetNow(now_us);
   return EndById(id, FinishReason::kStop);
 }
 
 CommitResult Scheduler::TakeEnded() { return std::exchange(ended_, CommitResult{}); }
 
-bool Scheduler::HasWork() const { return requests_.size() > 0 || !uncommitted_.empty(); }
+void Scheduler::TakeEnded(CommitResult& result) {
+  result.Clear();
+  std::swap(result, ended_);
+}
+
+bool Scheduler::Rekey(RequestId id, int64_t gap_us, int64_t victim_key) {
+  record_.Rekey(id, gap_us, victim_key);
+  const RequestIndex* index = requests_.Find(id);
+  if (index == nullptr || std::holds_alternative<Draining>(requests_[*index].state)) return false;
+  requests_[*index].gap_us = gap_us;
+  requests_[*index].victim_key = victim_key;
+  return true;
+}
+
+std::optional<EventBatch> Scheduler::DrainEvents() {
+  EventBatch events = kv_.TakeEvents();
+  if (events.empty()) return std::nullopt;
+  return events;
+}
+
+bool Scheduler::HasWork() const {
+  return requests_.size() > 0 || !uncommitted_.empty() || (tiers_ != nullptr && tiers_->has_rows());
+}
 
 int64_t Scheduler::NextDeadlineUs() const {
   return deadlines_.empty() ? 0 : deadlines_.begin()->first;
@@ -29,35 +55,61 @@ bool Scheduler::EndById(RequestId id, FinishReason reason) {
 }
 
 void Scheduler::EndOutsideCommit(RequestIndex index, FinishReason reason) {
-  ended_.Add(requests_[index].id, -1, reason, -1, -1);
+  ended_.Add(requests_[index].id, {}, reason, -1, -1);
   End(index, reason);
 }
 
 void Scheduler::End(RequestIndex index, FinishReason reason) {
   Request& request = requests_[index];
-  if (request.blocks() != nullptr) {
+  if (std::holds_alternative<Retracting>(request.state)) {
+    request.retract_pending = false;
+    --num_retractions_pending_;
+  } else if (request.blocks() != nullptr) {
     LeaveRunning(index);
   } else {
     Dequeue(index);
   }
-  if (request.deadline_us > 0) deadlines_.erase({request.deadline_us, index.value});
+  if (request.next_deadline_us() > 0) deadlines_.erase({request.next_deadline_us(), index.value});
   ++num_finished_;
-  const bool has_rows = request.uncommitted_rows > 0;
-  if (!has_rows) PublishTail(request);
-  if (reason == FinishReason::kAbort) {
-    Move(request, Abort{has_rows});
-  } else if (reason == FinishReason::kTimeout) {
-    Move(request, Timeout{has_rows});
-  } else {
-    Move(request, Finish{has_rows});
+  const bool is_in_use = request.uncommitted_rows > 0 || request.batch.value != 0;
+  if (!is_in_use) PublishRest(request);
+  const int32_t num_outputs = request.num_outputs() - request.given_outputs;
+  if (num_outputs > 0) {
+    sessions_.Count(request.session, {.output = num_outputs});
+    Charge(request, num_outputs, false);
   }
-  if (!has_rows) Retire(index);
+  KeepTurn(request, is_in_use);
+  if (reason == FinishReason::kAbort) {
+    Move(request, Abort{is_in_use});
+  } else if (reason == FinishReason::kTimeout) {
+    Move(request, Timeout{is_in_use});
+  } else {
+    Move(request, Finish{is_in_use});
+  }
+  if (!is_in_use) Retire(index);
+}
+
+// A turn that drains still needs its tokens: the session gets a copy then.
+void Scheduler::KeepTurn(Request& request, bool is_in_use) {
+  if (request.session == 0) return;
+  std::vector<KnownSet> known = std::move(request.known);
+  if (const KvTable* blocks = request.blocks(); blocks != nullptr && config_.prefix_cache) {
+    known = kv_.Note(*blocks, static_cast<size_t>(request.published_blocks));
+  }
+  if (is_in_use) {
+    sessions_.Keep(request.session, {request.tokens, request.keys, std::move(known)}, request.salt,
+                   request.tenant);
+  } else {
+    sessions_.Keep(request.session,
+                   {std::move(request.tokens), std::move(request.keys), std::move(known)},
+                   std::move(request.salt), request.tenant);
+  }
 }
 
 void Scheduler::DrainIfDone(RequestIndex index) {
   Request& request = requests_[index];
-  if (request.uncommitted_rows > 0) return;
-  PublishTail(request);
+  if (request.uncommitted_rows > 0 || request.batch.value != 0) return;
+  PublishRest(request);
   Move(request, Drained{});
   Retire(index);
 }
@@ -74,16 +126,36 @@ void Scheduler::RetractNow(RequestIndex index) {
   Request& request = requests_[index];
   TS_CHECK(request.uncommitted_rows == 0, "a request is retracted between its steps");
   LeaveRunning(index);
-  PublishTail(request);
-  Move(request, Retract{});
+  PublishRest(request);
+  ++num_retractions_;
+  request.batch = SaveVictim(index);
+  Move(request, Retract{request.batch.value != 0});
+  Restart(index);
+}
+
+// A request that gave its blocks up starts anew, as soon as they are free.
+void Scheduler::Restart(RequestIndex index) {
+  Request& request = requests_[index];
   request.computed = request.planned = request.published_blocks = request.sent_blocks = 0;
   request.step_query = 0;
   request.is_private = false;
-  queue_.insert(RankOf(index));
-  ++num_retractions_;
+  request.snapshot = {};
+  if (request.batch.value == 0) {
+    Enqueue(index);
+  } else {
+    request.retract_pending = true;
+    ++num_retractions_pending_;
+  }
 }
 
-void Scheduler::Dequeue(RequestIndex index) { queue_.erase(RankOf(index)); }
+void Scheduler::Dequeue(RequestIndex index) {
+  if (queue_.Contains(index)) {
+    queue_.Remove(index);
+    if (requests_[index].is_short) short_queue_.Remove(index);
+  } else {
+    std::erase_if(parked_, [index](const Parked& parked) { return parked.request == index; });
+  }
+}
 
 void Scheduler::LeaveRunning(RequestIndex index) {
   Request& request = requests_[index];
@@ -94,6 +166,7 @@ void Scheduler::LeaveRunning(RequestIndex index) {
 }
 
 void Scheduler::Expire(int64_t now_us) {
+  now_us_ = std::max(now_us_, now_us);
   while (!deadlines_.empty() && deadlines_.begin()->first <= now_us) {
     EndOutsideCommit(RequestIndex(deadlines_.begin()->second), FinishReason::kTimeout);
   }

@@ -6,65 +6,133 @@
 namespace tokenspeed {
 
 std::shared_ptr<const StepPlan> Scheduler::Plan(int64_t now_us) {
+  auto buffer = std::make_shared<StepPlan>();
+  return Plan(now_us, buffer) ? buffer : nullptr;
+}
+
+bool Scheduler::Plan(int64_t now_us, std::shared_ptr<StepPlan> buffer) {
+  const bool has_work = PlanStep(now_us, buffer);
+  record_.Plan(now_us, has_work ? buffer.get() : nullptr);
+  return has_work;
+}
+
+bool Scheduler::PlanStep(int64_t now_us, std::shared_ptr<StepPlan> buffer) {
+  kv_.SetNow(now_us);
+  SettleTransfers();
   Expire(now_us);
-  if (uncommitted_.size() > static_cast<size_t>(config_.depth)) return nullptr;
-  step_.plan = TakeBuffer();
+  if (uncommitted_.size() > static_cast<size_t>(config_.depth)) return false;
+  step_.plan = std::move(buffer);
+  step_.plan->Clear();
+  step_.plan->num_state_groups = kv_.num_state_groups();
   has_retracted_in_step_ = false;
   int32_t budget = config_.max_step_tokens;
+  queue_.Advance(now_us_);
+  short_queue_.Advance(now_us_);
+  ReturnParked();
+  load_ = StepLoad{};
   ReserveDecodes(budget);
-  ReserveChunks(budget);
-  EmitReserved();
-  AdmitFromQueue(budget);
-  if (step_.plan->num_rows() == 0) {
-    TS_CHECK(!uncommitted_.empty() || requests_.size() == 0, "a waiting request makes progress");
+  EmitDecodes();
+  StartFloor();
+  PlanPrefills(budget);
+  if (tiers_ != nullptr) tiers_->Emit(step_.plan->tier_rows);
+  if (step_.plan->num_rows() == 0 && step_.plan->tier_rows.empty()) {
+    if (tiers_ != nullptr && tiers_->has_ended()) {  // a load that failed at once queues again
+      return PlanStep(now_us, std::exchange(step_.plan, nullptr));
+    }
+    TS_CHECK(!uncommitted_.empty() || requests_.size() == 0 || HasBatches(),
+             "a waiting request makes progress");
     step_.plan.reset();
-    return nullptr;
+    return false;
   }
   EmitReplacements();
+  if (floor_.is_on()) floor_.Planned(load_, now_us_, HasSamples(*step_.plan));
   step_.plan->step_id = next_step_id_++;
   uncommitted_.push_back(std::move(step_));
   step_ = Uncommitted{};
-  return uncommitted_.back().plan;
+  return true;
 }
 
 // Blocks first, rows later: a victim of the reservations has no row in this step yet.
 void Scheduler::ReserveDecodes(int32_t& budget) {
   scan_ = running_;
+  int32_t spare = std::max(0, budget - static_cast<int32_t>(scan_.size()));  // for drafts
   for (const RequestIndex index : scan_) {
     Request& request = requests_[index];
     if (!std::holds_alternative<Decoding>(request.state)) continue;  // or retracted just now
     if (request.retract_pending || !request.can_sample()) continue;
     if (!ReserveBlocks(index, request.planned + 1)) continue;
-    request.step_query = 1;
-    --budget;
+    request.step_drafts = std::min(spare, request.num_drafts());
+    // Nobody is retracted for a draft.
+    if (request.step_drafts > 0 &&
+        !kv_.Grow(*request.blocks(), BlocksFor(request.planned + 1 + request.step_drafts))) {
+      request.step_drafts = 0;
+    }
+    request.step_query = 1 + request.step_drafts;
+    budget -= request.step_query;
+    spare -= request.step_drafts;
   }
 }
 
-void Scheduler::ReserveChunks(int32_t& budget) {
+// Little ones first, so that a short turn starts at once beside a long prefill, which is displaced
+// for that step; but never for more than max_prefill_steps in a row.
+void Scheduler::PlanPrefills(int32_t budget) {
+  const auto is_long = [this](RequestIndex index) {
+    const Request& request = requests_[index];
+    return std::holds_alternative<Prefilling>(request.state) && request.to_plan() > ShortTokens();
+  };
+  const bool has_long = std::ranges::any_of(running_, is_long);
+  const bool is_displaceable = num_displaced_steps_ < std::max(1, config_.max_prefill_steps);
+  ReserveChunks(budget, true);
+  if (has_long && !is_displaceable) ReserveChunks(budget, false);
+  EmitChunks();
+  if (has_long && is_displaceable) {
+    AdmitShort(budget);
+    const int32_t left = budget;
+    ReserveChunks(budget, false);
+    EmitChunks();
+    num_displaced_steps_ = budget < left ? 0 : num_displaced_steps_ + 1;
+  } else {
+    num_displaced_steps_ = 0;
+  }
+  AdmitFromQueue(budget);
+}
+
+void Scheduler::ReserveChunks(int32_t& budget, bool is_short) {
   scan_ = running_;
   for (const RequestIndex index : scan_) {
     if (budget == 0) return;
     Request& request = requests_[index];
     if (!std::holds_alternative<Prefilling>(request.state) || request.retract_pending) continue;
-    const int32_t num_query = ShrinkToFit(request, std::min(budget, request.to_plan()));
+    if ((request.to_plan() <= ShortTokens()) != is_short || request.step_query > 0) continue;
+    int32_t num_query = FloorChunk(request.planned, std::min(budget, request.to_plan()));
+    if (num_query == 0) continue;
+    num_query = CutAtPoint(request, request.planned, num_query);
+    num_query = ShrinkToFit(*request.blocks(), request.planned, num_query);
     if (!ReserveBlocks(index, request.planned + num_query)) continue;
     request.step_query = num_query;
+    CountLoad(request, num_query);
     budget -= num_query;
   }
 }
 
 // Returns the largest chunk up to `num_query` that fits without a retraction, at least one token.
-int32_t Scheduler::ShrinkToFit(Request& request, int32_t num_query) const {
-  const auto held = static_cast<int64_t>(request.blocks()->size());
-  const int64_t wanted = static_cast<int64_t>(BlocksFor(request.planned + num_query)) - held;
-  if (wanted <= 0 || kv_.CanHold(wanted)) return num_query;
-  const int64_t room = (held + kv_.MaxHold(wanted)) * config_.block_tokens - request.planned;
-  return static_cast<int32_t>(std::max<int64_t>(1, room));
+int32_t Scheduler::ShrinkToFit(const KvTable& table, int32_t from, int32_t num_query) const {
+  const size_t wanted = BlocksFor(from + num_query);
+  if (wanted <= table.size()) return num_query;
+  const auto room = static_cast<int64_t>(kv_.MaxBlocks(table, wanted)) * config_.block_tokens;
+  return static_cast<int32_t>(std::clamp<int64_t>(room - from, 1, num_query));
+}
+
+// The state is kept where a chunk ends, so one ends at each point worth keeping.
+int32_t Scheduler::CutAtPoint(const Request& request, int32_t from, int32_t num_query) const {
+  const int32_t point = kv_.num_state_groups() == 0 ? 0 : request.PointAfter(from);
+  return point == 0 ? num_query : std::min(num_query, point - from);
 }
 
 // Returns: false when the request has to wait for a commit, or was retracted itself.
 bool Scheduler::ReserveBlocks(RequestIndex index, int32_t num_tokens) {
   const size_t num_blocks = BlocksFor(num_tokens);
+  if (kv_.num_state_groups() == 0 && requests_[index].blocks()->size() >= num_blocks) return true;
   while (requests_[index].admission != 0) {
     if (kv_.Grow(*requests_[index].blocks(), num_blocks)) return true;
     if (!RetractLast()) return false;
@@ -78,94 +146,24 @@ bool Scheduler::ReserveBlocks(RequestIndex index, int32_t num_tokens) {
 bool Scheduler::RetractLast() {
   if (num_retractions_pending_ > 0) return false;
   if (running_.size() == 1) {
-    TS_CHECK(!uncommitted_.empty(), "an accepted request has room when it is alone");
-    return false;  // an ended request still drains
+    TS_CHECK(!uncommitted_.empty() || HasBatches(),
+             "an accepted request has room when it is alone");
+    return false;  // an ended request still drains, or a victim's blocks are on their way
   }
-  const auto rank = [this](RequestIndex index) { return requests_[index].Rank(); };
+  const auto seniority = [this](RequestIndex index) { return requests_[index].Seniority(); };
+  const RequestIndex first = *std::ranges::min_element(running_, {}, seniority);
+  const auto rank = [this, first](RequestIndex index) {
+    return std::pair(index != first, requests_[index].Rank());
+  };
   const RequestIndex victim = *std::ranges::max_element(running_, {}, rank);
-  if (requests_[victim].uncommitted_rows > 0) {
+  if (requests_[victim].uncommitted_rows > 0 || requests_[victim].batch.value != 0) {
     requests_[victim].retract_pending = true;
     ++num_retractions_pending_;
     return false;
   }
   RetractNow(victim);
   has_retracted_in_step_ = true;
-  return true;
-}
-
-void Scheduler::EmitReserved() {
-  for (const RequestIndex index : running_) {
-    const Request& request = requests_[index];
-    if (request.step_query > 0 && std::holds_alternative<Decoding>(request.state)) {
-      EmitRow(index, 1);
-    }
-  }
-  step_.plan->num_decode_rows = step_.plan->num_rows();
-  for (const RequestIndex index : running_) {
-    if (requests_[index].step_query > 0) EmitRow(index, requests_[index].step_query);
-  }
-}
-
-void Scheduler::EmitRow(RequestIndex index, int32_t num_query) {
-  Request& request = requests_[index];
-  StepPlan& plan = *step_.plan;
-  const bool samples = num_query == request.to_plan();
-  plan.requests.push_back(index);
-  plan.request_ids.push_back(request.id.value);
-  plan.slots.push_back(request.slot()->value());
-  plan.context_tokens.push_back(request.planned);
-  plan.output_index.push_back(samples ? request.num_outputs() + request.ahead : -1);
-  const int32_t num_known = std::min(num_query, request.size() - request.planned);
-  const auto first = request.tokens.begin() + request.planned;
-  plan.token_ids.insert(plan.token_ids.end(), first, first + num_known);
-  if (num_known < num_query) plan.token_ids.push_back(kTokenFromDevice);
-  plan.query_start.push_back(plan.num_tokens());
-  EmitTable(request);
-  request.step_query = 0;
-  request.planned += num_query;
-  ++request.uncommitted_rows;
-  request.ahead += samples;
-  if (samples && std::holds_alternative<Prefilling>(request.state)) Move(request, LastChunk{});
-}
-
-// Tells the executor the table entries that it does not have yet.
-void Scheduler::EmitTable(Request& request) {
-  const BlockTable& blocks = *request.blocks();
-  const auto num_blocks = static_cast<int32_t>(blocks.size());
-  if (request.sent_blocks == num_blocks) return;
-  const int32_t slot = request.slot()->value();
-  for (int32_t group = 0; group < kv_.pool().num_groups(); ++group) {
-    for (int32_t i = request.sent_blocks; i < num_blocks; ++i) {
-      const BlockId block = kv_.pool().block(blocks.set(i), GroupId(group));
-      step_.plan->block_updates.push_back({slot, group, i, block.value});
-    }
-  }
-  request.sent_blocks = num_blocks;
-}
-
-void Scheduler::EmitReplacements() {
-  for (const auto& [index, admission, position] : replacements_) {
-    Request& request = requests_[index];
-    if (request.admission != admission) continue;  // retracted, or ended and the row reused
-    const SetId set = request.blocks()->set(position);
-    for (int32_t group = 0; group < kv_.pool().num_groups(); ++group) {
-      const BlockId block = kv_.pool().block(set, GroupId(group));
-      step_.plan->block_updates.push_back({request.slot()->value(), group, position, block.value});
-    }
-  }
-  replacements_.clear();
-}
-
-std::shared_ptr<StepPlan> Scheduler::TakeBuffer() {
-  for (const std::shared_ptr<StepPlan>& buffer : buffers_) {
-    if (buffer.use_count() > 1) continue;
-    buffer->Clear();
-    return buffer;
-  }
-  auto fresh = std::make_shared<StepPlan>();
-  fresh->Clear();
-  if (buffers_.size() < static_cast<size_t>(config_.depth) + 2) buffers_.push_back(fresh);
-  return fresh;
+  return !requests_[victim].retract_pending;  // or when its blocks have been copied
 }
 
 }  // namespace tokenspeed

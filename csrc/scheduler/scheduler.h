@@ -14,32 +14,30 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "base/errors.h"
 #include "base/slot_pool.h"
 #include "fsm/apply.h"
+#include "kv/events.h"
 #include "kv/flat_kv.h"
+#include "kv/reload.h"
+#include "kv/tier_writer.h"
+#include "kv/tiers.h"
 #include "scheduler/config.h"
+#include "scheduler/floor.h"
+#include "scheduler/queue.h"
+#include "scheduler/record.h"
 #include "scheduler/request_table.h"
+#include "scheduler/sessions.h"
 #include "scheduler/step.h"
+#include "scheduler/submission.h"
 
 namespace tokenspeed {
-
-struct Submission {
-  RequestId id;
-  std::span<const int32_t> prompt;
-  std::span<const int32_t> outputs;
-  int32_t max_new_tokens = 0;
-  int32_t min_new_tokens = 0;
-  std::span<const int32_t> stop_ids;
-  int32_t priority = 0;
-  std::string salt;
-  bool match_prefix = true;
-  int64_t deadline_us = 0;
-};
 
 // One request and one physical block as `state()` shows them.
 struct RequestView {
@@ -56,6 +54,13 @@ struct PhysicalView {
   int32_t refs = 0;
 };
 
+// What a step brought: flat, row by row.
+struct StepOutcome {
+  std::span<const int32_t> tokens;    // one per row, or W per row when `accepted` is given
+  std::span<const int32_t> accepted;  // empty or one per row
+  std::span<const bool> failed;       // empty or one per row
+};
+
 class Scheduler {
  public:
   explicit Scheduler(const SchedulerConfig& config);
@@ -65,18 +70,44 @@ class Scheduler {
   // Throws RequestError or CapacityError; see _core.pyi.
   void Submit(const Submission& submission, int64_t now_us);
 
+  // `submission.prompt` is what follows the session's last ended turn.
+  void SubmitTurn(const Submission& submission, const TurnBase& base, int64_t now_us);
+  // Returns: what SubmitTurn may build on, nullopt for nothing.
+  std::optional<TurnBase> SessionBase(int64_t session) const;
+
   // Returns: false when the id is not known or has ended.
   bool AbortRequest(RequestId id, int64_t now_us);
   bool StopRequest(RequestId id, int64_t now_us);
+  bool Rekey(RequestId id, int64_t gap_us, int64_t victim_key);
 
-  // Returns: nullptr when there is nothing to run or depth + 1 plans are out.
+  // Throws std::invalid_argument.
+  void Propose(RequestId id, std::span<const int32_t> drafts);
+
+  // Fills `buffer`, which nobody else may write until the step is committed.
+  // Returns: false when there is nothing to run or depth + 1 plans are out.
+  bool Plan(int64_t now_us, std::shared_ptr<StepPlan> buffer);
+  // The same with a buffer of its own; nullptr instead of false.
   std::shared_ptr<const StepPlan> Plan(int64_t now_us);
 
-  // `failed` is empty or has one entry per row. Throws std::invalid_argument.
+  // Fills `result`. Throws std::invalid_argument.
+  void Commit(int64_t step_id, const StepOutcome& outcome, int64_t now_us, CommitResult& result);
   CommitResult Commit(int64_t step_id, std::span<const int32_t> tokens,
                       std::span<const bool> failed, int64_t now_us);
 
+  // Rows of (transfer id, ok). Throws std::invalid_argument.
+  void Notify(std::span<const std::array<int32_t, 2>> acks, int64_t now_us);
+  // What the store has, at the start and when it drops records.
+  void NotifyStore(std::span<const Hash128> keys, bool is_present);
+
+  // Fills `result` with what ended outside commits.
+  void TakeEnded(CommitResult& result);
   CommitResult TakeEnded();
+  // Returns: the calls since the last time, for Replay; empty unless they are recorded.
+  std::string TakeRecord() { return record_.Take(); }
+  // Returns: changes of the prefix cache, nullopt for none.
+  std::optional<EventBatch> DrainEvents();
+  // Cache truth of a session so far; of session 0: whoever has none or was forgotten.
+  SessionTotals TotalsOf(int64_t session) const { return sessions_.totals(session); }
   bool HasWork() const;
   int64_t NextDeadlineUs() const;
 
@@ -86,48 +117,120 @@ class Scheduler {
   void CheckInvariants();
 
  private:
-  using Rank = std::pair<std::pair<int64_t, int64_t>, int32_t>;  // request rank, table row
-
   // submit.cc
-  void CheckSubmission(const Submission& submission) const;
-  int32_t ResolveMaxOutputs(const Submission& submission) const;
+  void CheckSubmission(const Submission& submission, size_t prompt_tokens) const;
+  static void CheckReusePoints(const Submission& submission, size_t prompt_tokens);
+  CapacityError QueueFull() const;
+  int32_t ResolveMaxOutputs(const Submission& submission, int64_t prompt) const;
   int64_t CapacityTokens() const;
+  void Accept(const Submission& submission, NodeId root, Chain chain, int32_t max_outputs,
+              std::optional<MatchEvidence::Turn> previous, int64_t now_us);
+  void ChoosePoints(Request& request) const;
+
+  // turns.cc
+  Chain ChainOf(const Submission& submission, NodeId root, size_t common);
+  std::optional<MatchEvidence::Turn> PreviousTurn(const Submission& submission,
+                                                  size_t common) const;
 
   // plan.cc
+  bool PlanStep(int64_t now_us, std::shared_ptr<StepPlan> buffer);
   void ReserveDecodes(int32_t& budget);
-  void ReserveChunks(int32_t& budget);
+  void PlanPrefills(int32_t budget);
+  void ReserveChunks(int32_t& budget, bool is_short);
+  int32_t ShrinkToFit(const KvTable& table, int32_t from, int32_t num_query) const;
+  int32_t CutAtPoint(const Request& request, int32_t from, int32_t num_query) const;
   bool ReserveBlocks(RequestIndex index, int32_t num_tokens);
-  void EmitReserved();
-  void EmitRow(RequestIndex index, int32_t num_query);
-  void EmitTable(Request& request);
-  void EmitReplacements();
   bool RetractLast();
-  int32_t ShrinkToFit(Request& request, int32_t num_query) const;
-  std::shared_ptr<StepPlan> TakeBuffer();
+  // Requests with no more than this to compute go before longer ones.
+  int32_t ShortTokens() const { return 2 * config_.max_step_tokens; }
+
+  // emit.cc
+  void EmitDecodes();
+  void EmitChunks();
+  void EmitRow(RequestIndex index, int32_t num_query);
+  void EmitDrafts(Request& request);
+  void CountLoad(const Request& request, int32_t num_query);
+  void EmitTable(Request& request);
+  void EmitEntries(Request& request, int32_t position);
+  void EmitStateRows(Request& request, int32_t num_query);
+  void EmitReplacements();
+
+  // pace.cc
+  static bool HasSamples(const StepPlan& plan);
+  void StartFloor();
+  int32_t FloorChunk(int32_t context, int32_t most) const;
+  bool FloorAdmits(const Request& request) const;
+
+  // waiting.cc
+  // A running request and the full blocks of the tokens that it came with.
+  struct Computing {
+    RequestIndex request;
+    int64_t admission;
+    size_t num_blocks;
+  };
+  void Enqueue(RequestIndex index);
+  bool MayPass(RequestIndex index) const;
+  RequestIndex OwnerOfNextBlock(const Request& request, size_t num_shared) const;
+  bool IsComputing(const Computing& computing, size_t block) const;
+  void Park(RequestIndex index, RequestIndex owner, size_t block);
+  void ReturnParked();
+  void Charge(const Request& request, int32_t num_tokens, bool is_served);
 
   // admission.cc
+  enum class Admission { kAdmitted, kPassed, kBlocked };
   void AdmitFromQueue(int32_t& budget);
-  bool TryAdmit(RequestIndex index, int32_t& budget);
+  void AdmitShort(int32_t& budget);
+  bool CanAdmit(int32_t budget) const;
+  Admission TryAdmit(RequestIndex index, int32_t& budget);
   bool MayMatch(const Request& request) const;
   std::span<const int32_t> Matchable(const Request& request) const;
   PrefixMatch MatchFor(const Request& request);
   bool IsStillBlocked(const Request& request) const;
-  void Block(const Request& request, PrefixMatch match);
   bool FitsBesideOthers(const Request& request, const PrefixMatch& match) const;
   void MakeFitAlone(const Request& request, PrefixMatch& match) const;
-  void EmitCopies(PrefixMatch& match, SetId target);
-  void Enter(RequestIndex index, BlockTable blocks, int32_t matched);
+  void EmitCopies(PrefixMatch& match);
+  void StartRunning(RequestIndex index, int32_t matched);
+  void Enter(RequestIndex index, PrefixMatch match, const MatchEvidence& evidence);
+
+  // evidence.cc
+  MatchEvidence EvidenceOf(const Request& request, const PrefixMatch& match) const;
+  void NoteMatch(Request& request, const MatchEvidence& evidence);
 
   // commit.cc
-  void CheckCommit(int64_t step_id, std::span<const int32_t> tokens,
-                   std::span<const bool> failed) const;
-  void CommitRow(const StepPlan& plan, int32_t row, int32_t token, bool has_failed,
-                 CommitResult& result);
-  bool CommitToken(RequestIndex index, int32_t row, int32_t token, CommitResult& result);
+  void CheckCommit(int64_t step_id, const StepOutcome& outcome) const;
+  void CheckAccepted(const std::string& what, const StepPlan& plan,
+                     const StepOutcome& outcome) const;
+  void CommitRow(const StepPlan& plan, int32_t row, std::span<const int32_t> tokens,
+                 bool has_failed, CommitResult& result);
+  std::span<const int32_t> Accepted(const StepOutcome& outcome, size_t num_rows, int32_t row) const;
+  FinishReason AppendTokens(Request& request, std::span<const int32_t>& tokens);
   FinishReason ReasonAfter(const Request& request, int32_t token) const;
+
+  // publish.cc
   void AdvanceComputed(RequestIndex index, int32_t num_query);
+  bool MayPublish(const Request& request) const;
   void PublishFull(RequestIndex index);
-  void PublishTail(Request& request);
+  void PublishRest(Request& request);
+  SetId PublishTail(Request& request);
+  bool PublishState(Request& request, bool is_last);
+
+  // tiering.cc
+  static constexpr int32_t kMaxLoads = 4;  // of one request: a store that keeps failing is left
+  void StartTiers();
+  bool HasTransfers() const;
+  bool HasBatches() const;
+  bool IsWorth(int64_t num_tokens, size_t num_copies) const;
+  bool TryLoad(RequestIndex index, PrefixMatch& match, bool is_alone);
+  void BeginLoad(RequestIndex index, const Reload& reload, KvTable table, int32_t position,
+                 std::span<const Reload::Piece> pieces);
+  BatchId SaveVictim(RequestIndex index);
+  void SettleTransfers();
+  void EndLoad(RequestIndex index, std::span<const int32_t> failed);
+  void EndSave(RequestIndex index);
+
+  // inspect.cc
+  std::vector<int32_t> BlocksOf(const KvTable& table, GroupId group) const;
+  void CheckHeld(const Request& request, const KvTable& table) const;
 
   // lifecycle.cc
   template <class E>
@@ -138,30 +241,51 @@ class Scheduler {
   void DrainIfDone(RequestIndex index);
   void Retire(RequestIndex index);
   void RetractNow(RequestIndex index);
+  void Restart(RequestIndex index);
   void Dequeue(RequestIndex index);
   void LeaveRunning(RequestIndex index);
   void Expire(int64_t now_us);
-  Rank RankOf(RequestIndex index) const { return {requests_[index].Rank(), index.value}; }
+  void KeepTurn(Request& request, bool has_rows);
   size_t BlocksFor(int64_t num_tokens) const {
     return static_cast<size_t>((num_tokens + config_.block_tokens - 1) >> block_shift_);
   }
 
   SchedulerConfig config_;
   int block_shift_;
-  FlatKv kv_;       // outlives the requests and plans below
-  SlotPool slots_;  // likewise
+  FlatKv kv_;                           // outlives the requests and plans below
+  std::unique_ptr<Tiers> tiers_;        // null: only the device
+  std::unique_ptr<TierWriter> writer_;  // likewise
+  SlotPool slots_;                      // likewise
   RequestTable requests_;
-  std::set<Rank> queue_;
+  Record record_;
+  Sessions sessions_;
+  Queue queue_;        // everybody who waits and is not parked
+  Queue short_queue_;  // those of them with little to compute
+  Floor floor_;
+  StepLoad load_;                        // of the step being planned
+  std::optional<double> step_limit_us_;  // what the floor leaves it
+  bool has_outgrown_floor_ = false;
+  // Requests whose next block a running request is computing.
+  struct Parked {
+    RequestIndex request;
+    RequestIndex owner;
+    int64_t admission;  // of the owner
+    size_t block;
+  };
+  std::vector<Parked> parked_;
+  std::vector<Computing> computing_;           // some of whose blocks are not published yet
+  std::array<int64_t, 32> queue_leaves_us_{};  // ring: when requests left the queue to run
+  int64_t num_queue_leaves_ = 0;
   std::vector<RequestIndex> running_;                // in admission order
-  std::set<std::pair<int64_t, int32_t>> deadlines_;  // deadline, table row
+  std::set<std::pair<int64_t, int32_t>> deadlines_;  // deadline (of ending or starting), table row
   struct Uncommitted {
     std::shared_ptr<StepPlan> plan;
     std::vector<BlockRef> copy_sources;  // held until the commit of the step that reads them
+    std::vector<WindowRef> copy_windows;
   };
   std::deque<Uncommitted> uncommitted_;
-  std::vector<std::shared_ptr<StepPlan>> buffers_;  // reused when nobody else holds them
-  Uncommitted step_;                                // the step being planned
-  std::vector<RequestIndex> scan_;                  // running_ as it was when a pass began
+  Uncommitted step_;                // the step being planned
+  std::vector<RequestIndex> scan_;  // running_ as it was when a pass began
   struct Replacement {
     RequestIndex request;
     int64_t admission;
@@ -172,18 +296,22 @@ class Scheduler {
   struct Blocked {
     int64_t arrival = -1;
     int64_t num_releases = 0;
-    NodeId parent;  // where its match ended; only a hint, the set may be evicted since
-    size_t num_shared = 0;
+    int64_t num_publications = 0;
   };
   Blocked blocked_;
   CommitResult ended_;
   std::array<int32_t, std::variant_size_v<State>> num_in_state_{};
+  int64_t now_us_ = 0;
+  int32_t num_displaced_steps_ = 0;  // in a row in which a long prefill got nothing
   int32_t num_retractions_pending_ = 0;
   bool has_retracted_in_step_ = false;
   int64_t next_step_id_ = 1;
   int64_t num_admissions_ = 0;
   int64_t num_submitted_ = 0, num_finished_ = 0, num_retractions_ = 0;
-  int64_t prompt_tokens_ = 0, cached_tokens_ = 0, output_tokens_ = 0;
+  int64_t num_loaded_ = 0, num_loads_failed_ = 0, loaded_tokens_ = 0, num_saved_ = 0;
+  int64_t num_drafted_ = 0, num_accepted_ = 0;  // draft tokens of committed rows
+  int64_t output_tokens_ = 0;
+  std::array<int64_t, kMatchEnds.size()> num_match_ends_{};
 };
 
 }  // namespace tokenspeed

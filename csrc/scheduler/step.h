@@ -5,9 +5,11 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "base/ids.h"
+#include "kv/tier_rows.h"
 
 namespace tokenspeed {
 
@@ -16,6 +18,22 @@ inline constexpr int32_t kTokenFromDevice = -1;
 enum class FinishReason : uint8_t { kNone, kStop, kLength, kAbort, kTimeout, kError };
 inline constexpr std::array<const char*, 6> kFinishReasons = {"",      "stop",    "length",
                                                               "abort", "timeout", "error"};
+
+// Where a request's match ended and why.
+enum class MatchEnd : uint8_t {
+  kComplete,
+  kContent,
+  kEvicted,
+  kNeverStored,
+  kSalt,
+  kTenantOrAdapter,
+  kNoSnapshot,
+  kComputing,
+  kDisabled
+};
+inline constexpr std::array<const char*, 9> kMatchEnds = {
+    "complete",          "content",     "evicted",   "never_stored", "salt",
+    "tenant_or_adapter", "no_snapshot", "computing", "disabled"};
 
 struct StepPlan {
   int64_t step_id = 0;
@@ -29,8 +47,14 @@ struct StepPlan {
   std::vector<std::array<int32_t, 2>> admitted;       // row, slot
   std::vector<std::array<int32_t, 4>> block_updates;  // slot, group, index, block
   std::vector<std::array<int32_t, 4>> copies;         // group, source, target, tokens
+  TierRows tier_rows;                                 // moves between the tiers
+
+  // (R, S, 1 + W): per state group the row that is read (-1: zeros), then those that are written.
+  std::vector<int32_t> state_rows;
+  int32_t num_state_groups = 0, num_write_rows = 1;
 
   std::vector<RequestIndex> requests;  // not for Python: whose rows these are
+  std::vector<int32_t> num_drafts;     // likewise: of each row
 
   int32_t num_rows() const { return static_cast<int32_t>(slots.size()); }
   int32_t num_tokens() const { return static_cast<int32_t>(token_ids.size()); }
@@ -46,28 +70,39 @@ struct StepPlan {
     admitted.clear();
     block_updates.clear();
     copies.clear();
+    tier_rows.Clear();
+    state_rows.clear();
     requests.clear();
+    num_drafts.clear();
   }
 };
 
 struct CommitResult {
   std::vector<int64_t> request_ids;
-  std::vector<int32_t> tokens;
+  std::vector<int32_t> tokens;      // max(1, num_tokens) of each entry, one after the other
+  std::vector<int32_t> num_tokens;  // 0: the entry's one token is -1
   std::vector<uint8_t> finish_reasons;
   std::vector<int32_t> cached_tokens;
   std::vector<int32_t> rows;
+  // entry, cached, created, recomputed after eviction, where the match ended, MatchEnd
+  std::vector<std::array<int32_t, 6>> reports;
 
-  void Reserve(size_t num_entries) {
-    request_ids.reserve(num_entries);
-    tokens.reserve(num_entries);
-    finish_reasons.reserve(num_entries);
-    cached_tokens.reserve(num_entries);
-    rows.reserve(num_entries);
+  void Clear() {
+    request_ids.clear();
+    tokens.clear();
+    num_tokens.clear();
+    finish_reasons.clear();
+    cached_tokens.clear();
+    rows.clear();
+    reports.clear();
   }
 
-  void Add(RequestId id, int32_t token, FinishReason reason, int32_t cached, int32_t row) {
+  void Add(RequestId id, std::span<const int32_t> accepted, FinishReason reason, int32_t cached,
+           int32_t row) {
     request_ids.push_back(id.value);
-    tokens.push_back(token);
+    if (accepted.empty()) tokens.push_back(-1);
+    tokens.insert(tokens.end(), accepted.begin(), accepted.end());
+    num_tokens.push_back(static_cast<int32_t>(accepted.size()));
     finish_reasons.push_back(static_cast<uint8_t>(reason));
     cached_tokens.push_back(cached);
     rows.push_back(row);

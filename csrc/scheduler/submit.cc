@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <bit>
+#include <stdexcept>
+#include <string>
 
 #include "base/errors.h"
 #include "scheduler/scheduler.h"
@@ -7,25 +9,13 @@
 namespace tokenspeed {
 namespace {
 
-FlatKvConfig KvConfig(const SchedulerConfig& config) {
-  FlatKvConfig kv{.block_tokens = config.block_tokens,
-                  .packing = {},
-                  .num_physical_blocks = config.num_physical_blocks,
-                  .share_tokens = 1,
-                  .hash_seed = config.hash_seed};
-  for (const GroupSpec& group : config.groups) {
-    kv.packing.push_back(group.packing);
-    kv.share_tokens = std::max(kv.share_tokens, group.share_tokens);
-  }
-  return kv;
-}
-
 const SchedulerConfig& Validated(const SchedulerConfig& config) {
   Validate(config);
   return config;
 }
 
-constexpr int kRetryAfterSeconds = 1;
+constexpr int32_t kMaxDrafts = 64;
+constexpr int64_t kMaxRetryAfterSeconds = 60;
 
 }  // namespace
 
@@ -33,37 +23,86 @@ Scheduler::Scheduler(const SchedulerConfig& config)
     : config_(Validated(config)),
       block_shift_(std::countr_zero(static_cast<uint32_t>(config.block_tokens))),
       kv_(KvConfig(config)),
-      slots_(config.max_running) {
+      slots_(config.max_running),
+      record_(config.record_events),
+      sessions_(config.max_sessions, config.session_bytes, config.block_tokens),
+      queue_(config.ageing_us),
+      short_queue_(config.ageing_us),
+      floor_(config.min_tps_per_user) {
   running_.reserve(config.max_running);
+  StartTiers();
 }
 
-void Scheduler::Submit(const Submission& submission, int64_t /*now_us*/) {
-  CheckSubmission(submission);
-  const int32_t max_outputs = ResolveMaxOutputs(submission);
+void Scheduler::Submit(const Submission& submission, int64_t now_us) {
+  record_.Submit(submission, now_us);
+  kv_.SetNow(now_us);
+  CheckSubmission(submission, submission.prompt.size());
+  const int32_t max_outputs =
+      ResolveMaxOutputs(submission, static_cast<int64_t>(submission.prompt.size()));
+  const NodeId root = kv_.AcquireRoot(submission.salt);
+  const size_t common = CommonPrefix(sessions_.Tokens(submission.session), submission.prompt);
+  const auto previous = PreviousTurn(submission, common);
+  Chain chain = ChainOf(submission, root, common);
+  Accept(submission, root, std::move(chain), max_outputs, previous, now_us);
+}
+
+void Scheduler::Accept(const Submission& submission, NodeId root, Chain chain, int32_t max_outputs,
+                       std::optional<MatchEvidence::Turn> previous, int64_t now_us) {
   const RequestIndex index = requests_.Insert(submission.id);
   Request& request = requests_[index];
   request.priority = submission.priority;
   request.arrival = num_submitted_++;
-  request.prompt_tokens = static_cast<int32_t>(submission.prompt.size());
+  request.since_us = now_us;
+  request.prompt_tokens = static_cast<int32_t>(chain.tokens.size());
   request.max_outputs = max_outputs;
   request.min_outputs = submission.min_new_tokens;
   request.deadline_us = submission.deadline_us;
   request.match_prefix = submission.match_prefix;
-  request.root = kv_.AcquireRoot(submission.salt);
+  request.session = submission.session;
+  request.tenant = submission.tenant;
+  std::ranges::copy(submission.reuse_points, request.reuse_points.begin());
+  request.gap_us = submission.gap_us;
+  request.queue_key = submission.queue_key;
+  request.victim_key = submission.victim_key;
+  request.retain_us = submission.retain_us;
+  request.max_drafts = submission.max_drafts;
+  request.device_drafts = submission.device_drafts;
+  request.root = root;
+  request.previous = previous;
+  ChoosePoints(request);
+  request.salt = submission.salt;
   request.stop_ids.assign(submission.stop_ids.begin(), submission.stop_ids.end());
   std::sort(request.stop_ids.begin(), request.stop_ids.end());
-  const size_t room = std::min<size_t>(max_outputs, 4096);  // a long answer grows the rest
-  request.tokens.reserve(submission.prompt.size() + std::max(submission.outputs.size(), room));
-  request.tokens.assign(submission.prompt.begin(), submission.prompt.end());
+  request.tokens = std::move(chain.tokens);
   request.tokens.insert(request.tokens.end(), submission.outputs.begin(), submission.outputs.end());
+  request.given_outputs = static_cast<int32_t>(submission.outputs.size());
+  request.keys = std::move(chain.keys);
+  request.known = std::move(chain.sets);
   ++num_in_state_[request.state.index()];
-  queue_.insert(RankOf(index));
-  if (request.deadline_us > 0) deadlines_.emplace(request.deadline_us, index.value);
+  now_us_ = std::max(now_us_, now_us);
+  Enqueue(index);
+  const int64_t limit =
+      submission.max_queue_us > 0 ? submission.max_queue_us : config_.max_queue_us;
+  if (limit > 0) request.queue_deadline_us = now_us + limit;
+  if (request.next_deadline_us() > 0) {
+    deadlines_.emplace(request.next_deadline_us(), index.value);
+  }
   if (request.num_outputs() >= max_outputs) EndOutsideCommit(index, FinishReason::kLength);
 }
 
-void Scheduler::CheckSubmission(const Submission& submission) const {
-  if (submission.prompt.empty()) {
+// A snapshot is of use only where a tail can be shared, so its position is on that grain.
+void Scheduler::ChoosePoints(Request& request) const {
+  std::array<int32_t, 3> wanted = request.reuse_points;
+  if (wanted[0] == 0) wanted[0] = request.prompt_tokens;
+  size_t count = 0;
+  for (const int32_t point : wanted) {
+    const int32_t floored = point / kv_.share_tokens() * kv_.share_tokens();
+    if (floored > (count == 0 ? 0 : request.points[count - 1])) request.points[count++] = floored;
+  }
+}
+
+void Scheduler::CheckSubmission(const Submission& submission, size_t prompt_tokens) const {
+  if (prompt_tokens == 0) {
     throw RequestError(
         "the request is refused: the prompt has 0 tokens; allowed: 1 or more; send a prompt");
   }
@@ -77,23 +116,61 @@ void Scheduler::CheckSubmission(const Submission& submission) const {
                        std::to_string(submission.min_new_tokens) +
                        "; allowed: 0 or more; correct the value");
   }
-  if (submission.prompt.size() + 1 > static_cast<size_t>(config_.max_context_tokens)) {
-    throw RequestError(
-        "the request is refused: the prompt has " + std::to_string(submission.prompt.size()) +
-            " tokens and needs room for one more; allowed: a context of " +
-            std::to_string(config_.max_context_tokens) + " tokens; shorten the prompt",
-        "context_length_exceeded");
+  if (prompt_tokens + 1 > static_cast<size_t>(config_.max_context_tokens)) {
+    throw RequestError("the request is refused: the prompt has " + std::to_string(prompt_tokens) +
+                           " tokens and needs room for one more; allowed: a context of " +
+                           std::to_string(config_.max_context_tokens) +
+                           " tokens; shorten the prompt",
+                       "context_length_exceeded");
   }
-  if (queue_.size() >= static_cast<size_t>(config_.max_waiting)) {
-    throw CapacityError("the request is refused: " + std::to_string(queue_.size()) +
-                            " requests are waiting; allowed: " +
-                            std::to_string(config_.max_waiting) + "; try again later",
-                        kRetryAfterSeconds);
+  CheckReusePoints(submission, prompt_tokens);
+  if (submission.max_drafts > 0 && kv_.num_state_groups() > 0) {
+    throw RequestError("the request is refused: max_drafts is " +
+                       std::to_string(submission.max_drafts) +
+                       "; allowed: 0 with state groups; drafts over state are not built yet");
+  }
+  if (submission.max_drafts < 0 || submission.max_drafts > kMaxDrafts) {
+    throw RequestError("the request is refused: max_drafts is " +
+                       std::to_string(submission.max_drafts) + "; allowed: 0 to " +
+                       std::to_string(kMaxDrafts) + "; correct the value");
+  }
+  if (queue_.size() + parked_.size() >= static_cast<size_t>(config_.max_waiting)) {
+    throw QueueFull();
   }
 }
 
-int32_t Scheduler::ResolveMaxOutputs(const Submission& submission) const {
-  const auto prompt = static_cast<int64_t>(submission.prompt.size());
+// Come back when a quarter of the queue has left, at the rate at which the last ones left.
+CapacityError Scheduler::QueueFull() const {
+  const auto num_waiting = static_cast<int64_t>(queue_.size() + parked_.size());
+  const auto ring = std::ssize(queue_leaves_us_);
+  const int64_t num_known = std::min(num_queue_leaves_, ring);
+  int64_t seconds = 1;
+  if (num_known >= 2) {
+    const int64_t oldest = num_queue_leaves_ < ring ? 0 : num_queue_leaves_ % ring;
+    const int64_t each_us = (now_us_ - queue_leaves_us_[oldest]) / num_known;
+    seconds = each_us * ((num_waiting + 3) / 4) / 1'000'000;
+  }
+  return CapacityError("the request is refused: " + std::to_string(num_waiting) +
+                           " requests are waiting; allowed: " +
+                           std::to_string(config_.max_waiting) + "; try again later",
+                       static_cast<int>(std::clamp<int64_t>(seconds, 1, kMaxRetryAfterSeconds)));
+}
+
+void Scheduler::CheckReusePoints(const Submission& submission, size_t prompt_tokens) {
+  const auto& points = submission.reuse_points;
+  int64_t previous = 0;
+  bool is_increasing = points.size() <= Request{}.reuse_points.size();
+  for (const int32_t point : points) {
+    is_increasing &= point > previous && point <= static_cast<int64_t>(prompt_tokens);
+    previous = point;
+  }
+  if (is_increasing) return;
+  throw RequestError("the request is refused: its " + std::to_string(points.size()) +
+                     " reuse points end with " + std::to_string(previous) +
+                     "; allowed: up to 3 increasing positions in the prompt; correct them");
+}
+
+int32_t Scheduler::ResolveMaxOutputs(const Submission& submission, int64_t prompt) const {
   const int64_t in_context = config_.max_context_tokens - prompt;
   const int64_t fits = CapacityTokens();
   const int64_t wanted = submission.max_new_tokens > 0
@@ -111,18 +188,24 @@ int32_t Scheduler::ResolveMaxOutputs(const Submission& submission) const {
   return static_cast<int32_t>(wanted);
 }
 
+void Scheduler::Propose(RequestId id, std::span<const int32_t> drafts) {
+  record_.Propose(id, drafts);
+  const RequestIndex* index = requests_.Find(id);
+  const int32_t most =
+      index == nullptr || requests_[*index].device_drafts ? 0 : requests_[*index].max_drafts;
+  const auto is_token = [](int32_t token) { return token >= 0; };
+  if (std::ssize(drafts) > most || most == 0 || !std::ranges::all_of(drafts, is_token)) {
+    throw std::invalid_argument(
+        "propose: request " + std::to_string(id.value) + " gets " + std::to_string(drafts.size()) +
+        " drafts; allowed: up to " + std::to_string(most) +
+        " tokens of 0 or more; propose for live requests with max_drafts and host drafts only");
+  }
+  requests_[*index].drafts.assign(drafts.begin(), drafts.end());
+}
+
 // Tokens of the longest request that can ever run.
 int64_t Scheduler::CapacityTokens() const {
-  int64_t low = 0, high = kv_.pool().max_sets();
-  while (low < high) {
-    const int64_t middle = (low + high + 1) / 2;
-    if (kv_.CanEverHold(middle)) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  return low * config_.block_tokens;
+  return int64_t{kv_.sets().max_items()} * config_.block_tokens;
 }
 
 }  // namespace tokenspeed

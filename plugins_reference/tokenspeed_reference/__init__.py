@@ -39,6 +39,12 @@ class ReferencePlugin:
             context.offer(offer)
 
     @hookimpl
+    def register_kv_stores(self, context: Registration) -> None:
+        """Offer stores in memory and on local disk."""
+        for offer in offers.kv_store_offers():
+            context.offer(offer)
+
+    @hookimpl
     def register_weight_formats(self, context: Registration) -> None:
         """Offer safetensors and GGUF."""
         for offer in formats.offers():

@@ -98,6 +98,16 @@ def sampler_offers() -> tuple[Offer, ...]:
     return (Offer("sampler", "philox", _sampler, requires=DETERMINISTIC),)
 
 
+def kv_store_offers() -> tuple[Offer, ...]:
+    """Offer stores in memory and on local disk."""
+    return (
+        Offer(
+            "kv_store", "memory", lambda **options: _load("stores.memory:MemoryStore")(**options)
+        ),
+        Offer("kv_store", "disk", lambda **options: _load("stores.disk:DiskStore")(**options)),
+    )
+
+
 def _attention(**traits: Any) -> Any:
     return _load("attention:PagedAttention")(**traits)
 

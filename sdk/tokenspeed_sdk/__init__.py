@@ -18,7 +18,9 @@ from tokenspeed.checkpoint import (
 from tokenspeed.contracts.attention import AttentionBackend, AttentionBatch, KVView, StateView
 from tokenspeed.contracts.capability import TRAITS, VOCABULARY_VERSION, Clause, Trait
 from tokenspeed.contracts.device import DeviceFacts, DeviceRuntime
+from tokenspeed.contracts.faults import Fault, Faults
 from tokenspeed.contracts.kernel import Band, KernelBinder, KernelOffer, Operator
+from tokenspeed.contracts.kv_store import KEY_BYTES, KVStore, StoreDone, StoreFacts
 from tokenspeed.contracts.model import (
     CacheField,
     CacheGroup,
@@ -29,6 +31,7 @@ from tokenspeed.contracts.model import (
     gqa_fields,
 )
 from tokenspeed.contracts.placement import ParallelGroup, Partial, Placement, Replicate, Shard
+from tokenspeed.contracts.policy import Arrival, Keys, Policy
 from tokenspeed.contracts.registration import Offer, Registration
 from tokenspeed.contracts.sampler import (
     PURPOSE_SAMPLE,
@@ -61,11 +64,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "API_VERSION",
+    "KEY_BYTES",
     "LOGGER",
     "PURPOSE_SAMPLE",
     "SENTINEL_BLOCK",
     "TRAITS",
     "VOCABULARY_VERSION",
+    "Arrival",
     "AttentionBackend",
     "AttentionBatch",
     "Band",
@@ -80,13 +85,17 @@ __all__ = [
     "DeviceFacts",
     "DeviceRuntime",
     "EngineError",
+    "Fault",
+    "Faults",
     "ForwardContext",
     "GgufHeader",
     "GgufTensor",
     "HfFolder",
+    "KVStore",
     "KVView",
     "KernelBinder",
     "KernelOffer",
+    "Keys",
     "LinearWeight",
     "ModelContext",
     "Offer",
@@ -96,6 +105,7 @@ __all__ = [
     "Penalties",
     "Placement",
     "PluginError",
+    "Policy",
     "Registration",
     "Replicate",
     "RequestError",
@@ -107,6 +117,8 @@ __all__ = [
     "Shard",
     "StateRows",
     "StateView",
+    "StoreDone",
+    "StoreFacts",
     "TokenLogprobs",
     "TokenSpeedError",
     "Trait",

@@ -11,7 +11,7 @@ LAYERS = (
     {"__main__"},
     {"cli"},
     {"server"},
-    {"engine"},
+    {"engine", "simulator"},
     {"executor", "models"},
     {"layers", "speculation", "sampling"},
     {"scheduler", "kv", "placement", "plugins", "kernels", "ops", "hookspecs"},

@@ -41,6 +41,7 @@ class Job:
     outputs: Sequence[int] = ()
     match_prefix: bool = True
     start_step: int = 0
+    reuse_points: Sequence[int] = ()
 
 
 @dataclass(slots=True)
@@ -97,6 +98,7 @@ class Parts:
             output_ids=outputs,
             max_new_tokens=job.params.max_tokens or 0,
             match_prefix=job.match_prefix,
+            reuse_points=np.asarray(job.reuse_points, dtype=np.int32),
             now_us=self._tick(),
         )
 
@@ -134,9 +136,12 @@ def build_parts(
     max_context_tokens: int = 512,
     depth: int = 0,
     keep_packed: bool = False,
+    plugins: Sequence[str] = ("reference",),
+    prefix_cache: bool = True,
+    poison: bool = False,
 ) -> Parts:
     """Load a checkpoint and join the planes; the pool has `num_blocks` usable physical blocks."""
-    registry = load_plugins(("reference",), role="engine")
+    registry = load_plugins(tuple(plugins), role="engine")
     source = _open(registry, path)
     config = source.config()
     model_class: Any = resolve_architecture(registry, config)
@@ -152,23 +157,24 @@ def build_parts(
             device=CPU,
         )
         for group in groups
+        if group.kind != "state"
     }
     model = model_class(
         config, ModelContext(binder, attention, torch.float32, CPU, max_context_tokens)
     )
     load_weights(model, source, dtype=torch.float32, keep_packed=keep_packed)
     source.close()
-    one = solve_layout(groups, block_tokens=block_tokens, dtype_bytes=4, arena_bytes=2**30)
+    one = solve_layout(groups, block_tokens=block_tokens, dtype="float32", arena_bytes=2**30)
     layout = solve_layout(
         groups,
         block_tokens=block_tokens,
-        dtype_bytes=4,
+        dtype="float32",
         arena_bytes=one.physical_bytes * (num_blocks + 1),
     )
     storage = torch.zeros(layout.total_bytes, dtype=torch.uint8)
     executor = Executor(
         model,
-        arena=Arena(layout, groups, storage, torch.float32),
+        arena=Arena(layout, storage),
         attention=attention,
         sampler=_offer(registry, "sampler").load(device=CPU, vocab_size=config["vocab_size"]),
         max_running=max_running,
@@ -176,17 +182,28 @@ def build_parts(
         block_tokens=block_tokens,
         vocab_size=config["vocab_size"],
         device=CPU,
+        poison=poison,
     )
     scheduler = Scheduler(
         SchedulerConfig(
             block_tokens=block_tokens,
-            groups=[GroupSpec(name=g.name, packing=g.packing) for g in layout.groups],
+            groups=[
+                GroupSpec(
+                    name=group.name,
+                    kind=group.kind,
+                    packing=group.packing,
+                    window=group.group.window,
+                    speculation=group.group.speculation,
+                )
+                for group in layout.groups
+            ],
             num_physical_blocks=layout.num_physical_blocks,
             max_running=max_running,
             max_waiting=64,
             max_step_tokens=max_step_tokens,
             max_context_tokens=max_context_tokens,
             depth=depth,
+            prefix_cache=prefix_cache,
         )
     )
     return Parts(scheduler, executor, depth)

@@ -41,6 +41,8 @@ class HandPlan:
     admitted: NDArray[np.int32]
     block_updates: NDArray[np.int32]
     copies: NDArray[np.int32]
+    state_rows: NDArray[np.int32]
+    transfers: NDArray[np.int32]
 
 
 def make_plan(
@@ -51,8 +53,13 @@ def make_plan(
     admitted: Sequence[tuple[int, int]] = (),
     block_updates: Sequence[tuple[int, int, int, int]] = (),
     copies: Sequence[tuple[int, int, int, int]] = (),
+    state_rows: Sequence[Sequence[tuple[int, int]]] = (),
 ) -> HandPlan:
-    """Flatten rows into a plan; all arrays read-only, as the control plane's are."""
+    """Flatten rows into a plan; all arrays read-only, as the control plane's are.
+
+    Args:
+        state_rows: per row and state group [read, write].
+    """
     lengths = [len(row.tokens) for row in rows]
     plan = HandPlan(
         step_id=step_id,
@@ -68,6 +75,8 @@ def make_plan(
         admitted=_int32(admitted).reshape(-1, 2),
         block_updates=_int32(block_updates).reshape(-1, 4),
         copies=_int32(copies).reshape(-1, 4),
+        state_rows=_int32(state_rows).reshape(len(rows), -1, 2),
+        transfers=_int32(()).reshape(-1, 6),
     )
     plan.request_ids.flags.writeable = False
     return plan

@@ -284,10 +284,6 @@ class SchedulerOracle:
                 slot not in self._owner_of_slot,
                 f"slot {slot} is given to {request.id} while it is in use",
             )
-            first = min(waiting.values(), key=lambda other: other.rank)
-            require(
-                first is request, f"request {request.id} is admitted before {first.id} in the queue"
-            )
             del waiting[request.id]
             self._enter(request, slot, int(plan.arrays["context_tokens"][row]))
             admitted.add(row)
@@ -423,10 +419,9 @@ class SchedulerOracle:
                 )
 
     def _check_order(self, plan: PlanCopy, rows: list[ModelRequest], admitted: set[int]) -> None:
-        running = sorted(admitted)
         require(
-            running == list(range(plan.num_rows - len(running), plan.num_rows)),
-            f"step {plan.step_id}: admissions stand before running requests",
+            all(row >= plan.num_decode_rows for row in admitted),
+            f"step {plan.step_id}: admissions stand before decodes",
         )
         if not self._is_ample:
             return
@@ -447,8 +442,11 @@ class SchedulerOracle:
                 f"step {plan.step_id}: running request {request.id} is left out",
             )
         limit = min(self._config["max_running"], self._config["max_step_tokens"])
+        # Who waits for a block that is being computed may do so.
+        has_prefill = plan.num_rows > plan.num_decode_rows or self._config["depth"] > 0
         require(
-            len(self._owner_of_slot) >= limit
+            has_prefill
+            or len(self._owner_of_slot) >= limit
             or plan.num_tokens == self._config["max_step_tokens"]
             or all(request.slot >= 0 for request in self.live.values()),
             f"step {plan.step_id}: requests wait although slots and budget are free",

@@ -12,6 +12,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from tokenspeed.checkpoint.model_path import existing_model
+from tokenspeed.cli.connection import base_url
 from tokenspeed.errors import ConfigError, EngineError
 from tokenspeed.log import say
 
@@ -85,7 +86,7 @@ def _server(args: argparse.Namespace) -> Iterator[str]:
     if args.url is not None:
         if args.model is not None:
             raise ConfigError(f"both --url {args.url} and MODEL {args.model} are given; give one")
-        yield args.url.rstrip("/").removesuffix("/v1")
+        yield base_url(args.url)
         return
     model = [] if args.model is None else [args.model]
     command = [sys.executable, "-m", "tokenspeed", "serve", *model, "--port", "0"]

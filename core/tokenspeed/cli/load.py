@@ -7,18 +7,18 @@ server's own /tokenize, so that no two share a prefix.
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
 import queue
 import random
 import statistics
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
-from tokenspeed.errors import ConfigError, EngineError
+from tokenspeed.cli.connection import ServerAddress
+from tokenspeed.errors import EngineError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,6 +40,11 @@ class Load:
     output_tokens: int
     seed: int
 
+    @property
+    def server(self) -> ServerAddress:
+        """Where to send it."""
+        return ServerAddress(self.url, self.api_key, TIMEOUT_S)
+
 
 @dataclass(frozen=True, slots=True)
 class Timing:
@@ -49,6 +54,9 @@ class Timing:
     last_s: float
     num_tokens: int
     cached_tokens: int
+    recomputed_tokens: int = 0
+    match_ends: tuple[str, ...] = ()
+    """Why the prompt's match ended, from servers that say so."""
 
 
 def measure(load: Load, *, on_done: Callable[[int], None]) -> tuple[list[Timing | str], float]:
@@ -115,6 +123,8 @@ def summary(load: Load, timings: list[Timing | str], wall_s: float) -> dict[str,
         "prompt_tokens": load.prompt_tokens,
         "output_tokens": output_tokens,
         "cached_tokens": sum(timing.cached_tokens for timing in good),
+        "recomputed_tokens": sum(timing.recomputed_tokens for timing in good),
+        "match_ends": dict(Counter(end for timing in good for end in timing.match_ends)),
         "wall_s": round(wall_s, 3),
         "ttft_ms_p50": _ms(statistics.median(timing.first_s for timing in good)) if good else None,
         "ttft_ms_max": _ms(max(timing.first_s for timing in good)) if good else None,
@@ -136,10 +146,20 @@ def summary_lines(figures: dict[str, Any]) -> list[str]:
         ("TPOT", f"{figures['tpot_ms_p50']} ms median"),
         ("per user", f"{figures['tok_s_per_user_p50']} tok/s median"),
         ("throughput", f"{figures['tok_s']} tok/s"),
+        ("cache", _cache_text(figures)),
     ]
     if figures["first_error"]:
         rows.append(("first error", figures["first_error"]))
     return [f"{name:<12}{text}" for name, text in rows]
+
+
+def _cache_text(figures: dict[str, Any]) -> str:
+    """Say what the server's prefix cache did, and why it did no more."""
+    text = f"{figures['cached_tokens']} tokens cached, {figures['recomputed_tokens']} recomputed"
+    ends = sorted(figures["match_ends"].items(), key=lambda item: -item[1])
+    if ends:
+        text += "; matches ended: " + ", ".join(f"{reason} {count}" for reason, count in ends)
+    return text
 
 
 def _ms(seconds: float) -> float:
@@ -168,7 +188,7 @@ def _stream(load: Load, body: dict[str, Any]) -> Timing:
     started_s = time.perf_counter()
     first_s = last_s = 0.0
     usage: dict[str, Any] | None = None
-    connection, response = _send(load, "POST", "/v1/completions", body)
+    connection, response = load.server.send("POST", "/v1/completions", body)
     try:
         for line in response:
             if not line.startswith(b"data: {"):
@@ -186,11 +206,18 @@ def _stream(load: Load, body: dict[str, Any]) -> Timing:
     if usage is None:
         raise EngineError("the stream ended without its usage")
     details = usage.get("prompt_tokens_details") or {}
-    return Timing(first_s, last_s, usage["completion_tokens"], details.get("cached_tokens") or 0)
+    return Timing(
+        first_s,
+        last_s,
+        usage["completion_tokens"],
+        details.get("cached_tokens") or 0,
+        details.get("recomputed_tokens") or 0,
+        tuple(end["reason"] for end in details.get("match_ends") or ()),
+    )
 
 
 def _first_model(load: Load) -> str:
-    return str(_json(load, "GET", "/v1/models", None)["data"][0]["id"])
+    return str(load.server.json("GET", "/v1/models")["data"][0]["id"])
 
 
 def _prompt(load: Load, chooser: random.Random) -> list[int]:
@@ -201,61 +228,5 @@ def _prompt(load: Load, chooser: random.Random) -> list[int]:
             "".join(chooser.choices("abcdefghijklmnopqrstuvwxyz", k=chooser.randint(2, 9)))
             for _ in range(load.prompt_tokens)
         )
-        tokens += _json(load, "POST", "/tokenize", {"prompt": words})["tokens"]
+        tokens += load.server.json("POST", "/tokenize", {"prompt": words})["tokens"]
     return tokens[: load.prompt_tokens]
-
-
-def _json(load: Load, method: str, path: str, body: dict[str, Any] | None) -> Any:
-    try:
-        connection, response = _send(load, method, path, body)
-        with connection:
-            return json.loads(response.read())
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        raise EngineError(f"{load.url}{path} failed: {error}; is a server there?") from error
-
-
-def _send(
-    load: Load, method: str, path: str, body: dict[str, Any] | None
-) -> tuple[_Connection, http.client.HTTPResponse]:
-    connection = _connect(load.url)
-    headers = {"Content-Type": "application/json"}
-    if load.api_key:
-        headers["Authorization"] = f"Bearer {load.api_key}"
-    connection.request(method, path, None if body is None else json.dumps(body), headers)
-    response = connection.getresponse()
-    if response.status != 200:
-        text = _message_of(response.read(65536))
-        connection.close()
-        hint = "; pass --api-key" if response.status == 401 else ""
-        raise EngineError(f"{path} answered {response.status}: {text}{hint}")
-    return connection, response
-
-
-def _message_of(body: bytes) -> str:
-    """Return the message of an error body; of another server maybe any text."""
-    try:
-        return str(json.loads(body)["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        return body[:2000].decode(errors="replace")
-
-
-class _Connection(http.client.HTTPConnection):
-    """Closed at the end of a `with`."""
-
-    def __enter__(self) -> _Connection:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
-
-
-class _SecureConnection(http.client.HTTPSConnection, _Connection):
-    """The same over TLS."""
-
-
-def _connect(url: str) -> _Connection:
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigError(f"--url is {url!r}, http://HOST:PORT is needed; change it")
-    kind = _SecureConnection if parts.scheme == "https" else _Connection
-    return kind(parts.hostname, parts.port, timeout=TIMEOUT_S)

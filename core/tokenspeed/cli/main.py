@@ -10,6 +10,8 @@ import difflib
 import importlib
 import re
 import sys
+import tempfile
+import traceback
 from typing import TYPE_CHECKING, NoReturn
 
 from tokenspeed.errors import (
@@ -23,7 +25,7 @@ from tokenspeed.errors import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-COMMANDS = ("serve", "generate", "bench", "plugins", "models")
+COMMANDS = ("serve", "generate", "bench", "simulate", "top", "plugins", "models")
 USAGE = 2
 INTERRUPTED = 130
 
@@ -41,7 +43,24 @@ def run(argv: list[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return 1
+    except Exception as error:
+        print(f"tokenspeed: {_unexpected(error)}", file=sys.stderr)
+        return 1
     return code
+
+
+def _unexpected(error: Exception) -> str:
+    """Keep the traceback in a file and return one line for the user."""
+    text = " ".join(repr(error).split())[:500]
+    message = f"unexpected error: {text}; this is a mistake of tokenspeed or of a plugin, report it"
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="tokenspeed-", suffix=".traceback", delete=False, encoding="utf-8"
+        ) as file:
+            traceback.print_exception(error, file=file)
+    except OSError:
+        return message
+    return f"{message} with {file.name}"
 
 
 def exit_code(error: TokenSpeedError) -> int:

@@ -91,6 +91,27 @@ class EngineConfig:
     max_waiting: int = setting(
         4096, "requests that may queue before 429 is answered", low=1, high=1_000_000
     )
+    max_queue_s: float = setting(
+        0.0,
+        "longest wait in the queue, seconds, before 429 is answered; 0: no limit, clients have "
+        "their own",
+        low=0,
+        high=86400,
+    )
+    min_tps_per_user: float = setting(
+        0.0,
+        "tokens per second that every running stream keeps: requests that would slow others below "
+        "it wait in the queue; 0: no floor",
+        low=0,
+        high=100_000,
+    )
+    max_prefill_steps: int = setting(
+        3,
+        "steps in a row in which a running stream may get no token; fewer smooth decoding, more "
+        "fill prompts faster",
+        low=1,
+        high=1000,
+    )
     max_step_tokens: int = setting(
         0,
         "query tokens per step; 0: 512 on cpu, 8192 elsewhere; smaller smooths decode latency",
@@ -104,6 +125,78 @@ class EngineConfig:
         high=1,
     )
     prefix_cache: bool = setting(True, "reuse KV blocks of equal prefixes")
+    state_cache_share: float = setting(
+        0.3,
+        "most of the cache that kept snapshots of recurrent states may take, a share; more starts "
+        "more conversations again without recomputing, less keeps longer histories",
+        low=0,
+        high=1,
+    )
+    retain_share: float = setting(
+        0.25,
+        "most of the KV blocks that prefixes kept by request (cache_control and the like) may "
+        "hold; the rest stays for everyone",
+        low=0,
+        high=1,
+    )
+    host_kv_gib: float = setting(
+        0.0,
+        "host memory for KV blocks that leave the device, GiB; 0: none, evicted blocks are "
+        "recomputed",
+        low=0,
+        high=65536,
+    )
+    kv_write: str = setting(
+        "auto",
+        "when blocks are copied to the host: on_commit (as soon as they are complete: nothing is "
+        "lost when they are evicted), on_eviction (fewest copies), selective (once they were "
+        "reused kv_write_min_reuse times); auto: on_commit with a kv_store, else on_eviction",
+        choices=("auto", "on_eviction", "on_commit", "selective"),
+    )
+    kv_write_min_reuse: int = setting(
+        2, "hits on a block before kv_write=selective copies it", low=1, high=1_000_000
+    )
+    kv_store: str = setting(
+        "",
+        "store behind the host tier, NAME or PLUGIN/NAME, such as disk or memory; empty: none; "
+        "needs host_kv_gib",
+    )
+    kv_store_folder: str = setting("", "folder of a store on disk; one engine a folder")
+    kv_store_gib: float = setting(
+        16.0,
+        "most GiB that the store keeps; least recently used records go first",
+        low=0.001,
+        high=1_048_576,
+    )
+    policy: str = setting(
+        "core/return_time",
+        "who goes first and whose cached blocks go first: PLUGIN/NAME; core/return_time evicts "
+        "whoever is expected back last, core/lru the least recently used",
+    )
+    kv_events: str = setting(
+        "",
+        "ZeroMQ address where changes of the prefix cache are published for routers, such as "
+        "tcp://*:5557; empty: nowhere",
+        metavar="ADDRESS",
+    )
+    kv_events_replay: str = setting(
+        "",
+        "ZeroMQ address where subscribers ask for changes they missed, such as tcp://*:5558; "
+        "empty: none",
+        metavar="ADDRESS",
+    )
+    kv_events_topic: str = setting("", "topic of the published changes")
+    kv_events_format: str = setting(
+        "named",
+        "shape of the events: named (maps, as vLLM writes them since 0.24) or positional (arrays, "
+        "as before); the default is what current consumers read",
+        choices=("named", "positional"),
+    )
+    record: str = setting(
+        "",
+        "file that everything the scheduler is told is written to; `tokenspeed simulate FILE` "
+        "repeats it plan by plan; it holds all token ids; empty: none",
+    )
     threads: int = setting(0, "CPU threads for kernels; 0: all cores", low=0, high=1024)
     deterministic: bool = setting(False, "choose only kernels that do not depend on the batch")
 
@@ -116,6 +209,12 @@ class ServeConfig(EngineConfig):
     port: int = setting(8000, "TCP port; 0 takes a free one and prints it", low=0, high=65535)
     api_workers: int = setting(1, "API processes that share the port", low=1, high=256)
     api_key: str = setting("", "clients must send it as a bearer token; empty: open")
+    api_keys_file: str = setting(
+        "",
+        "file of further API keys, a line 'TENANT KEY' each: requests with a key run on its "
+        "tenant's account",
+        metavar="FILE",
+    )
     keep_alive_s: float = setting(
         10.0,
         "seconds between comment lines on a silent stream; proxies cut at 30 to 60",

@@ -42,6 +42,29 @@ class StateView:
     fields: Mapping[str, torch.Tensor]
 
 
+ARENA_ORDERS = ("block_major", "layer_major")
+"""How blocks lie in the arena: a block's layers together, or a layer's blocks; best first."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheDemand:
+    """What a backend needs of the cache's layout; an attention offer's `facts["cache"]`.
+
+    By default a backend reads whole blocks through the strides of its views.
+
+    Args:
+        page_tokens: tokens of a page that it reads, a divisor of block_tokens; 0: whole blocks.
+        packed: pages of a layer must lie at multiples of their own size from its base.
+        fields: the fields that are read in pages; they are of one width (shape[-1]).
+        orders: arena orders that it can read.
+    """
+
+    page_tokens: int = 0
+    packed: bool = False
+    fields: tuple[str, ...] = ("k", "v")
+    orders: tuple[str, ...] = ARENA_ORDERS
+
+
 @dataclass(frozen=True, slots=True)
 class AttentionBatch:
     """One step's rows as the backend of one cache group sees them. Host arrays are views.
@@ -55,6 +78,9 @@ class AttentionBatch:
         block_tokens: tokens per logical block.
         positions_T: (T,) int64 device; position of each query token.
         window: a token at position p sees the positions (p - window, p]; 0: all up to p.
+        page_tables: (R, pages per row) int32 host; ids into the views of the fields that the
+            backend's CacheDemand names, in the order of the tokens; None: it reads whole blocks.
+        page_tokens: tokens of such a page.
     """
 
     query_start: NDArray[np.int32]
@@ -64,6 +90,8 @@ class AttentionBatch:
     block_tokens: int
     positions_T: torch.Tensor
     window: int = 0
+    page_tables: NDArray[np.int32] | None = None
+    page_tokens: int = 0
 
 
 class AttentionBackend(Protocol):

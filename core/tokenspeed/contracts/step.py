@@ -23,6 +23,12 @@ TOKEN_FROM_DEVICE = -1
 SENTINEL_BLOCK = 0
 """Block id that padded rows and unused block-table entries point to."""
 
+STORE, LOAD = 0, 1
+"""Directions in `transfers`: device block to tier slot, tier slot to device block."""
+
+PUT, GET = 0, 1
+"""Directions in `store_moves`: tier slot to the KV store, KV store to tier slot."""
+
 
 class StepPlan(Protocol):
     """One step's work, as flat arrays."""
@@ -88,11 +94,24 @@ class StepPlan(Protocol):
 
     @property
     def transfers(self) -> NDArray[np.int32]:
-        """(X, 6) (transfer id, direction, group, device block, tier slot, layer range).
+        """(X, 6) (transfer id, STORE or LOAD, group, device block, tier slot, layer range).
 
-        Direction 0 stores: read before the step's writes, in stream order. Direction 1 loads: runs
-        on its own and is acknowledged by `notify`.
+        Layer range -1 is all layers. Stores run first, in stream order before the step's writes;
+        loads run beside the step. Each is acknowledged by `notify`. A plan may have no rows and
+        only these.
         """
+
+    @property
+    def store_moves(self) -> NDArray[np.int32]:
+        """(Y, 4) (transfer id, PUT or GET, group, tier slot): acknowledged by `notify`."""
+
+    @property
+    def store_keys(self) -> NDArray[np.uint8]:
+        """(Y, 16) key of each store move's record."""
+
+    @property
+    def store_tokens(self) -> NDArray[np.int32]:
+        """(Y, block_tokens) tokens of each record's block, -1 behind the last; its tag."""
 
 
 @dataclass(frozen=True, slots=True)

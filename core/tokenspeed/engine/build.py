@@ -7,39 +7,50 @@ into the BindingPlan; after this no hook is called and no name is looked up.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokenspeed.checkpoint.model_path import existing_model
 from tokenspeed.engine.choices import Choices
 from tokenspeed.engine.engine import Engine
 from tokenspeed.engine.facts import EngineParts, model_info, start_report
+from tokenspeed.engine.kv_publisher import KvEventSettings
 from tokenspeed.engine.memory import memory_errors
 from tokenspeed.engine.reports import Progress, ProgressCallback
 from tokenspeed.engine.sizes import (
-    DTYPE_BYTES,
     EngineSizes,
     arena_bytes,
     check_tables,
     resolve_sizes,
 )
+from tokenspeed.engine.tiers import (
+    LAYER_RANGES,
+    build_transfers,
+    cache_namespace,
+    check_tiers,
+    host_blocks,
+    write_policy,
+)
 from tokenspeed.engine.vocabulary import check_vocabulary
-from tokenspeed.errors import CheckpointError
+from tokenspeed.errors import CheckpointError, ConfigError
 from tokenspeed.kernels import KernelRegistry
-from tokenspeed.kv import Arena, solve_layout
+from tokenspeed.kv import Arena, describe, solve_layout
+from tokenspeed.log import LOGGER
 from tokenspeed.plugins import BindingPlan, load_plugins
-from tokenspeed.scheduler import GroupSpec, Scheduler, SchedulerConfig
+from tokenspeed.scheduler import Scheduler
+from tokenspeed.scheduler.record import RecordWriter, scheduler_config
 from tokenspeed.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Mapping
 
     from tokenspeed.config.schema import EngineConfig
     from tokenspeed.contracts.attention import AttentionBackend
     from tokenspeed.contracts.device import DeviceRuntime
-    from tokenspeed.contracts.model import CacheGroup, CausalLM
+    from tokenspeed.contracts.model import CausalLM
     from tokenspeed.contracts.weights import WeightSource
     from tokenspeed.engine.engine import StepExecutor
+    from tokenspeed.executor.transfers import TierTransfers
     from tokenspeed.kernels import Binder
     from tokenspeed.kv import ArenaLayout
     from tokenspeed.plugins import Registry
@@ -53,6 +64,7 @@ def build_engine(config: EngineConfig, *, progress: ProgressCallback | None = No
     Raises:
         TokenSpeedError: settings, plugins, model files or memory are not as needed.
     """
+    check_tiers(config)
     path = model_path(config)
     tell = progress or (lambda _: None)
     tell(Progress("plugins"))
@@ -121,18 +133,33 @@ def _build_parts(
     layout = solve_layout(
         groups,
         block_tokens=sizes.block_tokens,
-        dtype_bytes=DTYPE_BYTES[sizes.dtype],
+        dtype=sizes.dtype,
         arena_bytes=arena_bytes(config, groups, sizes, free_bytes=runtime.free_memory_bytes()),
+        demands=choices.cache_demands(),
     )
+    LOGGER.info("%s", describe(layout))
+    storage = runtime.allocate_arena(layout.total_bytes)
+    store = choices.kv_store(cache_namespace(path, layout, sizes.dtype))
+    transfers = build_transfers(config, layout, storage, runtime, store)
+    settings = _scheduler_settings(config, layout, sizes)
+    scheduler = Scheduler(scheduler_config(settings))
+    if transfers is not None:
+        scheduler.notify_store(transfers.stored_keys(), True)
     return EngineParts(
         sizes=sizes,
         layout=layout,
-        executor=_build_executor(config, model, groups, layout, sizes, attention, choices, runtime),
-        scheduler=_build_scheduler(config, groups, layout, sizes),
+        executor=_build_executor(
+            config, model, Arena(layout, storage), sizes, attention, choices, runtime, transfers
+        ),
+        scheduler=scheduler,
+        recorder=RecordWriter(Path(config.record), settings) if config.record else None,
+        transfers=transfers,
+        policy=choices.policy(),
         binder=binder,
         model_config=model_config,
         eos_token_ids=eos_token_ids,
         weights_bytes=weights_bytes,
+        cache_groups=tuple(group.name for group in layout.groups),
     )
 
 
@@ -182,21 +209,18 @@ def _load_weights(
 def _build_executor(
     config: EngineConfig,
     model: CausalLM,
-    groups: Sequence[CacheGroup],
-    layout: ArenaLayout,
+    arena: Arena,
     sizes: EngineSizes,
     attention: Mapping[str, AttentionBackend],
     choices: Choices,
     runtime: DeviceRuntime,
+    transfers: TierTransfers | None,
 ) -> StepExecutor:
-    import torch
-
     from tokenspeed.executor import Executor
 
-    storage = runtime.allocate_arena(layout.total_bytes)
     return Executor(
         model,
-        arena=Arena(layout, groups, storage, getattr(torch, sizes.dtype)),
+        arena=arena,
         attention=attention,
         sampler=choices.sampler(sizes, runtime),
         max_running=config.max_running,
@@ -204,34 +228,47 @@ def _build_executor(
         block_tokens=sizes.block_tokens,
         vocab_size=sizes.vocab_size,
         device=runtime.torch_device(),
+        transfers=transfers,
     )
 
 
-def _build_scheduler(
-    config: EngineConfig, groups: Sequence[CacheGroup], layout: ArenaLayout, sizes: EngineSizes
-) -> Scheduler:
-    specs = [
-        GroupSpec(
-            name=group.name,
-            kind=group.kind,
-            packing=laid_out.packing,
-            share_tokens=group.share_tokens,
-        )
-        for group, laid_out in zip(groups, layout.groups, strict=True)
+def _scheduler_settings(
+    config: EngineConfig, layout: ArenaLayout, sizes: EngineSizes
+) -> dict[str, Any]:
+    groups = [
+        {
+            "name": group.name,
+            "kind": group.kind,
+            "packing": group.packing,
+            "share_tokens": group.group.share_tokens,
+            "window": group.group.window,
+            "speculation": group.group.speculation,
+        }
+        for group in layout.groups
     ]
-    return Scheduler(
-        SchedulerConfig(
-            block_tokens=sizes.block_tokens,
-            groups=specs,
-            num_physical_blocks=layout.num_physical_blocks,
-            max_running=config.max_running,
-            max_waiting=config.max_waiting,
-            max_step_tokens=sizes.max_step_tokens,
-            max_context_tokens=sizes.max_context_tokens,
-            depth=config.depth,
-            prefix_cache=config.prefix_cache,
-        )
-    )
+    return {
+        "block_tokens": sizes.block_tokens,
+        "groups": groups,
+        "num_physical_blocks": layout.num_physical_blocks,
+        "max_running": config.max_running,
+        "max_waiting": config.max_waiting,
+        "max_step_tokens": sizes.max_step_tokens,
+        "max_context_tokens": sizes.max_context_tokens,
+        "depth": config.depth,
+        "prefix_cache": config.prefix_cache,
+        "state_cache_share": config.state_cache_share,
+        "host_blocks": host_blocks(config, layout),
+        "write_policy": write_policy(config) if config.host_kv_gib else "none",
+        "min_reuse": config.kv_write_min_reuse,
+        "store": bool(config.kv_store),
+        "layer_ranges": LAYER_RANGES if config.host_kv_gib else 1,
+        "kv_events": bool(config.kv_events),
+        "retain_share": config.retain_share,
+        "max_queue_us": int(config.max_queue_s * 1e6),
+        "min_tps_per_user": config.min_tps_per_user,
+        "max_prefill_steps": config.max_prefill_steps,
+        "record_events": bool(config.record),
+    }
 
 
 def _finish(
@@ -249,11 +286,38 @@ def _finish(
         info=model_info(config, path, parts),
         scheduler=parts.scheduler,
         executor=parts.executor,
+        policy=parts.policy,
+        recorder=parts.recorder,
         registry=registry,
         binding_plan=plan,
         report=start_report(config, registry, runtime, plan, parts),
         max_running=config.max_running,
         depth=config.depth,
+        cache_groups=parts.cache_groups,
+        transfers=parts.transfers,
+        kv_events=_kv_events(config, parts.sizes),
+    )
+
+
+def _kv_events(config: EngineConfig, sizes: EngineSizes) -> KvEventSettings | None:
+    """Return where changes of the prefix cache are published.
+
+    Raises:
+        ConfigError: a replay address without one for the events.
+    """
+    if not config.kv_events:
+        if config.kv_events_replay:
+            raise ConfigError(
+                f"kv_events_replay is {config.kv_events_replay!r} but kv_events is empty, both "
+                "are needed; set kv_events, or drop kv_events_replay"
+            )
+        return None
+    return KvEventSettings(
+        endpoint=config.kv_events,
+        replay_endpoint=config.kv_events_replay,
+        topic=config.kv_events_topic,
+        is_named=config.kv_events_format == "named",
+        block_tokens=sizes.block_tokens,
     )
 
 

@@ -66,12 +66,18 @@ class ServerChannel:
         self._socket.setsockopt(zmq.RCVHWM, 0)
         self._socket.setsockopt(zmq.LINGER, LINGER_MS)
         self._socket.bind(address)
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
         self._decoder = msgspec.msgpack.Decoder(ToEngine)
         self._encoder = msgspec.msgpack.Encoder()
 
+    def watch(self, socket: zmq.Socket[bytes]) -> None:
+        """End the waiting of `receive` when another socket can be read, too."""
+        self._poller.register(socket, zmq.POLLIN)
+
     def receive(self, wait_ms: int) -> Sequence[tuple[Client, ToEngine]]:
         """Return what has arrived; wait up to `wait_ms` (-1: for ever) for the first message."""
-        if wait_ms != 0 and not self._socket.poll(wait_ms):
+        if wait_ms != 0 and not self._poller.poll(wait_ms):
             return ()
         messages: list[tuple[Client, ToEngine]] = []
         while len(messages) < MAX_MESSAGES and self._has_message():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tokenspeed.contracts.attention import CacheDemand
 from tokenspeed.errors import CapabilityError, CheckpointError, PluginError
 from tokenspeed.kernels import Decision, select
 from tokenspeed.models.registry import architecture_of, architectures, resolve_architecture
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.attention import AttentionBackend
     from tokenspeed.contracts.binding import RegisteredOffer
     from tokenspeed.contracts.device import DeviceRuntime
+    from tokenspeed.contracts.kv_store import KVStore
     from tokenspeed.contracts.model import CacheGroup, CausalLM
+    from tokenspeed.contracts.policy import Policy
     from tokenspeed.contracts.registration import Offer
     from tokenspeed.contracts.sampler import Sampler
     from tokenspeed.contracts.weights import WeightFormat, WeightSource
@@ -88,12 +91,25 @@ class Choices:
     def attention(
         self, groups: Sequence[CacheGroup], sizes: EngineSizes, runtime: DeviceRuntime
     ) -> dict[str, AttentionBackend]:
-        """Choose one attention backend a cache group.
+        """Choose one attention backend a cache group that keeps keys and values.
 
         Raises:
             CapabilityError: none takes the geometry; lists why each does not.
         """
-        return {group.name: self._attention_of(group, sizes, runtime) for group in groups}
+        return {
+            group.name: self._attention_of(group, sizes, runtime)
+            for group in groups
+            if group.kind != "state"
+        }
+
+    def cache_demands(self) -> dict[str, CacheDemand]:
+        """Return what the chosen attention backends need of the cache's layout, by group."""
+        demands = {}
+        for slot, decision in self.decisions.items():
+            kind, _, group = slot.partition(".")
+            if kind == "attention":
+                demands[group] = decision.winner.offer.facts.get("cache", CacheDemand())
+        return demands
 
     def sampler(self, sizes: EngineSizes, runtime: DeviceRuntime) -> Sampler:
         """Choose the sampler."""
@@ -106,13 +122,47 @@ class Choices:
         )
         return sampler
 
+    def kv_store(self, namespace: str) -> KVStore | None:
+        """Open the store behind the host tier; None where none is asked for.
+
+        Raises:
+            CapabilityError: no loaded plugin offers it.
+        """
+        config = self._config
+        if not config.kv_store:
+            return None
+        offers = self._registry.offers("kv_store")
+        named = [item for item in offers if config.kv_store in (item.pin, item.offer.name)]
+        if not named:
+            known = ", ".join(item.pin for item in offers)
+            raise CapabilityError(
+                f"kv_store {config.kv_store!r} is not offered; loaded plugins have: "
+                f"{known or 'none'}; choose one, or load its plugin with --plugins"
+            )
+        store: KVStore = self._load(
+            "kv_store",
+            self._decide("kv_store", named, {}),
+            namespace=namespace,
+            folder=config.kv_store_folder,
+            capacity_bytes=int(config.kv_store_gib * (1 << 30)),
+        )
+        return store
+
+    def policy(self) -> Policy:
+        """Choose the policy; it is always named, so that installing a wheel changes no order."""
+        decision = self._decide(
+            "policy", self._registry.offers("policy"), {}, pin=self._config.policy
+        )
+        policy: Policy = self._load("policy", decision)
+        return policy
+
     def _attention_of(
         self, group: CacheGroup, sizes: EngineSizes, runtime: DeviceRuntime
     ) -> AttentionBackend:
         import torch
 
         slot = f"attention.{group.name}"
-        num_kv_heads, head_dim = group.fields[0].shape
+        num_kv_heads, head_dim = _kv_shape(group)
         traits = {
             "device": runtime.facts.kind,
             "dtype": sizes.dtype,
@@ -166,6 +216,23 @@ class Choices:
                 f"{slot}/{winner.offer.name}: {type(error).__name__}: {error}; fix or leave out "
                 "the plugin"
             ) from error
+
+
+def _kv_shape(group: CacheGroup) -> tuple[int, int]:
+    """Return (kv heads, head dim).
+
+    Raises:
+        CapabilityError: the group does not keep keys and values of one shape.
+    """
+    shapes = {field.name: field.shape for field in group.fields}
+    if list(shapes) != ["k", "v"] or shapes["k"] != shapes["v"] or len(shapes["k"]) != 2:
+        raise CapabilityError(
+            f"cache group {group.name!r} keeps the fields {list(shapes.items())}, attention "
+            "backends of this version read k and v of one shape (heads, head dim); serve a model "
+            "with such a cache"
+        )
+    num_kv_heads, head_dim = shapes["k"]
+    return num_kv_heads, head_dim
 
 
 def _kind(offer: RegisteredOffer[Offer]) -> str:

@@ -13,12 +13,15 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from tokenspeed.contracts.policy import Policy
     from tokenspeed.contracts.step import StepPlan, StepResult
+    from tokenspeed.engine.kv_publisher import KvEventSettings
     from tokenspeed.engine.messages import ModelInfo
     from tokenspeed.engine.reports import StartReport
     from tokenspeed.plugins import BindingPlan, Registry
     from tokenspeed.sampling.params import SamplingParams
     from tokenspeed.scheduler import Scheduler
+    from tokenspeed.scheduler.record import RecordWriter
 
 
 class StepExecutor(Protocol):
@@ -48,6 +51,26 @@ class StepExecutor(Protocol):
         ...
 
 
+class Transfers(Protocol):
+    """Moves between the tiers: started by the executor with each plan, reported here."""
+
+    def poll(self) -> NDArray[np.int32]:
+        """Return (N, 2) (transfer id, ok) of what ended since the last poll."""
+        ...
+
+    def is_busy(self) -> bool:
+        """Say whether anything started has not been reported."""
+        ...
+
+    def lost_keys(self) -> NDArray[np.uint8]:
+        """Return (N, 16) keys that the store dropped since the last call."""
+        ...
+
+    def close(self) -> None:
+        """Finish what the store has under way."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Engine:
     """One replica: a scheduler (decides), an executor (computes) and the frozen choices."""
@@ -55,8 +78,22 @@ class Engine:
     info: ModelInfo
     scheduler: Scheduler
     executor: StepExecutor
+    policy: Policy
     registry: Registry
     binding_plan: BindingPlan
     report: StartReport
     max_running: int
     depth: int
+    recorder: RecordWriter | None = None
+    """Where the scheduler's input is written to, for `tokenspeed simulate`."""
+    cache_groups: tuple[str, ...] = ()
+    """Names of the cache groups, in the order that the scheduler counts them."""
+    transfers: Transfers | None = None
+    """Movers between the tiers; None where there is only the device."""
+    kv_events: KvEventSettings | None = None
+    """Where changes of the prefix cache are published; None: nowhere."""
+
+    def close(self) -> None:
+        """Finish what is on its way to a store, and give it back."""
+        if self.transfers is not None:
+            self.transfers.close()

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tokenspeed.contracts.step import StepResult
+from tokenspeed.engine.activity import Activity
+from tokenspeed.engine.cache_tally import CacheTally
 from tokenspeed.engine.intake import Intake, now_us
 from tokenspeed.engine.messages import EngineStats
 from tokenspeed.engine.meter import StepMeter
 from tokenspeed.engine.publisher import Publisher
 from tokenspeed.engine.requests import RequestTable
+from tokenspeed.engine.snapshot import Snapshot
 from tokenspeed.engine.suspects import SuspectGate
 from tokenspeed.errors import EngineError
 from tokenspeed.log import LOGGER
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from tokenspeed.engine.channel import EngineChannel
     from tokenspeed.engine.engine import Engine
     from tokenspeed.engine.flight_record import FlightRecord
+    from tokenspeed.engine.kv_publisher import KvPublisher
 
 IDLE_WAIT_MS = 10_000
 """Longest sleep without a deadline; a message wakes the engine at once."""
@@ -42,6 +46,9 @@ MAX_FAILED_STEPS = 2
 
 SILENCE_CHECK_S = 5.0
 
+FLUSH_S = 5.0
+"""Longest wait at the end for blocks on their way to a store."""
+
 
 class EventLoop:
     """Runs one engine on one channel. Thread: its own only.
@@ -50,6 +57,7 @@ class EventLoop:
         epoch: counts engine starts; messages of another epoch are dropped.
         record: where the requests in flight are noted; None in process.
         suspects: request id -> output index of the last engine's fatal step.
+        kv_publisher: told of changes in the prefix cache; None: nobody is.
     """
 
     def __init__(
@@ -60,20 +68,44 @@ class EventLoop:
         epoch: int = 1,
         record: FlightRecord | None = None,
         suspects: Mapping[str, int] | None = None,
+        kv_publisher: KvPublisher | None = None,
     ) -> None:
         self.requests = RequestTable()
         self._engine = engine
         self._channel = channel
         self._epoch = epoch
         self._record = record
+        self._kv_publisher = kv_publisher
+        self._is_replaying = False
         self._meter = StepMeter()
+        self._activity = Activity()
+        self._tally = CacheTally()
         self._flying: deque[StepPlan] = deque()
         self._failed_steps = 0
         self._model_s = 0.0
         self._next_silence_check_s = 0.0
         gate = SuspectGate(suspects or {})
-        self._intake = Intake(engine, channel, self.requests, gate, epoch=epoch, stats=self.stats)
-        self._publisher = Publisher(engine, channel, self.requests, gate, epoch=epoch)
+        self._snapshot = Snapshot(
+            engine, self.requests, self._meter, self._activity, self._tally, epoch=epoch
+        )
+        self._intake = Intake(
+            engine,
+            channel,
+            self.requests,
+            gate,
+            epoch=epoch,
+            stats=self.stats,
+            snapshot=self._snapshot,
+        )
+        self._publisher = Publisher(
+            engine,
+            channel,
+            self.requests,
+            gate,
+            epoch=epoch,
+            activity=self._activity,
+            tally=self._tally,
+        )
 
     def run(self) -> None:
         """Turn until an exception (a signal handler's SystemExit) ends it."""
@@ -97,12 +129,37 @@ class EventLoop:
         for client in self._publisher.take_ended():
             self._intake.drop_client(client)
         self._intake.admit_held()
+        if self._engine.recorder is not None:
+            self._engine.recorder.append(self._engine.scheduler)
+        if self._kv_publisher is not None:
+            self._kv_publisher.publish(self._engine.scheduler.drain_events())
+            self._is_replaying = self._kv_publisher.turn()
         if ran:
-            self._meter.add(time.perf_counter() - started_s, self._model_s)
+            step_s = time.perf_counter() - started_s
+            self._meter.add(step_s, self._model_s)
+            self._activity.note_times(model_s=self._model_s, step_s=step_s)
         elif started_s > self._next_silence_check_s:
             self._next_silence_check_s = started_s + SILENCE_CHECK_S
             self._intake.drop_silent_clients()
         return ran
+
+    def waits_for_transfers(self) -> bool:
+        """Say whether blocks are on their way between the tiers."""
+        transfers = self._engine.transfers
+        return transfers is not None and transfers.is_busy()
+
+    def flush(self) -> None:
+        """Let blocks that are on their way to a store arrive; call it when no request is live."""
+        give_up_s = time.monotonic() + FLUSH_S
+        while self._engine.transfers is not None and time.monotonic() < give_up_s:
+            if not (self._engine.scheduler.has_work() or self.waits_for_transfers()):
+                return
+            if not self._step():
+                time.sleep(STALLED_WAIT_MS / 1000)
+
+    def state(self) -> dict[str, Any]:
+        """Return a picture of everything inside, as `GET /v1/engine/state` shows it."""
+        return self._snapshot.build()
 
     def stats(self) -> EngineStats:
         """Return counters and gauges as of now."""
@@ -119,6 +176,9 @@ class EventLoop:
             cached_tokens=counts["cached_tokens"],
             output_tokens=counts["output_tokens"],
             retractions=counts["retractions"],
+            created_tokens=self._tally.total.created,
+            recomputed_tokens=self._tally.total.recomputed,
+            match_ends=dict(self._tally.match_ends),
             hook_calls_after_freeze=self._engine.registry.hook_calls_after_freeze,
             step_us_p50=self._meter.step_us_p50,
             overhead_us_p50=self._meter.overhead_us_p50,
@@ -128,7 +188,8 @@ class EventLoop:
         """Return how long the next receive may block: not at all while steps run."""
         if ran or self._flying:
             return 0
-        if self._engine.scheduler.has_work():
+        is_moving = self.waits_for_transfers()
+        if self._engine.scheduler.has_work() or is_moving or self._is_replaying:
             return STALLED_WAIT_MS
         deadline_us = self._engine.scheduler.next_deadline_us()
         if not deadline_us:
@@ -137,15 +198,30 @@ class EventLoop:
 
     def _step(self) -> bool:
         self._model_s = 0.0
+        self._acknowledge()
         while len(self._flying) <= self._engine.depth:
+            started_s = time.perf_counter()
             plan = self._engine.scheduler.plan(now_us=now_us())
             if plan is None:
                 break
+            self._activity.note_plan(plan, time.perf_counter() - started_s)
             self._launch(plan)
         if not self._flying:
             return False
         self._finish(self._flying.popleft())
         return True
+
+    def _acknowledge(self) -> None:
+        """Tell the scheduler which moves between the tiers ended, and what the store lost."""
+        transfers = self._engine.transfers
+        if transfers is None:
+            return
+        acks = transfers.poll()
+        if len(acks):
+            self._engine.scheduler.notify(acks, now_us=now_us())
+        lost = transfers.lost_keys()
+        if len(lost):
+            self._engine.scheduler.notify_store(lost, False)
 
     def _launch(self, plan: StepPlan) -> None:
         if self._record is not None:

@@ -19,11 +19,14 @@ if TYPE_CHECKING:
 
     from tokenspeed.config.schema import EngineConfig
     from tokenspeed.contracts.device import DeviceRuntime
+    from tokenspeed.contracts.policy import Policy
     from tokenspeed.engine.engine import StepExecutor
+    from tokenspeed.executor.transfers import TierTransfers
     from tokenspeed.kernels import Binder
     from tokenspeed.kv import ArenaLayout
     from tokenspeed.plugins import BindingPlan, Registry
     from tokenspeed.scheduler import Scheduler
+    from tokenspeed.scheduler.record import RecordWriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +37,14 @@ class EngineParts:
     layout: ArenaLayout
     executor: StepExecutor
     scheduler: Scheduler
+    policy: Policy
+    recorder: RecordWriter | None
     binder: Binder
     model_config: Mapping[str, Any]
     eos_token_ids: tuple[int, ...]
     weights_bytes: int
+    cache_groups: tuple[str, ...]
+    transfers: TierTransfers | None
 
 
 def model_name(path: Path) -> str:
@@ -53,7 +60,12 @@ def model_name(path: Path) -> str:
 
 def model_info(config: EngineConfig, path: Path, parts: EngineParts) -> ModelInfo:
     """Return what API processes must know; the ids that end an answer come from the tokenizer."""
-    longest_tokens = min(parts.sizes.max_context_tokens, max_sequence_tokens(parts.layout))
+    longest_tokens = min(
+        parts.sizes.max_context_tokens,
+        max_sequence_tokens(
+            parts.layout, state_rows=config.depth + 1, step_tokens=parts.sizes.max_step_tokens
+        ),
+    )
     return ModelInfo(
         name=config.served_model_name or model_name(path),
         path=str(path),
@@ -62,6 +74,7 @@ def model_info(config: EngineConfig, path: Path, parts: EngineParts) -> ModelInf
         max_context_tokens=parts.sizes.max_context_tokens,
         max_prompt_tokens=longest_tokens - 1,
         eos_token_ids=parts.eos_token_ids,
+        has_snapshots=any(group.kind == "state" for group in parts.layout.groups),
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import zmq
@@ -23,6 +23,8 @@ from tokenspeed.engine.messages import (
     Hello,
     ModelInfo,
     Refused,
+    StateQuery,
+    StateReply,
     Stop,
     ToEngine,
     TokensOut,
@@ -31,7 +33,7 @@ from tokenspeed.engine.messages import (
 )
 from tokenspeed.engine.streams import Stream, error_of
 from tokenspeed.engine.submits import make_submit
-from tokenspeed.errors import EngineError, EngineGoneError, RequestError
+from tokenspeed.errors import EngineAwayError, EngineError, EngineGoneError, RequestError
 from tokenspeed.log import LOGGER
 
 if TYPE_CHECKING:
@@ -40,9 +42,11 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from tokenspeed.engine.messages import Terms
     from tokenspeed.sampling.params import SamplingParams
 
 HEARTBEAT_S = 1.0
+STATE_TIMEOUT_S = 5.0
 ALIVE_S = 30.0
 """Silence after which the engine counts as away; a long prefill step answers no heartbeat."""
 
@@ -57,6 +61,8 @@ class Frontend:
         self.unhealthy_reason: str | None = None
         self.epoch = 0
         self._streams: dict[str, Stream] = {}
+        self._query_id = 0
+        self._asked: asyncio.Future[bytes] | None = None
         self._last_heard = time.monotonic()
         self._welcomed = asyncio.Event()
         self._encoder = msgspec.msgpack.Encoder()
@@ -104,16 +110,13 @@ class Frontend:
         params: SamplingParams,
         *,
         request_id: str | None = None,
-        priority: int = 0,
-        salt: bytes = b"",
-        timeout_s: float | None = None,
+        terms: Terms | None = None,
     ) -> Stream:
         """Send a request and return its stream; while the engine is down it waits for the next.
 
         Args:
             request_id: unique over all API processes, at most 63 bytes; None: one is made.
-            salt: cache namespace; b"" is shared by all.
-            timeout_s: seconds until the request ends with "timeout".
+            terms: priority, tenant, time limit, ...; None: the usual ones.
         Raises:
             RequestError: a parameter or token id is out of range.
             EngineGoneError: the engine died too often and is not restarted.
@@ -121,9 +124,8 @@ class Frontend:
         if self.unhealthy_reason is not None:
             raise EngineGoneError(self.unhealthy_reason)
         message = make_submit(
-            self.model, prompt_ids, params, request_id or secrets.token_hex(12),
-            priority=priority, salt=salt, timeout_s=timeout_s,
-        )  # fmt: skip
+            self.model, prompt_ids, params, request_id or secrets.token_hex(12), terms=terms
+        )
         if message.request_id in self._streams:
             raise RequestError(
                 f"request id {message.request_id!r} is in use; choose another", param="request_id"
@@ -140,6 +142,33 @@ class Frontend:
     def stop(self, request_id: str) -> None:
         """End a request as finished (a stop string was found); its cache stays matchable."""
         self._end(request_id, Stop(request_id))
+
+    async def state(self, *, timeout_s: float = STATE_TIMEOUT_S) -> dict[str, Any]:
+        """Ask the engine for a picture of its inside; those who ask at once share one.
+
+        Raises:
+            EngineError: it does not answer in `timeout_s`, or could not draw it.
+        """
+        if self.unhealthy_reason is not None:
+            raise EngineGoneError(self.unhealthy_reason)
+        if self._asked is None or self._asked.done():
+            self._query_id += 1
+            self._asked = self._loop.create_future()
+            self._send(StateQuery(self._query_id))
+        try:
+            packed = await asyncio.wait_for(asyncio.shield(self._asked), timeout_s)
+        except TimeoutError:
+            self._asked = None
+            raise EngineAwayError(
+                f"the engine did not tell its state in {timeout_s} s: it is in a long step, or is "
+                "being restarted; ask again"
+            ) from None
+        if not packed:
+            if self.unhealthy_reason is not None:
+                raise EngineGoneError(self.unhealthy_reason)
+            raise EngineError("the engine could not tell its state; its log has the reason")
+        state: dict[str, Any] = msgspec.msgpack.decode(packed)
+        return state
 
     def give_up(self, reason: str) -> None:
         """End every live request with an EngineError, after what was delivered; take no more."""
@@ -203,6 +232,9 @@ class Frontend:
                 self._refuse(message)
         elif isinstance(message, EngineStats):
             self.stats = message
+        elif isinstance(message, StateReply):
+            if message.query_id == self._query_id and self._asked and not self._asked.done():
+                self._asked.set_result(message.state)
         else:
             self._give_up(message)
 
@@ -271,6 +303,8 @@ class Frontend:
     def _give_up(self, message: Unhealthy) -> None:
         self.unhealthy_reason = message.reason
         self._welcomed.set()
+        if self._asked is not None and not self._asked.done():
+            self._asked.set_result(b"")
         for stream in self._streams.values():
             stream.fail(EngineGoneError(message.reason))
         self._streams.clear()

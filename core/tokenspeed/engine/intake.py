@@ -10,27 +10,33 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tokenspeed.contracts.policy import Arrival, Keys
 from tokenspeed.engine.flight_record import MAX_REQUEST_ID_BYTES
 from tokenspeed.engine.messages import (
     WIRE_VERSION,
     Abort,
     Hello,
     Refused,
+    StateQuery,
+    StateReply,
     Stop,
     Submit,
     ToEngine,
     Welcome,
 )
-from tokenspeed.engine.requests import LiveRequest, RequestTable
+from tokenspeed.engine.requests import LiveRequest, RequestTable, number_of
 from tokenspeed.errors import RequestError, TokenSpeedError
 from tokenspeed.log import LOGGER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from numpy.typing import NDArray
+
     from tokenspeed.engine.channel import Client, EngineChannel
     from tokenspeed.engine.engine import Engine
     from tokenspeed.engine.messages import EngineStats
+    from tokenspeed.engine.snapshot import Snapshot
     from tokenspeed.engine.suspects import SuspectGate
 
 CLIENT_SILENCE_S = 60.0
@@ -54,6 +60,7 @@ class Intake:
         *,
         epoch: int,
         stats: Callable[[], EngineStats],
+        snapshot: Snapshot,
     ) -> None:
         self._engine = engine
         self._channel = channel
@@ -61,6 +68,7 @@ class Intake:
         self._gate = gate
         self._epoch = epoch
         self._stats = stats
+        self._snapshot = snapshot
         self._heard_s: dict[Client, float] = {}
 
     def take(self, client: Client, message: ToEngine) -> None:
@@ -70,6 +78,8 @@ class Intake:
                 self._submit(client, message)
         elif isinstance(message, Hello):
             self._greet(client, message)
+        elif isinstance(message, StateQuery):
+            self._answer(client, message)
         else:
             self._end(client, message)
 
@@ -108,6 +118,13 @@ class Intake:
             ),
         )
 
+    def _answer(self, client: Client, query: StateQuery) -> None:
+        try:
+            self._channel.send(client, StateReply(query.query_id, self._snapshot.packed()))
+        except Exception:  # a picture that cannot be drawn must not cost a stream
+            LOGGER.exception("the state of the engine could not be told")
+            self._channel.send(client, StateReply(query.query_id, b""))
+
     def _submit(self, client: Client, message: Submit) -> None:
         try:
             self._enter(client, message)
@@ -121,23 +138,50 @@ class Intake:
         self._check_id(message.request_id)
         prompt_ids = np.frombuffer(message.prompt_ids, dtype="<i4")
         output_ids = np.frombuffer(message.output_ids, dtype="<i4")
-        params, now = message.params, now_us()
+        now = now_us()
+        session = number_of(message.session, message.salt)
+        tenant = number_of(message.tenant)
+        arrival = Arrival(session, tenant, message.priority, prompt_ids.size, now)
+        keys = self._engine.policy.keys(arrival)
+        try:
+            request = self._admit(client, message, prompt_ids, output_ids, arrival, keys)
+        except Exception:
+            self._engine.policy.turn_ended(session, now)
+            raise
+        self._requests.add(request)
+
+    def _admit(
+        self,
+        client: Client,
+        message: Submit,
+        prompt_ids: NDArray[np.int32],
+        output_ids: NDArray[np.int32],
+        arrival: Arrival,
+        keys: Keys,
+    ) -> LiveRequest:
+        params, now = message.params, arrival.now_us
         deadline_us = now + int(message.timeout_s * 1e6) if message.timeout_s is not None else 0
         key = self._requests.new_key()
         self._engine.scheduler.submit(
             key,
             prompt_ids,
+            session=arrival.session,
             output_ids=output_ids if output_ids.size else None,
             max_new_tokens=params.max_tokens or 0,
             min_new_tokens=params.min_tokens,
             stop_token_ids=np.array(message.stop_token_ids, dtype=np.int32),
             priority=message.priority,
             salt=message.salt,
+            tenant=arrival.tenant,
+            retain_us=int(message.retain_s * 1e6),
             match_prefix=params.prompt_logprobs is None,
             deadline_us=deadline_us,
+            reuse_points=np.array(message.reuse_points, dtype=np.int32),
+            gap_us=keys.gap_us,
+            queue_key=keys.queue_key,
+            victim_key=keys.victim_key,
             now_us=now,
         )
-        request = LiveRequest(key, message.request_id, client, output_ids.size)
         try:
             self._engine.executor.add_request(
                 key, prompt_ids, output_ids, params, message.stop_token_ids
@@ -145,7 +189,19 @@ class Intake:
         except Exception:
             self._engine.scheduler.abort(key, now_us=now)
             raise
-        self._requests.add(request)
+        return LiveRequest(
+            key,
+            message.request_id,
+            client,
+            output_ids.size,
+            num_prompt=prompt_ids.size,
+            arrived_s=now / 1e6,
+            tenant=message.tenant,
+            session=message.session,
+            session_number=arrival.session,
+            deadline_us=deadline_us,
+            is_resumed=bool(output_ids.size),
+        )
 
     def _check_id(self, request_id: str) -> None:
         if not 0 < len(request_id.encode()) <= MAX_REQUEST_ID_BYTES:

@@ -15,12 +15,14 @@ from tokenspeed.engine.build import build_engine
 from tokenspeed.engine.channel import LocalChannel
 from tokenspeed.engine.completion import Completion, RequestOutput
 from tokenspeed.engine.event_loop import EventLoop
-from tokenspeed.engine.messages import Abort, Refused, Stop, TokensOut
+from tokenspeed.engine.kv_publisher import open_kv_publisher
+from tokenspeed.engine.messages import Abort, Refused, Stop, Terms, TokensOut
 from tokenspeed.engine.streams import error_of
 from tokenspeed.engine.submits import make_submit
 from tokenspeed.errors import ConfigError, EngineError, RequestError
 from tokenspeed.sampling.params import SamplingParams
-from tokenspeed.tokenizer import ChatTemplate, load_tokenizer
+from tokenspeed.tokenizer import ChatTemplate, EncodeCache, load_tokenizer
+from tokenspeed.tokenizer.reuse_points import reuse_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -54,8 +56,12 @@ class LLM:
         self.config = load_config(EngineConfig, flags=flags, environ=os.environ)
         self.engine = build_engine(self.config, progress=progress)
         self.tokenizer: Tokenizer = load_tokenizer(self.engine.info.path)
+        self._encodings = EncodeCache(self.tokenizer)
         self._channel = LocalChannel()
-        self._loop = EventLoop(self.engine, self._channel, epoch=EPOCH)
+        self._kv_publisher = open_kv_publisher(self.engine.kv_events)
+        self._loop = EventLoop(
+            self.engine, self._channel, epoch=EPOCH, kv_publisher=self._kv_publisher
+        )
         self._ids = itertools.count()
         self._live: dict[str, Completion] = {}
 
@@ -77,9 +83,11 @@ class LLM:
         """
         many = _as_list(prompts)
         each = _params_for(many, params)
-        completions = [
-            self._prepare(*item, timeout_s=timeout_s) for item in zip(many, each, strict=True)
-        ]
+        return self._answer(
+            [self._prepare(*item, timeout_s=timeout_s) for item in zip(many, each, strict=True)]
+        )
+
+    def _answer(self, completions: list[tuple[Submit, Completion]]) -> list[RequestOutput]:
         try:
             for submit, completion in completions:
                 self._submit(submit, completion)
@@ -107,9 +115,17 @@ class LLM:
                 f"model {self.engine.info.name} has no chat template, chat needs one; use "
                 "generate() with a prompt, or a model made for chat"
             )
-        texts = [template.render(item, **template_variables) for item in conversations]
-        prompts = [self.tokenizer.encode(text, add_special_tokens=False) for text in texts]
-        return self.generate(prompts, params)
+        each = _params_for(conversations, params)
+        completions = []
+        for conversation, own_params in zip(conversations, each, strict=True):
+            text = template.render(conversation, **template_variables)
+            ids = self.tokenizer.encode(text, add_special_tokens=False)
+            points: tuple[int, ...] = ()
+            if self.engine.info.has_snapshots:
+                offsets = reuse_offsets(template, conversation, text, **template_variables)
+                points = self._encodings.token_positions(text, offsets)
+            completions.append(self._prepare(ids, own_params, reuse_points=points))
+        return self._answer(completions)
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[str]:
         """Yield one answer's text as it comes; leaving the loop early ends the request.
@@ -135,7 +151,11 @@ class LLM:
     def close(self) -> None:
         """End what runs; the object cannot be used afterwards, and its memory goes with it."""
         self._abort_all()
+        self._loop.flush()
         self._channel.close()
+        self.engine.close()
+        if self._kv_publisher is not None:
+            self._kv_publisher.close()
         del self._loop, self.engine
 
     def __enter__(self) -> Self:
@@ -145,7 +165,12 @@ class LLM:
         self.close()
 
     def _prepare(
-        self, prompt: Prompt, params: SamplingParams, *, timeout_s: float | None = None
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        *,
+        timeout_s: float | None = None,
+        reuse_points: tuple[int, ...] = (),
     ) -> tuple[Submit, Completion]:
         ids: Sequence[int] | NDArray[np.int32] = []
         if not isinstance(prompt, str):
@@ -158,7 +183,12 @@ class LLM:
             )
         request_id = f"llm-{next(self._ids)}"
         submit = make_submit(
-            self.engine.info, ids, params, request_id, epoch=EPOCH, timeout_s=timeout_s
+            self.engine.info,
+            ids,
+            params,
+            request_id,
+            epoch=EPOCH,
+            terms=Terms(timeout_s=timeout_s, reuse_points=reuse_points),
         )
         return submit, Completion(submit, tuple(map(int, ids)), self.tokenizer)
 
@@ -179,7 +209,7 @@ class LLM:
                 raise error_of(message)
             if isinstance(message, TokensOut):
                 self._deliver(message, texts)
-        if self._live and not ran and not heard:
+        if self._live and not ran and not heard and not self._loop.waits_for_transfers():
             raise EngineError(
                 f"{len(self._live)} requests are live and the scheduler has nothing to run; this "
                 "is a mistake of the engine, please report it"

@@ -11,7 +11,7 @@ import msgspec
 from tokenspeed.contracts.sampler import TokenLogprobs
 from tokenspeed.sampling.params import SamplingParams
 
-WIRE_VERSION = 1
+WIRE_VERSION = 2
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,6 +25,8 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     max_prompt_tokens: int
     """Longest prompt that can ever fit beside one output token."""
     eos_token_ids: tuple[int, ...]
+    has_snapshots: bool = False
+    """The cache can be entered only where a snapshot was taken: requests should name places."""
 
 
 # ---- API process -> engine
@@ -38,8 +40,30 @@ class Hello(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """Epoch of the last Welcome; 0: none yet."""
 
 
-class Submit(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """A new or resumed request.
+class Terms(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a request is to be treated, whatever it asks: its place, its time, its cache.
+
+    Args:
+        priority: higher runs first.
+        salt: cache namespace; b"" is the shared one.
+        tenant: on whose account it runs, for fair shares; "": the nameless one.
+        session: conversation that it is a turn of; "": none.
+        timeout_s: seconds from arrival to the end of the request; None: none.
+        retain_s: seconds to keep the prompt's cache after the end, within the quota.
+        reuse_points: at most 3 increasing positions in the prompt after which others will go on.
+    """
+
+    priority: int = 0
+    salt: bytes = b""
+    tenant: str = ""
+    session: str = ""
+    timeout_s: float | None = None
+    retain_s: float = 0.0
+    reuse_points: tuple[int, ...] = ()
+
+
+class Submit(Terms, frozen=True, tag=True, kw_only=True):
+    """A new or resumed request, on its Terms.
 
     Args:
         request_id: unique over all API processes and restarts.
@@ -48,9 +72,6 @@ class Submit(msgspec.Struct, frozen=True, tag=True, kw_only=True):
         output_ids: tokens already sent to the client (resume); int32 bytes.
         params: `seed` is set; the front end gives one to requests without.
         stop_token_ids: all ids that end the output: eos unless ignored, and the request's own.
-        priority: higher runs first.
-        salt: cache namespace; b"" is the shared one.
-        timeout_s: seconds from arrival to the end of the request; None: none.
     """
 
     request_id: str
@@ -59,9 +80,6 @@ class Submit(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     output_ids: bytes = b""
     params: SamplingParams
     stop_token_ids: tuple[int, ...]
-    priority: int = 0
-    salt: bytes = b""
-    timeout_s: float | None = None
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):
@@ -76,7 +94,13 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
     request_id: str
 
 
-ToEngine = Hello | Submit | Abort | Stop
+class StateQuery(msgspec.Struct, frozen=True, tag=True):
+    """Asks for a picture of the engine's inside; answered by a StateReply of the same number."""
+
+    query_id: int
+
+
+ToEngine = Hello | Submit | Abort | Stop | StateQuery
 
 
 # ---- engine -> API process
@@ -101,12 +125,31 @@ class Welcome(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     plan_digest: str = ""
 
 
+class CacheReport(msgspec.Struct, frozen=True, array_like=True):
+    """What the prefix cache did for one prompt; the first three add up to its tokens.
+
+    Args:
+        cached: tokens taken from the cache.
+        created: tokens computed that were never in it.
+        recomputed: tokens computed again, because they had been evicted.
+        match_end: position at which the match ended.
+        reason: why it ended there, a name of `scheduler.MATCH_ENDS`.
+    """
+
+    cached: int
+    created: int
+    recomputed: int
+    match_end: int
+    reason: str
+
+
 class Delta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one step brought for one request.
 
     Args:
         tokens: newly committed token ids, in order.
         cached_tokens: prompt tokens taken from the cache; set in the first delta, else -1.
+        cache: what the cache did for the prompt, beside `cached_tokens`.
         finish_reason: None while it goes on; "stop", "length", "abort", "timeout" or "error".
         error: text for the client when finish_reason is "error".
     """
@@ -116,6 +159,7 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     logprobs: tuple[TokenLogprobs, ...] | None = None
     prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
     cached_tokens: int = -1
+    cache: CacheReport | None = None
     finish_reason: str | None = None
     error: str | None = None
 
@@ -158,10 +202,25 @@ class EngineStats(msgspec.Struct, frozen=True, tag=True, kw_only=True, omit_defa
     cached_tokens: int = 0
     output_tokens: int = 0
     retractions: int = 0
+    created_tokens: int = 0
+    recomputed_tokens: int = 0
+    match_ends: dict[str, int] = {}
+    """Why matches ended: reason -> prompts."""
     hook_calls_after_freeze: int = 0
     step_us_p50: float = 0.0
     overhead_us_p50: float = 0.0
     """Median control and event-loop time per step, the model's own time excluded."""
+
+
+class StateReply(msgspec.Struct, frozen=True, tag=True):
+    """The inside of the engine, at most a moment old.
+
+    Args:
+        state: msgpack of the document that `snapshot.py` builds and docs/http-api.md describes.
+    """
+
+    query_id: int
+    state: bytes
 
 
 class Unhealthy(msgspec.Struct, frozen=True, tag=True):
@@ -170,4 +229,4 @@ class Unhealthy(msgspec.Struct, frozen=True, tag=True):
     reason: str
 
 
-FromEngine = Welcome | TokensOut | Refused | EngineStats | Unhealthy
+FromEngine = Welcome | TokensOut | Refused | EngineStats | StateReply | Unhealthy

@@ -25,6 +25,7 @@ from tokenspeed.log import LOGGER, set_up_logging
 
 if TYPE_CHECKING:
     from tokenspeed.engine.engine import Engine
+    from tokenspeed.engine.kv_publisher import KvPublisher
 
 GAVE_UP_EXIT_CODE = 70
 """The engine ended itself to be restarted (EX_SOFTWARE)."""
@@ -44,12 +45,13 @@ def main(argv: list[str] | None = None) -> int:
     reporter = Reporter(args.report_fd)
     try:
         engine = _build(msgspec.json.decode(settings, type=EngineConfig), reporter)
+        kv_publisher = _open_publisher(engine)
     except Exception as error:
         if not isinstance(error, TokenSpeedError):
             LOGGER.debug("the engine could not be built", exc_info=error)
         reporter.send(failure_of(error))
         return 1
-    _serve(engine, args, reporter, started_s)
+    _serve(engine, args, reporter, started_s, kv_publisher)
     return GAVE_UP_EXIT_CODE
 
 
@@ -102,7 +104,19 @@ def _build(config: EngineConfig, reporter: Reporter) -> Engine:
     return build_engine(config, progress=reporter.progress)
 
 
-def _serve(engine: Engine, args: argparse.Namespace, reporter: Reporter, started_s: float) -> None:
+def _open_publisher(engine: Engine) -> KvPublisher | None:
+    from tokenspeed.engine.kv_publisher import open_kv_publisher
+
+    return open_kv_publisher(engine.kv_events)
+
+
+def _serve(
+    engine: Engine,
+    args: argparse.Namespace,
+    reporter: Reporter,
+    started_s: float,
+    kv_publisher: KvPublisher | None,
+) -> None:
     from tokenspeed.engine.channel import ServerChannel
     from tokenspeed.engine.event_loop import EventLoop
     from tokenspeed.engine.flight_record import FlightRecord, read_suspects
@@ -110,12 +124,15 @@ def _serve(engine: Engine, args: argparse.Namespace, reporter: Reporter, started
 
     suspects = read_suspects(args.record)
     channel = ServerChannel(args.address)
+    if kv_publisher is not None and kv_publisher.replay_socket is not None:
+        channel.watch(kv_publisher.replay_socket)
     loop = EventLoop(
         engine,
         channel,
         epoch=args.epoch,
         record=FlightRecord(args.record, engine.max_running),
         suspects=suspects,
+        kv_publisher=kv_publisher,
     )
     gc.collect()
     gc.freeze()
@@ -126,7 +143,12 @@ def _serve(engine: Engine, args: argparse.Namespace, reporter: Reporter, started
     except EngineError as error:
         LOGGER.error("%s", error)
     finally:
+        if not len(loop.requests):
+            loop.flush()
         channel.close()
+        engine.close()
+        if kv_publisher is not None:
+            kv_publisher.close()
 
 
 def _die_with_launcher() -> NoReturn:

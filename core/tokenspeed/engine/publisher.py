@@ -5,15 +5,20 @@ Also forgets requests that ended, in the executor no earlier than the last step 
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from tokenspeed.engine.messages import Delta, TokensOut
-from tokenspeed.scheduler import FINISH_REASONS
+import msgspec
+
+from tokenspeed.engine.messages import CacheReport, Delta, Refused, TokensOut
+from tokenspeed.scheduler import FINISH_REASONS, MATCH_ENDS
 
 if TYPE_CHECKING:
     from tokenspeed.contracts.sampler import TokenLogprobs
     from tokenspeed.contracts.step import StepPlan, StepResult
+    from tokenspeed.engine.activity import Activity
+    from tokenspeed.engine.cache_tally import CacheTally
     from tokenspeed.engine.channel import Client, EngineChannel
     from tokenspeed.engine.engine import Engine
     from tokenspeed.engine.requests import LiveRequest, RequestTable
@@ -32,12 +37,16 @@ class Publisher:
         gate: SuspectGate,
         *,
         epoch: int,
+        activity: Activity,
+        tally: CacheTally,
     ) -> None:
         self._engine = engine
         self._channel = channel
         self._requests = requests
         self._gate = gate
         self._epoch = epoch
+        self._activity = activity
+        self._tally = tally
         self._gone: list[Client] = []
         self._retiring: deque[tuple[int, int]] = deque()
         self._last_step_id = 0
@@ -64,7 +73,8 @@ class Publisher:
             request = self._requests.by_key(int(plan.request_ids[row]))
             if request is not None:
                 request.prompt_logprobs.extend(scored)
-        self._send(committed, result.logprobs, reason_failed)
+        num_output = self._send(committed, result.logprobs, reason_failed)
+        self._activity.note_step(computed_tokens=plan.num_tokens, output_tokens=num_output)
         self._retire()
 
     def take_ended(self) -> list[Client]:
@@ -79,7 +89,9 @@ class Publisher:
         committed: CommitResult,
         logprobs: tuple[TokenLogprobs | None, ...] | None,
         reason_failed: str,
-    ) -> None:
+    ) -> int:
+        """Send deltas; return how many output tokens are in them."""
+        num_output = 0
         outgoing: dict[Client, list[Delta]] = {}
         entries = zip(
             committed.request_ids.tolist(),
@@ -89,14 +101,21 @@ class Publisher:
             committed.rows.tolist(),
             strict=True,
         )
-        for key, token, reason, cached, row in entries:
+        reports = _reports_of(committed)
+        for index, (key, token, reason, cached, row) in enumerate(entries):
             request = self._requests.by_key(key)
             if request is None:
                 continue
+            if FINISH_REASONS[reason] == "timeout" and self._has_waited_too_long(request):
+                self._refuse(request)
+                continue
             scored = logprobs[row] if logprobs is not None and row >= 0 else None
             delta = self._delta(request, token, FINISH_REASONS[reason], cached, scored)
+            if index in reports:
+                delta = self._with_report(request, delta, reports[index])
             if delta.finish_reason == "error":
                 delta = _with_error(delta, reason_failed)
+            num_output += len(delta.tokens)
             outgoing.setdefault(request.client, []).append(delta)
             if reason:
                 self._end(request)
@@ -105,6 +124,7 @@ class Publisher:
         for client, deltas in outgoing.items():
             if not self._channel.send(client, TokensOut(tuple(deltas), self._epoch)):
                 self._gone.append(client)
+        return num_output
 
     def _delta(
         self,
@@ -115,6 +135,10 @@ class Publisher:
         scored: TokenLogprobs | None,
     ) -> Delta:
         tokens = (token,) if token >= 0 else ()
+        if tokens and cached >= 0:
+            request.cached_tokens = cached
+            if not request.is_resumed:
+                self._activity.note_first_token(time.monotonic() - request.arrived_s)
         request.num_outputs += len(tokens)
         prompt_logprobs = None
         if tokens and request.prompt_logprobs:
@@ -129,15 +153,54 @@ class Publisher:
             finish_reason=reason or None,
         )
 
+    def _with_report(self, request: LiveRequest, delta: Delta, report: CacheReport) -> Delta:
+        """Add what the cache did for the prompt; count it once, not again after a crash."""
+        request.cache = report
+        if not request.is_resumed:
+            self._tally.add(report, request.session)
+        return msgspec.structs.replace(delta, cache=report)
+
+    def _has_waited_too_long(self, request: LiveRequest) -> bool:
+        """Say whether a timeout is that of the queue and not the request's own."""
+        is_over = request.deadline_us and time.monotonic_ns() // 1000 >= request.deadline_us
+        return not is_over and request.cached_tokens is None
+
+    def _refuse(self, request: LiveRequest) -> None:
+        """Tell a client that its request has waited too long for its turn."""
+        waited_s = time.monotonic() - request.arrived_s
+        counts = self._engine.scheduler.stats()
+        retry_after_s = self._activity.drain_s(counts["waiting"] + 1)
+        message = Refused(
+            request_id=request.request_id,
+            epoch=self._epoch,
+            kind="CapacityError",
+            message=f"the request waited {waited_s:.1f} s in the queue and did not get its turn; "
+            f"{counts['waiting']} others wait; send it again in {retry_after_s} s",
+            retry_after_s=retry_after_s,
+        )
+        if not self._channel.send(request.client, message):
+            self._gone.append(request.client)
+        self._end(request)
+
     def _end(self, request: LiveRequest) -> None:
         self._requests.remove(request)
+        self._activity.note_end()
         self._gate.note_end(request.request_id)
+        self._engine.policy.turn_ended(request.session_number, time.monotonic_ns() // 1000)
         self._retiring.append((self._last_step_id, request.key))
 
     def _retire(self) -> None:
         """Let the executor forget requests whose last step is committed."""
         while self._retiring and self._retiring[0][0] <= self._committed_step_id:
             self._engine.executor.remove_request(self._retiring.popleft()[1])
+
+
+def _reports_of(committed: CommitResult) -> dict[int, CacheReport]:
+    """Return the cache reports that came with first tokens, by entry."""
+    return {
+        entry: CacheReport(cached, created, recomputed, end, MATCH_ENDS[reason])
+        for entry, cached, created, recomputed, end, reason in committed.reports.tolist()
+    }
 
 
 def _with_error(delta: Delta, reason: str) -> Delta:

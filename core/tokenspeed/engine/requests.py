@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -11,6 +12,13 @@ if TYPE_CHECKING:
 
     from tokenspeed.contracts.sampler import TokenLogprobs
     from tokenspeed.engine.channel import Client
+    from tokenspeed.engine.messages import CacheReport
+
+
+def number_of(name: str, salt: bytes = b"") -> int:
+    """Return the number by which the scheduler knows a tenant or session; 0: the nameless one."""
+    digest = hashlib.blake2b(name.encode(), digest_size=8, key=salt[:64]).digest()
+    return int.from_bytes(digest, "little") >> 1 or 1 if name else 0
 
 
 @dataclass(slots=True)
@@ -20,6 +28,14 @@ class LiveRequest:
     Args:
         key: integer id towards scheduler and executor.
         num_outputs: output tokens so far, those from before a resume included.
+        num_prompt: tokens of the prompt.
+        tenant, session: as the client named them.
+        session_number: what the scheduler calls the session.
+        deadline_us: end of its time; 0: none.
+        is_resumed: it ran in an engine before this one.
+        arrived_s: monotonic time of the arrival at this engine.
+        cached_tokens: prompt tokens taken from the cache; None before the first token.
+        cache: the rest of what the cache did; None before the first token.
         prompt_logprobs: scored prompt tokens, gathered chunk by chunk until the first token.
     """
 
@@ -27,6 +43,15 @@ class LiveRequest:
     request_id: str
     client: Client
     num_outputs: int
+    num_prompt: int = 0
+    arrived_s: float = 0.0
+    tenant: str = ""
+    session: str = ""
+    session_number: int = 0
+    deadline_us: int = 0
+    is_resumed: bool = False
+    cached_tokens: int | None = None
+    cache: CacheReport | None = None
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
 
 

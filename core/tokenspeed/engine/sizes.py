@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tokenspeed.checkpoint.json_file import shown
 from tokenspeed.config.schema import MAX_CONTEXT_TOKENS
 from tokenspeed.errors import CapacityError, ConfigError
+from tokenspeed.kv.geometry import unit_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tokenspeed.config.schema import EngineConfig
     from tokenspeed.contracts.model import CacheGroup
-    from tokenspeed.kv.layout import ArenaLayout
+    from tokenspeed.kv.layout import ArenaLayout, GroupLayout
 
 GIB = 1 << 30
 CPU = "cpu"
 CONTEXTS_IN_CACHE = 4
+SNAPSHOTS_OF_A_CONTEXT = 3
 MEMORY_SHARE = 0.4
-DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+DTYPES = ("float32", "bfloat16", "float16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +74,19 @@ def arena_bytes(
     """Return how many bytes the cache gets: as set, or four contexts within 40 % of free memory."""
     if config.kv_gib:
         return int(config.kv_gib * GIB)
-    token_bytes = DTYPE_BYTES[sizes.dtype] * sum(
-        len(group.layers) * math.prod(field.shape) for group in groups for field in group.fields
+    wanted = {"full": sizes.max_context_tokens, "state": config.depth + 1 + SNAPSHOTS_OF_A_CONTEXT}
+    wanted_bytes = 0
+    for group in groups:
+        seen_tokens = min(group.window + sizes.max_step_tokens, sizes.max_context_tokens)
+        units = CONTEXTS_IN_CACHE * wanted.get(group.kind, seen_tokens)
+        wanted_bytes += units * unit_bytes(group, sizes.dtype)
+    # The sentinel, and a started block each.
+    spare_bytes = max(
+        unit_bytes(group, sizes.dtype) * (1 if group.kind == "state" else sizes.block_tokens)
+        for group in groups
     )
-    spare_tokens = (len(groups) + 1) * sizes.block_tokens  # the sentinel, and a started block each
-    wanted_tokens = CONTEXTS_IN_CACHE * sizes.max_context_tokens + spare_tokens
-    return min(wanted_tokens * token_bytes, int(free_bytes * MEMORY_SHARE))
+    wanted_bytes += (len(groups) + 1) * spare_bytes
+    return min(wanted_bytes, int(free_bytes * MEMORY_SHARE))
 
 
 def check_tables(
@@ -89,12 +97,13 @@ def check_tables(
     Raises:
         CapacityError: they do not; context or running requests must be limited.
     """
+    tabled = [group for group in groups if group.kind != "state"]
     # Cosines and sines in float32, and as much again while they are computed.
     position_bytes = (
-        2 * 4 * max((field.shape[-1] for group in groups for field in group.fields), default=0)
+        2 * 4 * max((field.shape[-1] for group in tabled for field in group.fields), default=0)
     )
     # Block ids in int32, on the host and on the device.
-    row_bytes = 2 * 4 * len(groups) * -(-sizes.max_context_tokens // sizes.block_tokens)
+    row_bytes = 2 * 4 * len(tabled) * -(-sizes.max_context_tokens // sizes.block_tokens)
     wanted_bytes = position_bytes * sizes.max_context_tokens + row_bytes * config.max_running
     if wanted_bytes > free_bytes * MEMORY_SHARE:
         raise CapacityError(
@@ -105,14 +114,25 @@ def check_tables(
         )
 
 
-def max_sequence_tokens(layout: ArenaLayout) -> int:
-    """Return the longest sequence whose blocks of every group fit into the empty arena."""
+def max_sequence_tokens(layout: ArenaLayout, *, state_rows: int = 1, step_tokens: int = 1) -> int:
+    """Return the longest sequence whose blocks of every group fit into the empty arena.
+
+    Args:
+        state_rows: rows of a state group that a running request needs.
+        step_tokens: most query tokens of a step: a window group holds them beside its window.
+    """
     usable = layout.num_physical_blocks - 1
+
+    def physical(blocks: int, group: GroupLayout) -> int:
+        window_blocks = -(-(group.group.window + step_tokens) // layout.block_tokens) + 1
+        most = {"state": state_rows, "window": window_blocks}.get(group.kind, blocks)
+        return -(-min(blocks, most) // group.packing)
+
     low, high = 0, usable * max(group.packing for group in layout.groups)
     while low < high:
         blocks = (low + high + 1) // 2
-        physical = sum(-(-blocks // group.packing) for group in layout.groups)
-        low, high = (blocks, high) if physical <= usable else (low, blocks - 1)
+        needed = sum(physical(blocks, group) for group in layout.groups)
+        low, high = (blocks, high) if needed <= usable else (low, blocks - 1)
     return low * layout.block_tokens
 
 
@@ -120,11 +140,7 @@ def _dtype(wanted: str, model_config: Mapping[str, Any], device_kind: str) -> st
     if wanted != "auto":
         return wanted
     own = model_config.get("dtype") or model_config.get("torch_dtype")
-    return (
-        str(own)
-        if device_kind != CPU and isinstance(own, str) and own in DTYPE_BYTES
-        else "float32"
-    )
+    return str(own) if device_kind != CPU and isinstance(own, str) and own in DTYPES else "float32"
 
 
 def _number(model_config: Mapping[str, Any], name: str) -> int:

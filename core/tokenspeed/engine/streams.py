@@ -132,6 +132,7 @@ def merge_deltas(deltas: tuple[Delta, ...]) -> Delta:
         logprobs=tuple(logprobs) or None,
         prompt_logprobs=tuple(prompt_logprobs) or None,
         cached_tokens=max(delta.cached_tokens for delta in deltas),
+        cache=next((delta.cache for delta in deltas if delta.cache is not None), None),
         finish_reason=deltas[-1].finish_reason,
         error=deltas[-1].error,
     )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
-from tokenspeed.engine.messages import ModelInfo, Submit
+from tokenspeed.engine.messages import ModelInfo, Submit, Terms
 from tokenspeed.errors import RequestError
 
 if TYPE_CHECKING:
@@ -26,12 +26,12 @@ def make_submit(
     request_id: str,
     *,
     epoch: int = 0,
-    priority: int = 0,
-    salt: bytes = b"",
-    timeout_s: float | None = None,
+    terms: Terms | None = None,
 ) -> Submit:
     """Check a request against the model and make its Submit; a missing seed is drawn here.
 
+    Args:
+        terms: priority, tenant, time limit, ...; None: the usual ones.
     Raises:
         RequestError: a parameter or token id is out of range; names it.
     """
@@ -54,10 +54,14 @@ def make_submit(
         prompt_ids=ids.tobytes(),
         params=params,
         stop_token_ids=tuple(dict.fromkeys((*eos, *params.stop_token_ids))),
-        priority=priority,
-        salt=salt,
-        timeout_s=timeout_s,
+        **_checked(terms or Terms(), ids.size),
     )
+
+
+def _checked(terms: Terms, num_prompt: int) -> dict[str, Any]:
+    """Return the terms' fields; reuse points outside of the prompt do not count."""
+    points = tuple(dict.fromkeys(p for p in terms.reuse_points if 0 < p < num_prompt))
+    return {**msgspec.structs.asdict(terms), "reuse_points": points}
 
 
 def check_fits(

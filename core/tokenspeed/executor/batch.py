@@ -1,7 +1,8 @@
 """From a step plan to the model's inputs: persistent block tables, patched by what changed.
 
-Owns one host block table per cache group. Knows no request beyond its slot, and no sampling.
-Legend: R rows, T query tokens, M blocks per row.
+Owns the host tables of every cache group that has them (`tables.py`); state groups have rows, which
+come whole with each plan. Knows no request beyond its slot, and no sampling.
+Legend: R rows, T query tokens, M blocks per row, S state groups.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ import numpy as np
 import torch
 
 from tokenspeed.contracts.attention import AttentionBatch
-from tokenspeed.contracts.model import ForwardContext
-from tokenspeed.contracts.step import SENTINEL_BLOCK, TOKEN_FROM_DEVICE
+from tokenspeed.contracts.model import ForwardContext, StateRows
+from tokenspeed.contracts.step import TOKEN_FROM_DEVICE
+from tokenspeed.executor.poison import poison_fresh
+from tokenspeed.executor.tables import GroupTables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,7 +26,18 @@ if TYPE_CHECKING:
 
     from tokenspeed.contracts.attention import AttentionBackend
     from tokenspeed.contracts.step import StepPlan
-    from tokenspeed.kv import Arena
+    from tokenspeed.kv import Arena, GroupLayout
+
+
+@dataclass(frozen=True, slots=True)
+class _TabledGroup:
+    """A group of the plan that has block tables."""
+
+    index: int
+    layout: GroupLayout
+    backend: AttentionBackend
+    tables: GroupTables
+    page_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +53,10 @@ class StepBatcher:
 
     Args:
         arena: of the cache; its views are made once.
-        attention: cache group name -> backend, in the order of the plan's group indices.
+        attention: cache group name -> backend of every group that is not of kind "state".
         vocab_size: token ids are clamped to [0, vocab_size).
+        poison: fill what a step is about to write for the first time with NaN before it, so that
+            reading a cell of a freed block shows in the answers; for tests.
     """
 
     def __init__(
@@ -53,18 +69,25 @@ class StepBatcher:
         block_tokens: int,
         vocab_size: int,
         device: torch.device,
+        poison: bool = False,
     ) -> None:
         self._arena = arena
         self._views = arena.views()
-        self._attention = tuple(attention.items())
+        self._poison = poison
         self._block_tokens = block_tokens
         self._max_token_id = vocab_size - 1
         self._device = device
         blocks_per_row = -(-max_context_tokens // block_tokens)
-        self._tables = [
-            np.full((max_running, blocks_per_row), SENTINEL_BLOCK, dtype=np.int32)
-            for _ in self._attention
-        ]
+        self._tabled, self._states = [], []
+        for index, group in enumerate(arena.layout.groups):
+            if group.kind == "state":
+                self._states.append((index, group.layers))
+                continue
+            pages = arena.layout.page_ids(index)
+            tables = GroupTables(max_running, blocks_per_row, pages)
+            page_tokens = pages.page_tokens if pages else 0
+            backend = attention[group.name]
+            self._tabled.append(_TabledGroup(index, group, backend, tables, page_tokens))
 
     def build(self, plan: StepPlan, last_tokens_S: torch.Tensor) -> StepInputs:
         """Apply the plan's changes to tables and arena, and return the step's inputs.
@@ -73,6 +96,8 @@ class StepBatcher:
             last_tokens_S: (max_running,) int64 device; last sampled token of each slot.
         """
         self._patch_tables(plan)
+        if self._poison:
+            poison_fresh(self._arena, plan)
         for group, source, target, num_tokens in plan.copies.tolist():
             self._arena.copy_tokens(group, source, target, num_tokens)
         positions_T = torch.from_numpy(_positions(plan)).to(self._device)
@@ -82,20 +107,33 @@ class StepBatcher:
             attention_metadata=self._plan_attention(plan, positions_T),
             output_index_R=plan.output_index,
             query_start=plan.query_start,
+            state_rows=self._state_rows(plan),
         )
         return StepInputs(self._token_ids(plan, last_tokens_S), context)
 
     def _patch_tables(self, plan: StepPlan) -> None:
         # A new owner's slot is cleared before its first entries are written.
         for _, slot in plan.admitted.tolist():
-            for table in self._tables:
-                table[slot] = SENTINEL_BLOCK
+            for group in self._tabled:
+                group.tables.clear(slot)
         updates = plan.block_updates
         if len(updates) == 0:
             return
-        for group, table in enumerate(self._tables):
-            slots, indices, blocks = updates[updates[:, 1] == group][:, (0, 2, 3)].T
-            table[slots, indices] = blocks
+        for group in self._tabled:
+            group.tables.patch(*updates[updates[:, 1] == group.index][:, (0, 2, 3)].T)
+
+    def _state_rows(self, plan: StepPlan) -> dict[int, StateRows]:
+        """Return by layer where its state is read and written; one upload for all groups."""
+        if not self._states:
+            return {}
+        assert plan.state_rows.shape[2] == 2, "rows per draft position need a speculator"
+        rows_S2R = plan.state_rows.transpose(1, 2, 0).astype(np.int64, order="C")
+        rows = torch.from_numpy(rows_S2R).to(self._device)
+        by_layer = {}
+        for place, (_, layers) in enumerate(self._states):
+            state_rows = StateRows(read_R=rows[place, 0], write_R=rows[place, 1])
+            by_layer.update(dict.fromkeys(layers, state_rows))
+        return by_layer
 
     def _plan_attention(self, plan: StepPlan, positions_T: torch.Tensor) -> Mapping[str, object]:
         longest_tokens = int((plan.context_tokens + np.diff(plan.query_start)).max())
@@ -103,16 +141,19 @@ class StepBatcher:
         # Copies: tensors over the plan's read-only arrays would warn, and outlive the plan.
         query_start, context_tokens = plan.query_start.copy(), plan.context_tokens.copy()
         metadata = {}
-        for (name, backend), table in zip(self._attention, self._tables, strict=True):
+        for group in self._tabled:
             batch = AttentionBatch(
                 query_start=query_start,
                 context_tokens=context_tokens,
                 num_decode_rows=plan.num_decode_rows,
-                block_tables=table[plan.slots, :num_blocks],
+                block_tables=group.tables.block_rows(plan.slots, num_blocks),
                 block_tokens=self._block_tokens,
                 positions_T=positions_T,
+                window=group.layout.group.window,
+                page_tables=group.tables.page_rows(plan.slots, num_blocks),
+                page_tokens=group.page_tokens,
             )
-            metadata[name] = backend.plan(batch)
+            metadata[group.layout.name] = group.backend.plan(batch)
         return metadata
 
     def _token_ids(self, plan: StepPlan, last_tokens_S: torch.Tensor) -> torch.Tensor:

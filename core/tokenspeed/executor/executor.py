@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.model import CausalLM
     from tokenspeed.contracts.sampler import Sampler, SampleResult, TokenLogprobs
     from tokenspeed.contracts.step import StepPlan
+    from tokenspeed.executor.transfers import TierTransfers
     from tokenspeed.kv import Arena
     from tokenspeed.sampling import SamplingParams
 
@@ -52,14 +53,15 @@ class Executor:
     Args:
         model: built and loaded.
         arena: of the KV cache, laid out for the model's cache groups.
-        attention: cache group name -> the backend that the model was built with, in the order of
-            the model's cache groups.
+        attention: cache group name -> the backend that the model was built with.
         sampler: turns logits into tokens.
         max_running: number of slots.
         max_context_tokens: longest sequence.
         block_tokens: tokens per logical block.
         vocab_size: tokens outside of it are clamped.
         device: of all tensors.
+        poison: see StepBatcher.
+        transfers: moves blocks between the tiers; None: there is only the device.
     """
 
     def __init__(
@@ -74,8 +76,11 @@ class Executor:
         block_tokens: int,
         vocab_size: int,
         device: torch.device,
+        poison: bool = False,
+        transfers: TierTransfers | None = None,
     ) -> None:
         self._model = model
+        self._transfers = transfers
         self._sampler = sampler
         self._max_token_id = vocab_size - 1
         self._device = device
@@ -87,6 +92,7 @@ class Executor:
             block_tokens=block_tokens,
             vocab_size=vocab_size,
             device=device,
+            poison=poison,
         )
         self._table = SamplingTable(max_running, vocab_size, device)
         self._scorer = PromptScorer(model, sampler, vocab_size=vocab_size)
@@ -120,6 +126,11 @@ class Executor:
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> None:
         """Run one step; its results wait for `collect`. Steps run in the order launched."""
+        if self._transfers is not None:
+            self._transfers.start(plan)
+        if plan.num_rows == 0:
+            self._launched.append(_Launched(plan.step_id, 0, np.empty(0, np.intp), None, ()))
+            return
         self._admit(plan)
         inputs = self._batcher.build(plan, self._last_tokens_S)
         hidden_TD = self._model.forward(inputs.token_ids, inputs.context)

@@ -1,42 +1,38 @@
 """The arena: strided views of one allocation, one per layer, and copies between blocks.
 
-Knows bytes and blocks; not requests, prefixes or who owns a block. Inside a logical block the order
-is [layer of the group][k|v][head][token][dim]. Nothing is copied to make a view.
+Knows bytes and blocks; not requests, prefixes or who owns a block. Nothing is copied to make a
+view. Where a field lies is `layout.py`'s business.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
-from tokenspeed.contracts.attention import KVView
+from tokenspeed.contracts.attention import KVView, StateView
 from tokenspeed.errors import CapacityError
+from tokenspeed.kv.extents import Extent, block_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import torch
 
-    from tokenspeed.contracts.model import CacheGroup
-    from tokenspeed.kv.layout import ArenaLayout
+    from tokenspeed.kv.geometry import FieldLayout
+    from tokenspeed.kv.layout import ArenaLayout, GroupLayout, PageIds
+
+NAN_BYTE = 0x7F
 
 
 class Arena:
     """Owns the storage tensor; the views alias it and live as long as they like.
 
     Args:
-        layout: solved for these groups and this dtype.
-        groups: the cache groups, in the layout's order.
+        layout: solved for the model's cache groups.
         storage: (>= layout.total_bytes,) uint8, device, contiguous; written through the views.
-        dtype: of the cached elements.
     """
 
-    def __init__(
-        self,
-        layout: ArenaLayout,
-        groups: Sequence[CacheGroup],
-        storage: torch.Tensor,
-        dtype: torch.dtype,
-    ) -> None:
+    def __init__(self, layout: ArenaLayout, storage: torch.Tensor) -> None:
         if storage.numel() < layout.total_bytes:
             raise CapacityError(
                 f"KV storage has {storage.numel():,} bytes, the layout needs "
@@ -44,41 +40,107 @@ class Arena:
             )
         self.layout = layout
         self.storage = storage
-        self._groups = tuple(groups)
-        elements = storage[: layout.total_bytes].view(dtype)
-        self._blocks = tuple(
-            _group_blocks(elements, layout, index, group) for index, group in enumerate(groups)
+        self._fields = tuple(
+            tuple(self._group_fields(index)) for index in range(len(layout.groups))
         )
 
-    def views(self) -> list[KVView]:
-        """Return every layer's keys and values, by layer index."""
+    def views(self) -> list[KVView | StateView]:
+        """Return every layer's fields, by layer index; paged fields as pages."""
         by_layer = {
-            layer: KVView(k=blocks[:, position, 0], v=blocks[:, position, 1])
-            for group, blocks in zip(self._groups, self._blocks, strict=True)
+            layer: self._view(index, position)
+            for index, group in enumerate(self.layout.groups)
             for position, layer in enumerate(group.layers)
         }
         return [by_layer[layer] for layer in range(len(by_layer))]
 
     def copy_tokens(self, group_index: int, src: int, dst: int, num_tokens: int) -> None:
         """Copy the first `num_tokens` tokens of block `src` to block `dst`, all layers."""
-        blocks = self._blocks[group_index]
-        blocks[dst, ..., :num_tokens, :].copy_(blocks[src, ..., :num_tokens, :])
+        assert self.layout.groups[group_index].kind != "state", "a state has no tokens"
+        for blocks in self._fields[group_index]:
+            blocks[:, dst, ..., :num_tokens, :].copy_(blocks[:, src, ..., :num_tokens, :])
+
+    def block_bytes(
+        self, group_index: int, block: int, layers: tuple[int, int]
+    ) -> tuple[Extent, ...]:
+        """Return where the group's layer positions [first, last) of a block lie in `storage`."""
+        return block_bytes(self.layout, group_index, block, layers)
+
+    def poison(self, group_index: int, blocks: Sequence[int]) -> None:
+        """Fill blocks with NaN (bytes: 0x7f, NaN in float8), to show that nobody reads them.
+
+        One value that belongs to nobody's sequence then shows in the logits.
+        """
+        for field in self._fields[group_index]:
+            for block in blocks:
+                if field.element_size() > 1:
+                    field[:, block] = math.nan
+                else:
+                    field.view(_torch_dtype("uint8"))[:, block] = NAN_BYTE
+
+    def _group_fields(self, index: int) -> Iterator[torch.Tensor]:
+        """Yield each field over all layers of each slab: (slabs x layers, blocks, *shape).
+
+        Layers are at equal distances inside a slab only, so a group that is dealt over several
+        slabs unevenly has one tensor a slab.
+        """
+        group = self.layout.groups[index]
+        for field in group.fields:
+            for first in range(0, len(group.layers), group.layers_per_slice):
+                count = min(group.layers_per_slice, len(group.layers) - first)
+                yield self._strided(index, field, first, count)
+
+    def _strided(self, index: int, field: FieldLayout, first: int, count: int) -> torch.Tensor:
+        group, size = self.layout.groups[index], field.element_bytes
+        shape = (count, self.layout.num_blocks(index), *_block_shape(field))
+        strides = (
+            field.layer_stride_bytes // size,
+            group.block_stride_bytes // size,
+            *_dense_strides(shape[2:]),
+        )
+        offset = self.layout.field_address(index, field, first) // size
+        return self._elements(field).as_strided(shape, strides, offset)
+
+    def _view(self, index: int, position: int) -> KVView | StateView:
+        group, pages = self.layout.groups[index], self.layout.page_ids(index)
+        tensors = {
+            field.name: self._pages(index, field, position, pages)
+            if pages and field.page_tokens
+            else self._strided(index, field, position, 1)[0]
+            for field in group.fields
+        }
+        return KVView(**tensors) if _is_kv(group) else StateView(tensors)
+
+    def _pages(self, index: int, field: FieldLayout, position: int, pages: PageIds) -> torch.Tensor:
+        """Return (page ids, *shape[:-1], page_tokens, shape[-1]); see PageIds for valid ids."""
+        size, width = field.element_bytes, field.shape[-1]
+        last = (self.layout.num_blocks(index) - 1) * pages.per_block
+        last += (pages.num_pages - 1) * pages.step
+        block = _block_shape(field)
+        shape = (last + 1, *block[:-2], pages.page_tokens, width)
+        strides = (pages.unit_bytes // size, *_dense_strides(block))
+        offset = self.layout.field_address(index, field, position) // size
+        return self._elements(field).as_strided(shape, strides, offset)
+
+    def _elements(self, field: FieldLayout) -> torch.Tensor:
+        return self.storage[: self.layout.total_bytes].view(_torch_dtype(field.dtype))
 
 
-def _group_blocks(
-    elements: torch.Tensor, layout: ArenaLayout, index: int, group: CacheGroup
-) -> torch.Tensor:
-    """Return (blocks, layers, 2, heads, tokens, dim) over the whole arena; ids are global."""
-    tokens, (heads, dim) = layout.block_tokens, group.fields[0].shape
-    num_layers = len(group.layers)
-    shape = (layout.num_blocks(index), num_layers, 2, heads, tokens, dim)
-    block_stride = layout.groups[index].logical_bytes // elements.element_size()
-    strides = (
-        block_stride,
-        2 * heads * tokens * dim,
-        heads * tokens * dim,
-        tokens * dim,
-        dim,
-        1,
-    )
-    return elements.as_strided(shape, strides)
+def _torch_dtype(name: str) -> torch.dtype:
+    import torch
+
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
+
+
+def _is_kv(group: GroupLayout) -> bool:
+    return group.kind != "state" and sorted(field.name for field in group.fields) == ["k", "v"]
+
+
+def _block_shape(field: FieldLayout) -> tuple[int, ...]:
+    if not field.span_tokens:
+        return field.shape
+    return (*field.shape[:-1], field.span_tokens, field.shape[-1])
+
+
+def _dense_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))

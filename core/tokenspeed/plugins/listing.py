@@ -97,7 +97,7 @@ def _missing_entry(plugin_id: str) -> dict[str, Any]:
 
 
 def _bare_entry(plugin_id: str, version: str, wheel: str, loads: str) -> dict[str, Any]:
-    slots = {"model": "1.0", "operator": "1.0"} if plugin_id == CORE_ID else {}
+    slots = {"model": "1.0", "operator": "1.0", "policy": "1.0"} if plugin_id == CORE_ID else {}
     return {
         "id": plugin_id,
         "version": version,

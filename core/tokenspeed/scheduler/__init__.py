@@ -9,7 +9,11 @@ from __future__ import annotations
 
 from tokenspeed._core import (
     FINISH_REASONS,
+    KV_EVENTS,
+    KV_MEDIUMS,
+    MATCH_ENDS,
     CommitResult,
+    EventBatch,
     GroupSpec,
     Scheduler,
     SchedulerConfig,
@@ -19,7 +23,11 @@ from tokenspeed._core import (
 
 __all__ = [
     "FINISH_REASONS",
+    "KV_EVENTS",
+    "KV_MEDIUMS",
+    "MATCH_ENDS",
     "CommitResult",
+    "EventBatch",
     "GroupSpec",
     "Scheduler",
     "SchedulerConfig",

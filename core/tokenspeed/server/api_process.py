@@ -123,6 +123,7 @@ def make_app(
     config: ServeConfig, frontend: Frontend, tokenizer: Tokenizer, report: StartReport
 ) -> ASGIApp:
     """Put the parts of the application together."""
+    from tokenspeed.server.api_keys import read_api_keys
     from tokenspeed.server.app import ApiParts, create_app
     from tokenspeed.server.metrics import Metrics
     from tokenspeed.server.prompts import PromptReader
@@ -141,7 +142,7 @@ def make_app(
         prompts=prompts,
         metrics=Metrics(lambda: frontend.stats),
         report=report,
-        api_key=config.api_key,
+        keys=read_api_keys(config),
         keep_alive_s=config.keep_alive_s,
         max_body_bytes=config.max_body_mib << 20,
         max_waiting=config.max_waiting,

@@ -34,6 +34,7 @@ from tokenspeed.server.openai import (
 )
 from tokenspeed.server.prompts import check_fits, check_token_ids, num_prompts
 from tokenspeed.server.sampling import chat_params, completion_params
+from tokenspeed.server.terms import read_terms
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -41,8 +42,10 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from tokenspeed.engine.frontend import Frontend
+    from tokenspeed.engine.messages import Terms
     from tokenspeed.engine.reports import StartReport
     from tokenspeed.sampling.params import SamplingParams
+    from tokenspeed.server.api_keys import ApiKeys
     from tokenspeed.server.metrics import Metrics
     from tokenspeed.server.openai import Schema
     from tokenspeed.server.prompts import Prompt, PromptReader
@@ -58,6 +61,7 @@ ROUTES: dict[str, tuple[str, str, Any]] = {
     "/tokenize": ("tokenize", "POST", TokenizeRequest),
     "/detokenize": ("detokenize", "POST", DetokenizeRequest),
     "/v1/engine/plan": ("plan", "GET", None),
+    "/v1/engine/state": ("state", "GET", None),
     "/health": ("health", "GET", None),
     "/metrics": ("metrics", "GET", None),
 }
@@ -73,7 +77,7 @@ class ApiParts:
     prompts: PromptReader
     metrics: Metrics
     report: StartReport
-    api_key: str = ""
+    keys: ApiKeys
     keep_alive_s: float = 10.0
     max_body_bytes: int = 64 << 20
     max_waiting: int = 4096
@@ -92,7 +96,7 @@ def create_app(parts: ApiParts) -> ASGIApp:
             openapi_extra=_body_of(schema) if schema else None,
         )
     app.add_exception_handler(HTTPException, _http_error)
-    return Guard(app, api_key=parts.api_key, metrics=parts.metrics, paths=frozenset(ROUTES))
+    return Guard(app, keys=parts.keys, metrics=parts.metrics, paths=frozenset(ROUTES))
 
 
 class _Api:
@@ -108,11 +112,12 @@ class _Api:
         """Answer POST /v1/chat/completions."""
         body = await self._read(request, ChatRequest)
         params = chat_params(body, self._info.vocab_size)
+        terms = read_terms(body, request)
         self._check_choices(body.n)
         prompt = await self._parts.prompts.chat(body)
         given = "max_tokens" if body.max_tokens is not None else "max_completion_tokens"
         check_fits(prompt, params.max_tokens, self._info, given)
-        generation = self._generation("chatcmpl", body, [prompt], params)
+        generation = self._generation("chatcmpl", body, [prompt], params, terms)
         reply = ChatReply(body, generation, self._parts.tokenizer)
         return await self._answerer.respond(request.receive, body, generation, reply)
 
@@ -120,11 +125,12 @@ class _Api:
         """Answer POST /v1/completions."""
         body = await self._read(request, CompletionRequest)
         params = completion_params(body, self._info.vocab_size)
+        terms = read_terms(body, request)
         self._check_choices(num_prompts(body.prompt) * body.n)
         prompts = await self._parts.prompts.completion(body)
         for prompt in prompts:
             check_fits(prompt, params.max_tokens, self._info, "max_tokens")
-        generation = self._generation("cmpl", body, prompts, params)
+        generation = self._generation("cmpl", body, prompts, params, terms)
         reply = CompletionReply(body, generation, self._parts.tokenizer)
         return await self._answerer.respond(request.receive, body, generation, reply)
 
@@ -172,6 +178,10 @@ class _Api:
     async def plan(self, request: Request) -> Response:
         """Answer GET /v1/engine/plan: what the engine was built from and what it chose."""
         return JsonResponse(self._parts.report)
+
+    async def state(self, request: Request) -> Response:
+        """Answer GET /v1/engine/state: requests, queue, blocks, last plan, counters as of now."""
+        return JsonResponse(await self._parts.frontend.state())
 
     async def health(self, request: Request) -> Response:
         """Answer GET /health: 200 while the engine is heard of, 503 otherwise."""
@@ -228,6 +238,7 @@ class _Api:
         body: ChatRequest | CompletionRequest,
         prompts: Sequence[Prompt],
         params: SamplingParams,
+        terms: Terms,
     ) -> Generation:
         return Generation(
             self._parts.frontend,
@@ -236,8 +247,7 @@ class _Api:
             prompts=prompts,
             params=params,
             n=body.n,
-            priority=body.priority,
-            salt=body.cache_salt.encode(),
+            terms=terms,
             timer=self._parts.metrics.timer(len(prompts) * body.n),
         )
 

@@ -17,10 +17,12 @@ from tokenspeed.errors import (
     CapacityError,
     CheckpointError,
     ConfigError,
+    EngineAwayError,
     EngineError,
     EngineGoneError,
     PluginError,
     RequestError,
+    TimeLimitError,
     TokenSpeedError,
 )
 from tokenspeed.log import LOGGER
@@ -35,6 +37,8 @@ _STATUS: tuple[tuple[type[TokenSpeedError], int], ...] = (
     (PluginError, 500),
     (CheckpointError, 500),
     (EngineGoneError, 503),
+    (EngineAwayError, 503),
+    (TimeLimitError, 504),
     (EngineError, 500),
 )
 _MAX_MESSAGE_CHARS = 1000
@@ -114,4 +118,6 @@ def _type_of(status: int) -> str:
         return "not_found_error"
     if status == 429:
         return "rate_limit_error"
+    if status == 504:
+        return "timeout_error"
     return "invalid_request_error" if status < 500 else "server_error"

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tokenspeed.errors import RequestError
+from tokenspeed.tokenizer.chat import MAX_MESSAGES
 
 if TYPE_CHECKING:
     from collections.abc import Sized
 
 MAX_PROMPTS = 256
-MAX_MESSAGES = 16_384
 MAX_STOP_TOKEN_IDS = 1024
 MAX_BIASES = 65_536
 MAX_OTHER_BYTES = 1 << 20

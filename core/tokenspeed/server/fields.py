@@ -21,14 +21,12 @@ INERT: Mapping[str, str] = {
     "user": "an end-user label for the caller's own records",
     "safety_identifier": "an end-user label for the caller's own records",
     "metadata": "labels for the caller's own records",
-    "prompt_cache_key": "a routing hint; the prefix cache finds equal prefixes by itself",
 }
 """Field -> why ignoring it changes nothing the caller could see."""
 
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "store": (False,),
     "service_tier": ("auto", "default"),
-    "prompt_cache_retention": ("in_memory", "in-memory"),
     "best_of": (1,),
     "suffix": ("",),
     "response_format": ({"type": "text"},),

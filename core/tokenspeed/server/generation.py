@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tokenspeed.engine.frontend import Frontend
+    from tokenspeed.engine.messages import Terms
     from tokenspeed.sampling.params import SamplingParams
     from tokenspeed.server.metrics import RequestTimer
     from tokenspeed.server.prompts import Prompt
@@ -31,7 +32,7 @@ class Generation:
 
     Args:
         request_id: of the HTTP request; choice i runs in the engine as `<request_id>-<i>`.
-        priority, salt: as in the engine's Submit.
+        terms: as in the engine's Submit; the time limit is one for all choices.
     """
 
     def __init__(
@@ -43,8 +44,7 @@ class Generation:
         prompts: Sequence[Prompt],
         params: SamplingParams,
         n: int = 1,
-        priority: int = 0,
-        salt: bytes = b"",
+        terms: Terms,
         timer: RequestTimer,
     ) -> None:
         self.request_id = request_id
@@ -56,8 +56,7 @@ class Generation:
         self._n = n
         self._frontend = frontend
         self._tokenizer = tokenizer
-        self._priority = priority
-        self._salt = salt
+        self._terms = terms
         eos = () if params.ignore_eos else frontend.model.eos_token_ids
         self._stop_ids = frozenset((*eos, *params.stop_token_ids))
         self._tasks: list[asyncio.Task[None]] = []
@@ -86,6 +85,10 @@ class Generation:
                 whole[index] += piece
         return whole
 
+    def _terms_of(self, choice: int) -> Terms:
+        points = self.prompt_of(choice).reuse_points
+        return msgspec.structs.replace(self._terms, reuse_points=points) if points else self._terms
+
     async def _run(self, index: int) -> None:
         try:
             await self._pump(index)
@@ -103,8 +106,7 @@ class Generation:
             self.prompt_of(index).token_ids,
             params,
             request_id=engine_id,
-            priority=self._priority,
-            salt=self._salt,
+            terms=self._terms_of(index),
         )
         async with stream:
             async for delta in stream:

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
 from typing import TYPE_CHECKING
 
 from starlette.datastructures import Headers
 
 from tokenspeed.errors import RequestError
 from tokenspeed.server.errors import error_response
+from tokenspeed.server.terms import KEY_TENANT
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+    from tokenspeed.server.api_keys import ApiKeys
     from tokenspeed.server.metrics import Metrics
 
 DRAINED_BYTES = 256 << 20
@@ -31,15 +32,15 @@ class Guard:
     """Wraps the application.
 
     Args:
-        api_key: clients must send it as a bearer token; "" is open.
+        keys: clients must send one as a bearer token; none: the server is open.
         paths: the routes; others count as one label, so that scanners cannot grow the metrics.
     """
 
     def __init__(
-        self, app: ASGIApp, *, api_key: str, metrics: Metrics, paths: frozenset[str]
+        self, app: ASGIApp, *, keys: ApiKeys, metrics: Metrics, paths: frozenset[str]
     ) -> None:
         self._app = app
-        self._expected = f"Bearer {api_key}".encode() if api_key else b""
+        self._keys = keys
         self._metrics = metrics
         self._paths = paths
 
@@ -74,16 +75,18 @@ class Guard:
             self._metrics.requests.labels(path, str(status or 499)).inc()
 
     def _check_key(self, scope: Scope) -> None:
-        if not self._expected or scope["path"] in OPEN_PATHS:
+        if not self._keys or scope["path"] in OPEN_PATHS:
             return
-        given = Headers(scope=scope).get("authorization", "").encode()
-        if not hmac.compare_digest(given, self._expected):
+        given = Headers(scope=scope).get("authorization", "")
+        tenant = self._keys.tenant_of(given)
+        if tenant is None:
             state = "wrong" if given else "missing"
             raise RequestError(
                 f"the API key is {state}: {scope['path']} needs the header "
                 "'Authorization: Bearer KEY'; send the key this server was started with",
                 code="invalid_api_key",
             )
+        scope[KEY_TENANT] = tenant
 
 
 class _Body:

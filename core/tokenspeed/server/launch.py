@@ -14,6 +14,7 @@ from tokenspeed.config.load import replace_settings
 from tokenspeed.engine.supervisor import EngineSupervisor
 from tokenspeed.log import say, set_up_logging
 from tokenspeed.plugins import check_plugins
+from tokenspeed.server.api_keys import read_api_keys
 from tokenspeed.server.api_process import ApiSettings
 from tokenspeed.server.progress import StartProgress
 from tokenspeed.server.run_folder import run_folder
@@ -37,6 +38,7 @@ def serve(config: ServeConfig) -> int:
     set_up_logging(config.log_level)
     if config.model:
         existing_model(config.model)
+    read_api_keys(config)
     signals = StopSignals()
     signals.install()
     check_plugins(config.plugins, settings=config.plugin_config)

@@ -40,6 +40,8 @@ _COUNTERS = {
     "steps": "steps run",
     "prompt_tokens": "prompt tokens of admitted requests",
     "cached_tokens": "prompt tokens taken from the cache",
+    "created_tokens": "prompt tokens computed that were never in the cache",
+    "recomputed_tokens": "prompt tokens computed again after their eviction",
     "output_tokens": "tokens sampled",
     "retractions": "requests retracted for lack of blocks",
     "hook_calls_after_freeze": "plugin hook calls after the plan was frozen; must stay 0",
@@ -145,3 +147,9 @@ class _EngineCollector:
             yield GaugeMetricFamily(f"tokenspeed_{name}", text, value=getattr(stats, name))
         for name, text in _COUNTERS.items():
             yield CounterMetricFamily(f"tokenspeed_{name}", text, value=getattr(stats, name))
+        ends = CounterMetricFamily(
+            "tokenspeed_match_ends", "prompts by why their match ended", labels=("reason",)
+        )
+        for reason, count in sorted(stats.match_ends.items()):
+            ends.add_metric((reason,), count)
+        yield ends

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 MAX_CHOICES = 128
 MAX_STOPS = 16
+MAX_SESSION_CHARS = 512
+MAX_RETENTION_S = 24 * 3600
+MAX_TIMEOUT_S = 24 * 3600
 
 
 class _Strict(pydantic.BaseModel):
@@ -27,9 +30,32 @@ class _Strict(pydantic.BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
+class CacheControl(_Strict):
+    """Anthropic's mark: keep the prompt up to here."""
+
+    type: Literal["ephemeral"]
+    ttl: Literal["5m", "1h"] = "5m"
+
+
+class CacheBreakpoint(_Strict):
+    """OpenAI's mark: keep the prompt up to here; without `ttl` as long as the request says."""
+
+    mode: Literal["explicit"]
+    ttl: Literal["30m", "12h"] | None = None
+
+
+class CacheOptions(_Strict):
+    """OpenAI's options of the prompt cache."""
+
+    mode: Literal["implicit"] = "implicit"
+    ttl: Literal["30m"] = "30m"
+
+
 class TextPart(_Strict):
     type: Literal["text"]
     text: str
+    cache_control: CacheControl | None = None
+    prompt_cache_breakpoint: CacheBreakpoint | None = None
 
 
 class ChatMessage(_Strict):
@@ -38,6 +64,7 @@ class ChatMessage(_Strict):
     role: Literal["system", "developer", "user", "assistant"]
     content: str | Annotated[list[TextPart], Field(min_length=1)]
     name: str | None = None
+    cache_control: CacheControl | None = None
 
 
 class StreamOptions(_Strict):
@@ -70,6 +97,11 @@ class _Sampling(_Strict):
     prompt_logprobs: int | None = None
     priority: int = Field(0, ge=-(2**31), le=2**31 - 1)
     cache_salt: str = ""
+    prompt_cache_key: str = Field("", max_length=MAX_SESSION_CHARS)
+    prompt_cache_retention: Literal["in_memory", "in-memory", "24h"] = "in_memory"
+    prompt_cache_options: CacheOptions | None = None
+    cache_retention_s: float = Field(0.0, ge=0, le=MAX_RETENTION_S)
+    timeout_s: float | None = Field(None, gt=0, le=MAX_TIMEOUT_S)
 
 
 class ChatRequest(_Sampling):
@@ -162,6 +194,8 @@ def _request_error(error: pydantic.ValidationError) -> RequestError:
     if first["type"] == "missing":
         return RequestError(f"{param} is missing; it is required, add it", param=param)
     allowed = first["msg"][0].lower() + first["msg"][1:]
+    if first["type"] == "model_type":  # pydantic would name a class of ours
+        allowed = "input should be an object"
     return RequestError(f"{param} is {shorten(first['input'])}: {allowed}; change it", param=param)
 
 

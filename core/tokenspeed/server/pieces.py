@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tokenspeed.errors import EngineError
+from tokenspeed.errors import EngineError, TimeLimitError
 from tokenspeed.tokenizer.answer_text import AnswerText
 
 if TYPE_CHECKING:
     from tokenspeed.contracts.sampler import TokenLogprobs
-    from tokenspeed.engine.messages import Delta
+    from tokenspeed.engine.messages import CacheReport, Delta
     from tokenspeed.sampling.params import SamplingParams
     from tokenspeed.tokenizer.tokenizer import Tokenizer
 
@@ -29,6 +29,7 @@ class Piece:
         logprobs: one entry a token, when asked for.
         prompt_logprobs: one entry a prompt token but the first, once, when asked for.
         cached_tokens: prompt tokens taken from the cache; -1: not known yet.
+        cache: the rest of what the cache did for the prompt; None: not known yet.
         finish_reason: None while it goes on, else "stop" or "length".
     """
 
@@ -37,6 +38,7 @@ class Piece:
     logprobs: tuple[TokenLogprobs, ...] = ()
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
     cached_tokens: int = -1
+    cache: CacheReport | None = None
     finish_reason: str | None = None
 
     def __add__(self, later: Piece) -> Piece:
@@ -46,6 +48,7 @@ class Piece:
             logprobs=self.logprobs + later.logprobs,
             prompt_logprobs=self.prompt_logprobs + later.prompt_logprobs,
             cached_tokens=max(self.cached_tokens, later.cached_tokens),
+            cache=self.cache or later.cache,
             finish_reason=later.finish_reason or self.finish_reason,
         )
 
@@ -74,8 +77,14 @@ class TextAssembler:
 
         Raises:
             EngineError: the engine gave the request up.
+            TimeLimitError: its time is over.
         """
-        if delta.finish_reason in ("error", "abort", "timeout"):
+        if delta.finish_reason == "timeout":
+            raise TimeLimitError(
+                "the request's own time limit (timeout_s) passed before its answer was complete; "
+                "allow more time, or ask for fewer tokens"
+            )
+        if delta.finish_reason in ("error", "abort"):
             raise EngineError(delta.error or f"the engine ended the request: {delta.finish_reason}")
         text, used = self._text.push(delta.tokens, finish_reason=delta.finish_reason)
         return Piece(
@@ -84,5 +93,6 @@ class TextAssembler:
             logprobs=(delta.logprobs or ())[:used],
             prompt_logprobs=delta.prompt_logprobs or (),
             cached_tokens=delta.cached_tokens,
+            cache=delta.cache,
             finish_reason="stop" if self._text.is_stopped else delta.finish_reason,
         )

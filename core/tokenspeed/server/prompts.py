@@ -18,6 +18,7 @@ from tokenspeed.errors import RequestError
 from tokenspeed.server.field_limits import MAX_PROMPTS, FieldLimits
 from tokenspeed.server.fields import shorten
 from tokenspeed.tokenizer.lengths import max_token_chars
+from tokenspeed.tokenizer.reuse_points import reuse_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,10 +42,12 @@ class Prompt:
     Args:
         token_ids: int32 array; at least one token.
         text: the prompt as the client gave it; None when it came as token ids.
+        reuse_points: positions where a later turn may start again; for models with snapshots.
     """
 
     token_ids: array[int]
     text: str | None
+    reuse_points: tuple[int, ...] = ()
 
 
 class PromptReader:
@@ -71,8 +74,16 @@ class PromptReader:
         """Render the conversation and encode it."""
         text = await self.render(request.messages, request.chat_template_kwargs)
         self._check_chars(text, "messages", self._max_chars)
-        ids = await self._encode(text, add_special_tokens=False)
-        return Prompt(self._checked(ids, "messages"), text)
+        ids = self._checked(await self._encode(text, add_special_tokens=False), "messages")
+        if not self._model.has_snapshots:
+            return Prompt(ids, text)
+        assert self._template is not None, "the text was rendered by it"
+        messages = [_message(item) for item in request.messages]
+        find = partial(
+            reuse_offsets, self._template, messages, text, **request.chat_template_kwargs
+        )
+        offsets = await asyncio.get_running_loop().run_in_executor(self._renderers, find)
+        return Prompt(ids, text, self._cache.token_positions(text, offsets))
 
     async def render(
         self,

@@ -22,20 +22,38 @@ def envelope(request_id: str, kind: str, model: str) -> dict[str, Any]:
 
 
 def usage(prompts: Sequence[Prompt], pieces: Sequence[Piece]) -> dict[str, Any]:
-    """Count tokens; a prompt with several choices counts once, with its best cache hit."""
+    """Count tokens; a prompt with several choices counts once, with its best cache hit.
+
+    Beside OpenAI's fields, `prompt_tokens_details` says what the cache did not do and why.
+    """
     per_prompt = len(pieces) // len(prompts)
     prompt_tokens = sum(len(prompt.token_ids) for prompt in prompts)
     completion_tokens = sum(piece.num_tokens for piece in pieces)
-    cached = sum(
-        max(0, *(piece.cached_tokens for piece in pieces[i * per_prompt : (i + 1) * per_prompt]))
+    best = [
+        max(pieces[i * per_prompt : (i + 1) * per_prompt], key=lambda piece: piece.cached_tokens)
         for i in range(len(prompts))
-    )
+    ]
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": cached},
+        "prompt_tokens_details": _cache_details(best),
     }
+
+
+def _cache_details(best: Sequence[Piece]) -> dict[str, Any]:
+    """Say what the cache did for each prompt, from the piece of its best choice."""
+    details: dict[str, Any] = {"cached_tokens": sum(max(0, item.cached_tokens) for item in best)}
+    reports = [piece.cache for piece in best if piece.cache is not None]
+    if len(reports) < len(best):
+        return details
+    again = sum(report.recomputed for report in reports)
+    details["cache_write_tokens"] = again + sum(report.created for report in reports)
+    details["recomputed_tokens"] = again
+    details["match_ends"] = [
+        {"position": report.match_end, "reason": report.reason} for report in reports
+    ]
+    return details
 
 
 def chat_logprobs(tokenizer: Tokenizer, entries: Sequence[TokenLogprobs]) -> dict[str, Any]:

@@ -148,7 +148,13 @@ def _wait_ready(process: subprocess.Popen[bytes]) -> None:
             f"API process {process.pid} ended with {process.wait()} while it started; "
             "see the log for the reason"
         )
-    report = msgspec.json.decode(line, type=ApiReport)
+    try:
+        report = msgspec.json.decode(line, type=ApiReport)
+    except msgspec.DecodeError as error:
+        raise errors.EngineError(
+            f"API process {process.pid} wrote {line[:80]!r} instead of its report: {error}; "
+            "something in it prints on stdout; see the log, and report it"
+        ) from None
     if isinstance(report, ApiReady):
         return
     kind = getattr(errors, report.kind, errors.EngineError)

@@ -23,6 +23,8 @@ Message = Mapping[str, Any]
 # Names that a message's reasoning comes under; templates read the first, some the second.
 _REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
 _MAX_REASON_CHARS = 500
+MAX_MESSAGES = 16_384
+"""Messages of one conversation: many more than any context holds, few enough to render."""
 
 
 class ChatTemplate:
@@ -88,6 +90,12 @@ class ChatTemplate:
             RequestError: the template refuses the messages, fails on them or does too much, or a
                 part is not text.
         """
+        if len(messages) > MAX_MESSAGES:
+            raise RequestError(
+                f"messages holds {len(messages)} messages, at most {MAX_MESSAGES} are allowed; "
+                "send fewer",
+                param="messages",
+            )
         chat = [self._prepared(message, index) for index, message in enumerate(messages)]
         context = {
             "documents": None,

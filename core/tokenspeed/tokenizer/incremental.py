@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 from array import array
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tokenspeed.tokenizer.boundaries import Boundaries
@@ -88,6 +89,35 @@ class EncodeCache:
         else:
             pieces = await asyncio.to_thread(self._encode_pieces, text, offset)
         return self._finish(known, pieces, add_special_tokens)
+
+    def token_positions(self, text: str, offsets: Sequence[int]) -> tuple[int, ...]:
+        """Return how many of the ids of `text` stand for its first characters, for each offset.
+
+        An id that reaches over the offset, or is another when the text ends there, does not count.
+        Offsets are increasing. Cheap after `encode(text)`: what was encoded is found again.
+        """
+        known, end = self._walk(text)
+        pieces = known + self._encode_pieces(text, end)
+        positions, start, count, index = [], 0, 0, 0
+        for offset in offsets:
+            while index < len(pieces) and start + len(pieces[index][0]) <= offset:
+                start, count = start + len(pieces[index][0]), count + len(pieces[index][1]) // 4
+                index += 1
+            is_cut = start < offset and index < len(pieces)
+            inside = self._common(pieces, index, text[start:offset]) if is_cut else 0
+            positions.append(count + inside)
+        return tuple(positions)
+
+    def _common(self, pieces: list[_Piece], index: int, part: str) -> int:
+        """Return how many ids piece `index` has in common with its beginning `part` alone.
+
+        Negative where the text cut off there changes the piece before: inside a special token.
+        """
+        text, ids = "", b""
+        if index and not self._boundaries.is_at(part, 0):
+            text, ids = pieces[index - 1]
+        shared = _common_ids(self._encode_piece(text + part), ids + pieces[index][1])
+        return shared - len(ids) // 4
 
     # ---- walking
 
@@ -177,3 +207,11 @@ class EncodeCache:
             if parent.recent is node:
                 parent.recent = None
             self.num_bytes -= node.num_bytes
+
+
+def _common_ids(one: bytes, other: bytes) -> int:
+    """Return how many int32 ids two buffers begin with in common."""
+    pairs = zip(array("i", one), array("i", other), strict=False)
+    return next(
+        (index for index, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)) // 4
+    )

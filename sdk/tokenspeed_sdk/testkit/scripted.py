@@ -1,10 +1,10 @@
 """ScriptedForCausalLM: a model without weights, for tests that are not about numbers.
 
 Served like any other, with `--plugins sdk`. In mode "script" it emits given tokens, then eos. In
-mode "hash" the next token is a pure function of all tokens before it: each token's features are
-stored as values in the paged cache, and attention with a zero query returns their exact mean, so
-that a wrong block, offset, copy or length changes the answer. Faults are triggered by tokens.
-Legend: T tokens, F features, R rows, V vocabulary.
+mode "hash" the next token is a pure function of all tokens before it, computed through the caches
+(`prefix_hash.py`), so that a wrong block, row, offset, copy or length changes the answer. Faults
+are triggered by tokens.
+Legend: T tokens, R rows, V vocabulary.
 """
 
 from __future__ import annotations
@@ -16,17 +16,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from tokenspeed_sdk import CacheGroup, CheckpointError, ConfigError, KVView, gqa_fields
+from tokenspeed_sdk import CheckpointError, ConfigError
+from tokenspeed_sdk.testkit.prefix_hash import PrefixHash, hash_groups
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from tokenspeed_sdk import ForwardContext, LinearWeight, ModelContext
+    from tokenspeed_sdk import CacheGroup, ForwardContext, LinearWeight, ModelContext
 
-CACHE_GROUP = "full"
-NUM_FEATURES = 16
-FEATURE_VALUES = 32
-"""Features are integers below this: their sums round to the right integer up to 50,000 tokens."""
 CRASH_EXIT_CODE = 86
 MODES = ("script", "hash")
 
@@ -38,6 +35,8 @@ class ScriptedConfig:
     Args:
         mode: "script" or "hash".
         script: token ids by output index; eos after the last.
+        window, state_layers: in mode "hash", a sliding-window layer of so many tokens, and layers
+            with a recurrent state, beside the full one; 0: none.
         hash_tokens: in mode "hash", emitted ids lie in [0, hash_tokens); 0: the vocabulary.
         logit_gap: logit of the next token, all others have 0; small values make sampling random.
         step_ms: sleep per step.
@@ -50,6 +49,8 @@ class ScriptedConfig:
     eos_token_id: int
     mode: str = "hash"
     script: tuple[int, ...] = ()
+    window: int = 0
+    state_layers: int = 0
     hash_tokens: int = 0
     logit_gap: float = 30.0
     step_ms: float = 0.0
@@ -78,37 +79,6 @@ class ScriptedConfig:
         return read
 
 
-class PrefixHash:
-    """Hashes each token's whole prefix, through the paged cache of one layer."""
-
-    def __init__(self, context: ModelContext) -> None:
-        if context.dtype != torch.float32:
-            raise ConfigError(
-                f"the scripted model was given dtype {context.dtype}, it needs float32 to count "
-                "exactly; use --dtype float32"
-            )
-        self._backend = context.attention[CACHE_GROUP]
-        generator = torch.Generator().manual_seed(20)
-        odd = torch.randint(1 << 20, 1 << 40, (2, NUM_FEATURES), generator=generator) * 2 + 1
-        self._factors_F, self._mixers_F = odd.to(context.device)
-
-    def __call__(self, token_ids_T: torch.Tensor, context: ForwardContext) -> torch.Tensor:
-        """Store the step's tokens and return (T,) int64 hashes of the prefixes they end."""
-        metadata, kv = context.attention_metadata[CACHE_GROUP], context.kv[0]
-        assert isinstance(kv, KVView)
-        v_TF = self._features(token_ids_T, context.positions_T)
-        value = v_TF.to(torch.float32).unsqueeze(1)
-        zero = torch.zeros_like(value)
-        self._backend.write(zero, value, kv, metadata)
-        mean_TF = self._backend.attend(zero, kv, metadata, scale=1.0).squeeze(1)
-        sums_TF = torch.round(mean_TF.double() * (context.positions_T + 1).unsqueeze(1)).long()
-        return _mix(sums_TF * self._mixers_F).sum(dim=1).abs()
-
-    def _features(self, token_ids_T: torch.Tensor, positions_T: torch.Tensor) -> torch.Tensor:
-        seed_T = token_ids_T * 0x9E3779B97F4A7 + positions_T * 0x85EBCA77C2B2AE + 1
-        return (_mix(seed_T.unsqueeze(1) * self._factors_F) >> 7) % FEATURE_VALUES
-
-
 class ScriptedForCausalLM:
     """A CausalLM whose hidden state is the id of the next token; NaN fails the row."""
 
@@ -116,14 +86,17 @@ class ScriptedForCausalLM:
 
     def __init__(self, config: Mapping[str, Any], context: ModelContext) -> None:
         self._config = ScriptedConfig.read(config)
-        self._prefix_hash = PrefixHash(context)
+        self._prefix_hash = PrefixHash(
+            context, window=self._config.window, state_layers=self._config.state_layers
+        )
         script = (*self._config.script, self._config.eos_token_id)
         self._script = torch.tensor(script, device=context.device)
 
     @classmethod
     def cache_groups(cls, config: Mapping[str, Any]) -> tuple[CacheGroup, ...]:
-        """One layer with one head of features."""
-        return (CacheGroup(CACHE_GROUP, "full", (0,), gqa_fields(1, NUM_FEATURES)),)
+        """One full layer, and a window layer and state layers where the config has them."""
+        read = ScriptedConfig.read(config)
+        return hash_groups(read.window, read.state_layers)
 
     def load_weights(self, weights: Iterable[tuple[str, LinearWeight]]) -> None:
         """Take no tensors.
@@ -173,12 +146,6 @@ class ScriptedForCausalLM:
             time.sleep(24 * 3600)
         if bool((token_ids_T == config.raise_on_token).any()):
             raise RuntimeError(f"scripted failure on token {config.raise_on_token}")
-
-
-def _mix(x: torch.Tensor) -> torch.Tensor:
-    """Scramble int64 values; products wrap."""
-    x = (x ^ (x >> 29)) * 0x1CE4E5B9BF58476D
-    return x ^ (x >> 32)
 
 
 EntryClass = ScriptedForCausalLM

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tokenspeed.cli.load import Load, Timing, summary
+from tokenspeed.cli.load import Load, Timing, summary, summary_lines
 
 
 def make_load() -> Load:
@@ -24,3 +24,17 @@ def test_medians_are_over_requests_and_failures_are_counted() -> None:
     assert figures["tok_s_per_user_p50"] == 10.0
     assert (figures["failed"], figures["first_error"]) == (1, "OSError: gone")
     assert figures["tok_s"] == 1.5
+
+
+def test_what_the_cache_did_is_summed_and_printed_with_its_reasons() -> None:
+    timings: list[Timing | str] = [
+        Timing(0.1, 0.3, 3, cached_tokens=10, recomputed_tokens=4, match_ends=("evicted",)),
+        Timing(0.1, 0.3, 3, cached_tokens=5, match_ends=("complete",)),
+        Timing(0.1, 0.3, 3, cached_tokens=5, match_ends=("complete",)),
+        Timing(0.1, 0.3, 3, cached_tokens=1),
+    ]
+    lines = summary_lines(summary(make_load(), timings, 2.0))
+    assert lines[-1].split(maxsplit=1) == [
+        "cache",
+        "21 tokens cached, 4 recomputed; matches ended: complete 2, evicted 1",
+    ]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.support.server import run_cli
 
-from tokenspeed.cli.main import exit_code, make_parser
+from tokenspeed.cli.main import exit_code, make_parser, run
 from tokenspeed.cli.settings import read_settings
 from tokenspeed.config.schema import EngineConfig, ServeConfig, settings_of
 from tokenspeed.errors import CapabilityError, CapacityError, ConfigError, PluginError
@@ -98,3 +98,20 @@ def test_generate_takes_engine_settings_only() -> None:
     assert "--max-context-tokens" in text
     assert "--keep-alive-s" not in text
     assert settings_of(EngineConfig).keys() < settings_of(ServeConfig).keys()
+
+
+def test_an_unexpected_error_is_one_line_and_its_traceback_a_file(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail(args: object) -> int:
+        raise ValueError("a\nlong\nstory")
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("tokenspeed.cli.models.run", fail)
+    assert run(["models", "list"]) == 1
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1
+    assert "ValueError('a\\nlong\\nstory')" in line
+    (kept,) = tmp_path.iterdir()
+    assert str(kept) in line
+    assert "in fail" in kept.read_text()

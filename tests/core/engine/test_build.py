@@ -38,6 +38,7 @@ def test_the_plan_names_every_choice_and_progress_every_stage(tmp_path: Path) ->
         "weight_format",
         "model",
         "attention.full",
+        "policy",
         "sampler",
     }
     assert [progress.stage for progress in seen] == ["plugins", "model", "weights", "cache"]

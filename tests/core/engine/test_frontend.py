@@ -15,7 +15,7 @@ from tests.support.scripted import write_scripted_model
 
 from tokenspeed import LLM, SamplingParams
 from tokenspeed.engine.frontend import Frontend
-from tokenspeed.engine.messages import EngineStats, FromEngine, Hello, TokensOut, Welcome
+from tokenspeed.engine.messages import EngineStats, FromEngine, Hello, Terms, TokensOut, Welcome
 from tokenspeed.engine.submits import make_submit
 from tokenspeed.errors import CapacityError, EngineError, RequestError
 
@@ -86,7 +86,7 @@ def test_a_stopped_request_stays_matchable(engine: RunningEngine) -> None:
 
 def test_a_deadline_ends_the_stream_with_timeout(engine: RunningEngine) -> None:
     async def scenario(frontend: Frontend) -> str | None:
-        deltas = await deltas_of(frontend.submit([4], greedy(3000), timeout_s=0.3))
+        deltas = await deltas_of(frontend.submit([4], greedy(3000), terms=Terms(timeout_s=0.3)))
         return deltas[-1].finish_reason
 
     assert engine.run(scenario) == "timeout"

@@ -207,3 +207,8 @@ def test_overhead_per_step_is_measured(llm: LLM) -> None:
 def test_no_hook_runs_after_the_freeze(llm: LLM) -> None:
     llm.generate("steps", GREEDY)
     assert llm.stats().hook_calls_after_freeze == 0
+
+
+def test_chat_takes_no_more_messages_than_http_does(llm: LLM) -> None:
+    with pytest.raises(RequestError, match="at most 16384"):
+        llm.chat([{"role": "user", "content": "x"}] * 16_385)

@@ -8,6 +8,7 @@ import pytest
 from tests.support.cache_groups import make_groups
 
 from tokenspeed.config.schema import EngineConfig
+from tokenspeed.contracts.model import CacheField, CacheGroup, gqa_fields
 from tokenspeed.engine.sizes import (
     EngineSizes,
     arena_bytes,
@@ -90,7 +91,7 @@ def test_the_cache_takes_four_contexts_or_two_fifths_of_free_memory() -> None:
 
 def test_the_longest_sequence_fills_the_arena_in_every_group() -> None:
     groups = make_groups((2, 1, 16), (1, 2, 48))
-    layout = solve_layout(groups, block_tokens=16, dtype_bytes=4, arena_bytes=1 << 19)
+    layout = solve_layout(groups, block_tokens=16, dtype="float32", arena_bytes=1 << 19)
     blocks = max_sequence_tokens(layout) // 16
     usable = layout.num_physical_blocks - 1
 
@@ -98,3 +99,37 @@ def test_the_longest_sequence_fills_the_arena_in_every_group() -> None:
         return sum(-(-count // group.packing) for group in layout.groups)
 
     assert physical(blocks) <= usable < physical(blocks + 1)
+
+
+HYBRID = (
+    CacheGroup("full", "full", (0,), gqa_fields(1, 16)),
+    CacheGroup("window", "window", (1,), gqa_fields(1, 16), window=100),
+    CacheGroup("state", "state", (2, 3), (CacheField("s", (64,), "float32"),)),
+)
+
+
+def test_windows_and_states_take_what_four_contexts_of_them_need() -> None:
+    sizes = sizes_of(max_step_tokens=64)
+    token, snapshot = 2 * 16 * 4, 2 * 64 * 4
+    wanted = arena_bytes(EngineConfig(depth=1), HYBRID, sizes, free_bytes=1 << 40)
+    window_tokens, rows = 100 + 64, 1 + 1 + 3
+    assert wanted == 4 * (2048 * token + window_tokens * token + rows * snapshot) + (
+        4 * 128 * token
+    )
+
+
+def test_tables_are_counted_for_groups_that_have_them_only() -> None:
+    longest = sizes_of(model={**MODEL, "max_position_embeddings": 1 << 20})
+    state = (CacheGroup("state", "state", (1,), (CacheField("s", (1 << 20,), "float32"),)),)
+    check_tables(EngineConfig(), (*make_groups((1, 1, 16)), *state), longest, free_bytes=2**29)
+
+
+def test_a_sequence_needs_one_window_and_its_rows_beside_its_history() -> None:
+    layout = solve_layout(HYBRID, block_tokens=16, dtype="float32", arena_bytes=1 << 18)
+    full, window, *states = layout.groups
+    blocks = max_sequence_tokens(layout, state_rows=2, step_tokens=32) // 16
+    fixed = -(-(-(-(100 + 32) // 16) + 1) // window.packing)
+    fixed += sum(-(-2 // state.packing) for state in states)
+    usable = layout.num_physical_blocks - 1
+    assert -(-blocks // full.packing) + fixed <= usable
+    assert -(-(blocks + 1) // full.packing) + fixed > usable

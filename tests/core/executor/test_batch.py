@@ -7,6 +7,8 @@ import torch
 from tests.support.plans import Row, make_plan
 from tests.support.successor_model import GROUPS, VOCAB_SIZE, RecordingAttention
 
+from tokenspeed.contracts.attention import CacheDemand
+from tokenspeed.contracts.model import CacheField, CacheGroup, gqa_fields
 from tokenspeed.executor.batch import StepBatcher, StepInputs
 from tokenspeed.kv import Arena, solve_layout
 
@@ -18,9 +20,9 @@ class Batch:
     """A batcher over two cache groups, with what it owns in reach."""
 
     def __init__(self) -> None:
-        layout = solve_layout(GROUPS, block_tokens=BLOCK_TOKENS, dtype_bytes=4, arena_bytes=2**18)
+        layout = solve_layout(GROUPS, block_tokens=BLOCK_TOKENS, dtype="float32", arena_bytes=2**18)
         self.storage = torch.zeros(layout.total_bytes, dtype=torch.uint8)
-        self.arena = Arena(layout, GROUPS, self.storage, torch.float32)
+        self.arena = Arena(layout, self.storage)
         self.backends = {group.name: RecordingAttention() for group in GROUPS}
         self.last_tokens = torch.arange(100, 104)
         self.batcher = StepBatcher(
@@ -106,3 +108,69 @@ def test_backends_see_writable_arrays_of_the_step() -> None:
     assert seen.context_tokens.tolist() == [3, 0]
     assert seen.block_tables.dtype == np.int32
     assert seen.query_start.flags.writeable
+
+
+def test_state_rows_reach_every_layer_of_their_group_and_windows_their_backend() -> None:
+    fields = gqa_fields(1, 8)
+    groups = (
+        CacheGroup("full", "full", (0,), fields),
+        CacheGroup("gdn", "state", (1, 2), (CacheField("state", (8,), "float32"),)),
+        CacheGroup("window", "window", (3,), fields, window=20),
+        CacheGroup("kda", "state", (4,), (CacheField("state", (8,), "float32"),)),
+    )
+    layout = solve_layout(groups, block_tokens=16, dtype="float32", arena_bytes=2**18)
+    backends = {name: RecordingAttention() for name in ("full", "window")}
+    batcher = StepBatcher(
+        Arena(layout, torch.zeros(layout.total_bytes, dtype=torch.uint8)),
+        backends,
+        max_running=4,
+        max_context_tokens=100,
+        block_tokens=16,
+        vocab_size=VOCAB_SIZE,
+        device=CPU,
+    )
+    plan = make_plan(
+        [Row(1, [1]), Row(0, [2])],
+        block_updates=[(1, 0, 0, 5), (0, 2, 0, 6)],
+        state_rows=[[(-1, 3), (4, 5)], [(6, 7), (8, 9)]],
+    )
+    rows = batcher.build(plan, torch.zeros(4, dtype=torch.int64)).context.state_rows
+    assert sorted(rows) == [1, 2, 4]
+    assert rows[1] is rows[2]
+    assert (rows[1].read_R.tolist(), rows[1].write_R.tolist()) == ([-1, 6], [3, 7])
+    assert (rows[4].read_R.tolist(), rows[4].write_R.tolist()) == ([4, 8], [5, 9])
+    seen = {name: backend.batches[0] for name, backend in backends.items()}
+    assert (seen["full"].window, seen["window"].window) == (0, 20)
+    assert seen["full"].block_tables.tolist() == [[5], [0]]
+    assert seen["window"].block_tables.tolist() == [[0], [6]]
+
+
+def test_a_backend_that_reads_pages_gets_their_ids_beside_the_blocks() -> None:
+    groups = (CacheGroup("full", "full", (0,), gqa_fields(2, 8)),)
+    layout = solve_layout(
+        groups,
+        block_tokens=16,
+        dtype="float32",
+        arena_bytes=2**18,
+        demands={"full": CacheDemand(page_tokens=4)},
+    )
+    backend, pages = RecordingAttention(), layout.page_ids(0)
+    assert pages is not None
+    batcher = StepBatcher(
+        Arena(layout, torch.zeros(layout.total_bytes, dtype=torch.uint8)),
+        {"full": backend},
+        max_running=2,
+        max_context_tokens=64,
+        block_tokens=16,
+        vocab_size=VOCAB_SIZE,
+        device=CPU,
+    )
+    batcher.build(
+        make_plan([Row(1, [1] * 20)], block_updates=[(1, 0, 0, 3), (1, 0, 1, 2)]),
+        torch.zeros(2, dtype=torch.int64),
+    )
+    batch = backend.batches[0]
+    assert batch.page_tokens == 4
+    assert batch.page_tables is not None
+    expected = [b * pages.per_block + i * pages.step for b in (3, 2) for i in range(4)]
+    assert batch.page_tables.tolist() == [expected]

@@ -28,14 +28,14 @@ CPU = torch.device("cpu")
 
 
 def make_executor() -> tuple[Executor, SuccessorModel]:
-    layout = solve_layout(GROUPS, block_tokens=16, dtype_bytes=4, arena_bytes=2**18)
+    layout = solve_layout(GROUPS, block_tokens=16, dtype="float32", arena_bytes=2**18)
     storage = torch.zeros(layout.total_bytes, dtype=torch.uint8)
     registry = load_plugins(("reference",), role="engine")
     offer: Any = registry.offers("sampler")[0].offer
     model = SuccessorModel()
     executor = Executor(
         model,
-        arena=Arena(layout, GROUPS, storage, torch.float32),
+        arena=Arena(layout, storage),
         attention={group.name: RecordingAttention() for group in GROUPS},
         sampler=offer.load(device=CPU, vocab_size=VOCAB_SIZE),
         max_running=4,

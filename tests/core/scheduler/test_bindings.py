@@ -157,7 +157,7 @@ def test_caller_mistakes_are_value_errors() -> None:
     }.items():
         with pytest.raises(ValueError, match=field):
             make_scheduler(**{field: value})
-    with pytest.raises(ValueError, match='kind of group "w" is "window"'):
+    with pytest.raises(ValueError, match="declare a model's first window group as full"):
         make_scheduler(groups=[GroupSpec(name="w", kind="window")])
 
 

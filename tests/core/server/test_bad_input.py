@@ -63,6 +63,27 @@ GRID: list[tuple[str, dict[str, Any], str | None, str]] = [
     (CHAT, {"stop": [""]}, "stop", "empty"),
     (CHAT, {"stream": "yes"}, "stream", "boolean"),
     (CHAT, {"stream_options": {"include_usages": True}}, "stream_options.include_usages", "extra"),
+    (CHAT, {"timeout_s": 0}, "timeout_s", "greater than 0"),
+    (CHAT, {"timeout_s": 1e9}, "timeout_s", "86400"),
+    (CHAT, {"timeout_s": "5"}, "timeout_s", "number"),
+    (CHAT, {"cache_retention_s": -1}, "cache_retention_s", "greater than or equal to 0"),
+    (CHAT, {"cache_retention_s": 86401}, "cache_retention_s", "86400"),
+    (CHAT, {"prompt_cache_key": 5}, "prompt_cache_key", "string"),
+    (CHAT, {"prompt_cache_key": "k" * 513}, "prompt_cache_key", "512"),
+    (CHAT, {"prompt_cache_retention": "7d"}, "prompt_cache_retention", "'24h'"),
+    (CHAT, {"prompt_cache_options": {"mode": "explicit"}}, "prompt_cache_options.mode",
+     "'implicit'"),
+    (CHAT, {"prompt_cache_options": {"ttl": "1h"}}, "prompt_cache_options.ttl", "'30m'"),
+    (CHAT, {"messages": [{**USER[0], "cache_control": {"type": "ephemeral", "ttl": "2h"}}]},
+     "messages.0.cache_control.ttl", "'1h'"),
+    (CHAT, {"messages": [{**USER[0], "cache_control": {"type": "forever"}}]},
+     "messages.0.cache_control.type", "'ephemeral'"),
+    (CHAT, {"messages": [{**USER[0], "cache_control": "5m"}]}, "messages.0.cache_control",
+     "object"),
+    (CHAT, {"messages": [{"role": "user", "content": [
+        {"type": "text", "text": "x", "prompt_cache_breakpoint": {"mode": "explicit", "ttl": "1h"}}
+    ]}]}, "messages.0.content.0.prompt_cache_breakpoint.ttl", "'12h'"),
+    (CHAT, {"priority": 2**31}, "priority", "2147483647"),
     (CHAT, {"logprobs": 3}, "logprobs", "boolean"),
     (CHAT, {"top_logprobs": 3}, "top_logprobs", "set logprobs to true"),
     (CHAT, {"logprobs": True, "top_logprobs": 21}, "logprobs", "[0, 20]"),
@@ -104,7 +125,7 @@ def test_a_wrong_field_is_400_and_named(
 def test_a_field_at_its_neutral_value_is_accepted(hash_server: ServerProcess) -> None:
     neutral = {name: values[-1] if values else None for name, values in NEUTRAL.items()}
     nulls = {name: None for name in ChatRequest.model_fields if name not in ("model", "messages")}
-    inert = {"user": "me", "metadata": {"a": "b"}, "prompt_cache_key": "k"}
+    inert = {"user": "me", "metadata": {"a": "b"}}
     body = {"model": "hashed", "messages": USER, **nulls, **neutral, **inert, "max_tokens": 2}
     assert hash_server.call(CHAT, body).status == 200
 

@@ -8,6 +8,8 @@ import random
 import time
 from typing import TYPE_CHECKING
 
+import msgspec
+import pytest
 from tests.support.scripted import write_scripted_model
 
 from tokenspeed.engine.frontend import make_submit
@@ -39,10 +41,14 @@ INFO = ModelInfo(
 LIMITS = FieldLimits(max_prompt_tokens=200_000, max_context_tokens=200_001)
 
 
-def test_a_second_turn_on_100k_tokens_costs_under_10_ms_of_cpu(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_snapshots", [False, True])
+def test_a_second_turn_on_100k_tokens_costs_under_10_ms_of_cpu(
+    has_snapshots: bool, tmp_path: Path
+) -> None:
     tokenizer = load_tokenizer(write_scripted_model(tmp_path / "model"))
     cache = EncodeCache(tokenizer)
-    reader = PromptReader(tokenizer, template=ChatTemplate.of(tokenizer), cache=cache, model=INFO)
+    info = msgspec.structs.replace(INFO, has_snapshots=has_snapshots)
+    reader = PromptReader(tokenizer, template=ChatTemplate.of(tokenizer), cache=cache, model=info)
     chooser = random.Random(7)
 
     def words(num_chars: int) -> str:
@@ -55,7 +61,7 @@ def test_a_second_turn_on_100k_tokens_costs_under_10_ms_of_cpu(tmp_path: Path) -
         request = _parse(raw, ChatRequest, LIMITS)
         params = chat_params(request, INFO.vocab_size)
         prompt = await reader.chat(request)
-        make_submit(INFO, prompt.token_ids, params, "id")
+        make_submit(info, prompt.token_ids, params, "id")
         return (time.process_time() - started_s) * 1000, len(prompt.token_ids)
 
     async def conversation() -> list[float]:
@@ -73,3 +79,26 @@ def test_a_second_turn_on_100k_tokens_costs_under_10_ms_of_cpu(tmp_path: Path) -
 
     costs = asyncio.run(conversation())
     assert min(costs) < MAX_TURN_MS, f"CPU ms of five turns: {costs}"
+
+
+def test_prompts_of_models_with_snapshots_name_where_the_next_turn_starts(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(write_scripted_model(tmp_path / "model"))
+    info = msgspec.structs.replace(INFO, has_snapshots=True)
+    cache = EncodeCache(tokenizer)
+    reader = PromptReader(tokenizer, template=ChatTemplate.of(tokenizer), cache=cache, model=info)
+    messages = [
+        {"role": role, "content": content}
+        for role, content in (("developer", "be"), ("user", "a"), ("assistant", "b"), ("user", "c"))
+    ]
+    raw = json.dumps({"model": "m", "messages": messages}).encode()
+    prompt = asyncio.run(reader.chat(_parse(raw, ChatRequest, LIMITS)))
+    parts = [
+        tokenizer.decode(list(prompt.token_ids[start:end]), skip_special_tokens=False)
+        for start, end in zip((0, *prompt.reuse_points), (*prompt.reuse_points, None), strict=True)
+    ]
+    assert parts == [
+        "<|im_start|>system\nbe<|im_end|>\n<|im_start|>user\n",
+        "a<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n<|im_start|>user\n",
+        "c<|im_end|>\n",
+        "<|im_start|>assistant\n",
+    ]

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -48,6 +49,20 @@ def test_a_group_signal_ends_streams_with_an_error_and_logs_none(
     log = server.log.read_text()
     assert "ERROR" not in log
     assert log.count("kernels    ") == 1, "no engine is started again during the stop"
+
+
+def test_an_answer_that_is_not_streamed_is_503_when_a_stop_cuts_it(
+    model: Path, tmp_path: Path
+) -> None:
+    with ServerProcess(model, tmp_path) as server, ThreadPoolExecutor(1) as pool:
+        whole = pool.submit(server.call, "/v1/completions", {**BODY, "stream": False})
+        server.wait_metric("tokenspeed_running", 1)
+        assert server.stop() == 0
+        answer = whole.result(5)
+    assert answer.status == 503
+    assert answer.json()["error"]["type"] == "server_error"
+    assert "the server stops before the answer is complete" in answer.json()["error"]["message"]
+    assert "ERROR" not in server.log.read_text()
 
 
 def test_bench_ends_with_its_server_at_a_signal(model: Path, tmp_path: Path) -> None:

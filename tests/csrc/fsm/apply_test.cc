@@ -11,12 +11,13 @@ class ApplyTest : public testing::Test {
  protected:
   Admit MakeAdmit() {
     Admit admit{*slots_.Acquire(), {}};
-    admit.blocks.Append(*pool_.Acquire());
-    admit.blocks.Append(*pool_.Acquire());
+    admit.blocks.blocks.Append(pool_.Acquire<SetId>());
+    admit.blocks.blocks.Append(pool_.Acquire<SetId>());
     return admit;
   }
 
-  BlockPool pool_{{1}, 9};
+  PhysicalPool physical_{{1}, 9};
+  BlockPool pool_{physical_, {GroupId(0)}, 8};
   SlotPool slots_{4};
 };
 

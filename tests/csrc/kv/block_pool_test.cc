@@ -2,21 +2,41 @@
 
 #include <gtest/gtest.h>
 
+#include "kv/kv_table.h"
+
 namespace tokenspeed {
 namespace {
 
-TEST(BlockPoolTest, AcquireTakesOneBlockOfEveryGroupOrNone) {
-  BlockPool pool({1, 2}, 3);  // two physical blocks: one per group
-  std::optional<BlockRef> first = pool.Acquire();
-  ASSERT_TRUE(first.has_value());
-  EXPECT_FALSE(pool.Acquire().has_value()) << "group 0 has no room";
+constexpr GroupId kA{0}, kB{1};
+
+TEST(BlockPoolTest, AcquireTakesOneBlockOfEveryGroup) {
+  PhysicalPool physical({1, 2}, 3);  // two physical blocks: one per group
+  BlockPool pool(physical, {kA, kB}, 2);
+  const BlockRef first = pool.Acquire<SetId>();
+  EXPECT_FALSE(pool.CanAcquire()) << "group 0 has no room";
+  EXPECT_THROW(pool.Acquire<SetId>(), std::logic_error);
   EXPECT_EQ(pool.num_refs(), 1);
+  EXPECT_EQ(physical.owner(kA, pool.block(first.id(), 0)), first.id().value);
   pool.CheckInvariants();
 }
 
-TEST(BlockPoolTest, TheLastHoldFreesTheSet) {
-  BlockPool pool({1}, 2);
-  BlockRef first = *pool.Acquire();
+TEST(BlockPoolTest, ClassesShareThePhysicalBlocks) {
+  PhysicalPool physical({1, 2}, 3);
+  BlockPool sets(physical, {kA}, 2), windows(physical, {kB}, 4);
+  const BlockRef set = sets.Acquire<SetId>();
+  WindowRef window = windows.Acquire<WindowId>();
+  EXPECT_FALSE(sets.CanAcquire());
+  EXPECT_TRUE(windows.CanAcquire()) << "two windows in a physical block";
+  window.Reset();
+  EXPECT_TRUE(sets.CanAcquire());
+  sets.CheckInvariants();
+  windows.CheckInvariants();
+}
+
+TEST(BlockPoolTest, TheLastHoldFreesTheThing) {
+  PhysicalPool physical({1}, 2);
+  BlockPool pool(physical, {kA}, 1);
+  BlockRef first = pool.Acquire<SetId>();
   BlockRef second = first.Share();
   first.Reset();
   EXPECT_FALSE(pool.CanAcquire());
@@ -25,43 +45,76 @@ TEST(BlockPoolTest, TheLastHoldFreesTheSet) {
   pool.CheckInvariants();
 }
 
-TEST(BlockPoolTest, ACachedSetWaitsOnTheColdListInOrderOfRelease) {
-  BlockPool pool({1}, 4);
-  BlockRef first = *pool.Acquire(), second = *pool.Acquire();
-  const SetId a = first.set(), b = second.set();
-  pool.SetCached(a, true);
-  pool.SetCached(b, true);
+TEST(BlockPoolTest, ACachedThingRestsInOrderOfRelease) {
+  PhysicalPool physical({1}, 4);
+  BlockPool pool(physical, {kA}, 3);
+  BlockRef first = pool.Acquire<SetId>(), second = pool.Acquire<SetId>();
+  const SetId a = first.id(), b = second.id();
+  pool.SetCached(a.value, true);
+  pool.SetCached(b.value, true);
   second.Reset();
   first.Reset();
-  EXPECT_EQ(pool.coldest(), b);
-  EXPECT_EQ(pool.hotter(b), a);
+  EXPECT_EQ(pool.Coldest(), b.value);
   BlockRef again = pool.Hold(b);
-  EXPECT_EQ(pool.coldest(), a);
-  pool.SetCached(a, false);
-  EXPECT_EQ(pool.coldest(), SetId(0));
+  EXPECT_EQ(pool.Coldest(), a.value);
+  pool.SetCached(a.value, false);
+  EXPECT_EQ(pool.Coldest(), 0);
   again.Reset();
-  EXPECT_EQ(pool.coldest(), b);
+  EXPECT_EQ(pool.Coldest(), b.value);
   pool.CheckInvariants();
 }
 
+TEST(BlockPoolTest, SurplusGoesFirst) {
+  PhysicalPool physical({1}, 4);
+  BlockPool pool(physical, {kA}, 3);
+  WindowRef first = pool.Acquire<WindowId>(), second = pool.Acquire<WindowId>();
+  const int32_t b = second.id().value;
+  pool.SetCached(first.id().value, true);
+  pool.SetCached(b, true);
+  first.Reset();
+  second.ResetAsSurplus();
+  EXPECT_EQ(pool.Coldest(), b);
+  EXPECT_EQ(pool.ColdestScore(), EvictionQueue::kSurplusScore);
+}
+
 TEST(BlockPoolTest, ATableLetsGoOfItsLastBlockFirst) {
-  BlockPool pool({1}, 4);
-  std::vector<SetId> sets;
+  PhysicalPool physical({1}, 4);
+  BlockPool pool(physical, {kA}, 3);
+  std::vector<int32_t> sets;
   {
     BlockTable table;
     for (int i = 0; i < 3; ++i) {
-      table.Append(*pool.Acquire());
-      sets.push_back(table.set(i));
+      table.Append(pool.Acquire<SetId>());
+      sets.push_back(table.set(i).value);
       pool.SetCached(sets.back(), true);
     }
   }
-  EXPECT_EQ(pool.coldest(), sets[2]);
-  EXPECT_EQ(pool.hotter(sets[2]), sets[1]);
-  EXPECT_EQ(pool.hotter(sets[1]), sets[0]);
+  for (int i = 2; i >= 0; --i) {
+    EXPECT_EQ(pool.Coldest(), sets[i]);
+    pool.SetCached(sets[i], false);
+  }
 }
 
-TEST(BlockPoolTest, HoldingAFreeSetIsABrokenInvariant) {
-  BlockPool pool({1}, 2);
+TEST(BlockPoolTest, AWindowTableSlides) {
+  PhysicalPool physical({4}, 40);
+  BlockPool pool(physical, {kA}, 156);
+  WindowTable table(3);
+  for (int i = 0; i < 100; ++i) {
+    table.Append(pool.Acquire<WindowId>(table.last()));
+    const WindowId newest = table.last();
+    if (table.size() > 5) table.DropFirst(false);
+    EXPECT_EQ(table.window(table.end() - 1), newest);
+    EXPECT_EQ(pool.num_held(), static_cast<int32_t>(table.size()));
+  }
+  EXPECT_EQ(table.first(), 98u);
+  EXPECT_EQ(table.end(), 103u);
+  EXPECT_FALSE(table.Has(97));
+  pool.CheckInvariants();
+}
+
+TEST(BlockPoolTest, HoldingAFreeThingIsABrokenInvariant) {
+  PhysicalPool physical({1}, 2);
+  BlockPool pool(physical, {kA}, 1);
   EXPECT_THROW(pool.Hold(SetId(1)), std::logic_error);
 }
 

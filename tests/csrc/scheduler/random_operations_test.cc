@@ -2,12 +2,14 @@
 // be what the model says for the request alone, whatever shared, evicted, retracted or overlapped.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstdlib>
 #include <deque>
 #include <iostream>
 #include <random>
 
 #include "base/errors.h"
+#include "kv/flat_kv.h"
 #include "support/device_model.h"
 
 namespace tokenspeed::test {
@@ -15,6 +17,8 @@ namespace {
 
 struct Asked {
   int32_t prompt = 0, outputs = 0, max_new = 0, min_new = 0;
+  int64_t session = 0;
+  std::vector<int32_t> known = {};  // prompt and outputs given
   std::vector<int32_t> stop_ids;
   std::vector<int32_t> got;
 };
@@ -25,7 +29,10 @@ class RandomRun {
       : random_(seed),
         config_(MakeConfig(depth)),
         scheduler_(config_),
-        device_(static_cast<int32_t>(config_.groups.size()), config_.block_tokens) {}
+        device_(config_.groups, config_.block_tokens) {
+    device_.tiers.fail_percent = Chance(50) ? Pick(1, 30) : 0;
+    device_.tiers.damage_percent = Chance(50) ? Pick(1, 30) : 0;
+  }
 
   void Run(int num_operations) {
     for (int i = 0; i < num_operations && !testing::Test::HasFailure(); ++i) {
@@ -35,6 +42,11 @@ class RandomRun {
     Finish();
   }
 
+  int64_t num(const char* name) {
+    const auto stats = scheduler_.Stats();
+    const auto found = stats.find(name);
+    return found == stats.end() ? 0 : found->second;
+  }
   int64_t num_retractions() { return scheduler_.Stats()["retractions"]; }
   int64_t num_cached() { return scheduler_.Stats()["cached_tokens"]; }
 
@@ -49,19 +61,52 @@ class RandomRun {
     config.block_tokens = 16;
     config.groups = {{.name = "a", .packing = Pick(1, 4), .share_tokens = 1 << Pick(0, 4)}};
     if (Chance(60)) config.groups.push_back({.name = "b", .packing = Pick(1, 3)});
-    config.num_physical_blocks = Chance(50) ? Pick(8, 20) : Pick(20, 80);
+    if (Chance(40)) {
+      config.groups.push_back(
+          {.name = "w", .kind = "window", .packing = Pick(1, 4), .window = Pick(1, 50)});
+    }
+    if (Chance(15)) {
+      config.groups.push_back(
+          {.name = "v", .kind = "window", .packing = Pick(1, 2), .window = Pick(1, 50)});
+    }
+    if (Chance(50)) config.groups.push_back({.name = "s", .kind = "state", .packing = Pick(1, 3)});
+    if (Chance(20)) config.groups.push_back({.name = "t", .kind = "state", .packing = Pick(1, 3)});
+    config.state_cache_share = Pick(0, 4) / 4.0;
+    if (config.prefix_cache = Chance(90); config.prefix_cache && Chance(60)) {
+      constexpr std::array kPolicies = {"none", "on_eviction", "on_commit", "selective"};
+      config.host_blocks = Pick(2, 16);
+      config.write_policy = kPolicies[Pick(0, 3)];
+      config.min_reuse = Pick(1, 2);
+      config.store = Chance(50);
+      config.layer_ranges = Pick(1, 3);
+      config.copy_cost_tokens = Pick(0, 2) * 4.0;
+    }
     config.max_running = Pick(1, 8);
     config.max_waiting = 12;
     config.max_step_tokens = Chance(20) ? Pick(1, 8) : Pick(16, 96);
     config.max_context_tokens = Pick(60, 200);
     config.depth = depth;
-    config.prefix_cache = Chance(90);
+    config.ageing_us = Chance(50) ? 50 : 1'000'000;
+    config.min_tps_per_user = Chance(20) ? Pick(1, 3000) : 0;
+    config.max_prefill_steps = Pick(0, 3);
+    config.max_sessions = Pick(1, 4);
+    config.record_events = true;
+    const int32_t fewest = MinPhysicalBlocks(KvConfig(config)) + (Chance(20) ? 0 : Pick(1, 6));
+    config.num_physical_blocks = std::max(fewest, Chance(50) ? Pick(8, 20) : Pick(20, 80));
     return config;
+  }
+
+  // Moves between the tiers end late, in any order, well or not; a store loses records.
+  void Acknowledge(bool is_all) {
+    scheduler_.Notify(device_.Report(random_, is_all), now_us_);
+    if (config_.store && Chance(2)) device_.tiers.LoseRecord(random_);
+    if (config_.store && Chance(1)) scheduler_.NotifyStore(device_.tiers.Keys(), Chance(50));
   }
 
   void Operate() {
     const int choice = Pick(1, 100);
     now_us_ += Pick(0, 20);
+    if (config_.host_blocks > 0 && Chance(40)) Acknowledge(false);
     if (choice <= 20) {
       Submit();
     } else if (choice <= 22) {
@@ -93,6 +138,10 @@ class RandomRun {
     std::vector<int32_t> outputs;
     if (Chance(15)) outputs = Tokens(Pick(1, 10));
     const std::string salt = Chance(20) ? "x" : "";
+    asked.session = Pick(0, 4);
+    const auto base = scheduler_.SessionBase(asked.session);
+    const bool is_turn = base && Chance(60);
+    if (is_turn) outputs.clear();
     if (Chance(40)) asked.stop_ids = {Pick(0, 4)};
     asked.max_new = Chance(20) ? 0 : Pick(1, 60);
     asked.min_new = Pick(0, 5);
@@ -105,9 +154,28 @@ class RandomRun {
                           .priority = Pick(0, 2),
                           .salt = salt,
                           .match_prefix = Chance(90),
-                          .deadline_us = Chance(5) ? now_us_ + Pick(0, 2000) : 0};
+                          .deadline_us = Chance(5) ? now_us_ + Pick(0, 2000) : 0,
+                          .session = asked.session,
+                          .tenant = Pick(0, 2),
+                          .queue_key = Pick(0, 2),
+                          .victim_key = Pick(0, 2),
+                          .max_queue_us = Chance(5) ? Pick(1, 2000) : 0};
+    std::vector<int32_t> points;
+    for (int32_t point = Pick(1, 40); Chance(60) && points.size() < 3; point += Pick(1, 40)) {
+      if (point <= static_cast<int32_t>(prompt.size())) points.push_back(point);
+    }
+    submission.reuse_points = points;
+    if (Chance(30)) submission.gap_us = Pick(0, 500);
+    if (Chance(10)) submission.retain_us = Pick(1, 1000);
     try {
-      scheduler_.Submit(submission, now_us_);
+      if (is_turn) {
+        EXPECT_EQ(base->tokens, std::ssize(last_turn_[asked.session]));
+        scheduler_.SubmitTurn(submission, *base, now_us_);
+        const std::vector<int32_t>& before = last_turn_[asked.session];
+        prompt.insert(prompt.begin(), before.begin(), before.end());
+      } else {
+        scheduler_.Submit(submission, now_us_);
+      }
     } catch (const RequestError&) {
       return;
     } catch (const CapacityError&) {
@@ -117,6 +185,7 @@ class RandomRun {
     asked.outputs = static_cast<int32_t>(outputs.size());
     prompt.insert(prompt.end(), outputs.begin(), outputs.end());
     expected_[id] = ExpectedSequence(salt, prompt);
+    asked.known = prompt;
     live_[id] = asked;
   }
 
@@ -159,7 +228,10 @@ class RandomRun {
         asked.got.push_back(result.tokens[i]);
       }
       CheckEnd(asked, static_cast<FinishReason>(result.finish_reasons[i]), result.tokens[i]);
-      if (result.finish_reasons[i] != 0) live_.erase(id);
+      if (result.finish_reasons[i] == 0) continue;
+      asked.known.insert(asked.known.end(), asked.got.begin(), asked.got.end());
+      last_turn_[asked.session] = asked.known;
+      live_.erase(id);
     }
   }
 
@@ -178,16 +250,40 @@ class RandomRun {
     }
   }
 
+  // The same calls on a fresh scheduler make the same plans.
+  void CheckReplay() {
+    const std::string record = scheduler_.TakeRecord();
+    Scheduler again(config_);
+    EXPECT_GT(Replay(again, record), 0);
+    EXPECT_TRUE(again.Stats() == scheduler_.Stats());
+    if (record.size() < 200) return;
+    std::string broken = record.substr(0, record.size() / 2);
+    Scheduler cut(config_);
+    try {
+      Replay(cut, broken);
+    } catch (const std::invalid_argument&) {  // cut inside a call
+    }
+  }
+
   void Finish() {
     for (int i = 0; i < 20000 && scheduler_.HasWork() && !testing::Test::HasFailure(); ++i) {
       Plan();
       if (Chance(70)) Commit();
+      if (Chance(30)) Acknowledge(Chance(50));
       Read(scheduler_.TakeEnded());
     }
     scheduler_.CheckInvariants();
     EXPECT_FALSE(scheduler_.HasWork()) << "every accepted request ends";
     EXPECT_TRUE(live_.empty());
     EXPECT_EQ(scheduler_.Stats()["blocks_used"], 0);
+    CheckReplay();
+    while (config_.host_blocks > 0 && !(device_.tiers.is_idle() && in_flight_.empty())) {
+      Acknowledge(true);  // what came back may be handed on to the store
+      Plan();
+      Commit();
+    }
+    EXPECT_EQ(num("transfers_in_flight"), 0) << "every move ends";
+    scheduler_.CheckInvariants();
   }
 
   std::mt19937_64 random_;
@@ -196,6 +292,7 @@ class RandomRun {
   DeviceModel device_;
   std::map<int64_t, ExpectedSequence> expected_;
   std::map<int64_t, Asked> live_;
+  std::map<int64_t, std::vector<int32_t>> last_turn_;  // by session
   std::deque<std::pair<std::shared_ptr<const StepPlan>, std::vector<int32_t>>> in_flight_;
   int64_t next_id_ = 1;
   int64_t now_us_ = 1;
@@ -207,6 +304,8 @@ void RunSeeds(int32_t depth) {
   const char* longer = std::getenv("TOKENSPEED_TEST_RUNS");
   const uint64_t num_runs = longer != nullptr ? std::strtoull(longer, nullptr, 10) : 150;
   int64_t num_retractions = 0, num_cached = 0;
+  std::map<std::string, int64_t> met = {
+      {"loads", 0}, {"loads_failed", 0}, {"saved", 0}, {"store_gets", 0}, {"host_writes", 0}};
   for (uint64_t run = 0; run < num_runs; ++run) {
     const uint64_t seed = replay != nullptr ? std::strtoull(replay, nullptr, 10) : run;
     RandomRun random_run(seed, depth);
@@ -221,10 +320,12 @@ void RunSeeds(int32_t depth) {
     }
     num_retractions += random_run.num_retractions();
     num_cached += random_run.num_cached();
+    for (auto& [name, count] : met) count += random_run.num(name.c_str());
     if (replay != nullptr) return;
   }
   EXPECT_GT(num_retractions, 0) << "the search must meet retractions";
   EXPECT_GT(num_cached, 0) << "the search must meet cache hits";
+  for (const auto& [name, count] : met) EXPECT_GT(count, 0) << "the search must meet " << name;
 }
 
 TEST(RandomOperationsTest, AnswersAreThoseOfTheRequestAloneAtDepth0) { RunSeeds(0); }

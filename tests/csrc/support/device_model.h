@@ -6,13 +6,17 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <map>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "scheduler/scheduler.h"
+#include "support/tier_device.h"
 
 namespace tokenspeed::test {
 
@@ -60,8 +64,10 @@ class ExpectedSequence {
 
 class DeviceModel {
  public:
-  DeviceModel(int32_t num_groups, int32_t block_tokens)
-      : block_tokens_(block_tokens), memory_(num_groups) {}
+  using Cells = std::vector<uint64_t>;
+
+  DeviceModel(std::vector<GroupSpec> groups, int32_t block_tokens)
+      : groups_(std::move(groups)), block_tokens_(block_tokens), memory_(groups_.size()) {}
 
   // Runs a step. Returns: the sampled token per row, -1 for rows that sample none.
   std::vector<int32_t> Run(const StepPlan& plan, std::map<int64_t, ExpectedSequence>& expected) {
@@ -74,12 +80,14 @@ class DeviceModel {
       if (static_cast<int32_t>(table.size()) <= index) table.resize(index + 1, 0);
       table[index] = block;
     }
+    tiers.Run(plan.tier_rows, BlockOf{*this});
     for (const auto& [group, source, target, num_tokens] : plan.copies) {
       EXPECT_NE(source, target);
       auto from = Block(group, source);
       auto& to = Block(group, target);
       std::copy(from.begin(), from.begin() + num_tokens, to.begin());
     }
+    CheckStateRows(plan);
     std::vector<int32_t> sampled;
     for (int32_t row = 0; row < plan.num_rows(); ++row) {
       sampled.push_back(RunRow(plan, row, expected[plan.request_ids[row]]));
@@ -87,14 +95,27 @@ class DeviceModel {
     return sampled;
   }
 
+  // What became of moves between the tiers: (transfer id, ok).
+  std::vector<std::array<int32_t, 2>> Report(std::mt19937_64& random, bool is_all) {
+    return tiers.Report(random, is_all, BlockOf{*this});
+  }
+
+  TierDevice tiers;
+
  private:
-  using Cells = std::vector<uint64_t>;
+  struct BlockOf {
+    DeviceModel& device;
+    Cells& operator()(int32_t group, int32_t block) const { return device.Block(group, block); }
+  };
 
   int32_t RunRow(const StepPlan& plan, int32_t row, ExpectedSequence& sequence) {
     const int32_t slot = plan.slots[row], context = plan.context_tokens[row];
     const int32_t first = plan.query_start[row], end = plan.query_start[row + 1];
-    for (int32_t position = 0; position < context; ++position) {
-      for (size_t group = 0; group < memory_.size(); ++group) {
+    for (size_t group = 0; group < memory_.size(); ++group) {
+      if (groups_[group].kind == "state") continue;
+      const bool has_window = groups_[group].kind == "window";
+      const int32_t seen = has_window ? std::max(0, context - groups_[group].window + 1) : 0;
+      for (int32_t position = seen; position < context; ++position) {
         EXPECT_EQ(Cell(slot, group, position), sequence.fingerprint(position))
             << "request " << plan.request_ids[row] << " group " << group << " at " << position;
       }
@@ -104,11 +125,48 @@ class DeviceModel {
       const int32_t token = plan.token_ids[i] >= 0 ? plan.token_ids[i] : last_sampled_[slot];
       EXPECT_EQ(token, sequence.token(position)) << "request " << plan.request_ids[row];
       for (size_t group = 0; group < memory_.size(); ++group) {
-        Cell(slot, group, position) = sequence.fingerprint(position);
+        if (groups_[group].kind != "state")
+          Cell(slot, group, position) = sequence.fingerprint(position);
       }
     }
+    RunState(plan, row, sequence);
     if (plan.output_index[row] < 0) return -1;
     return last_sampled_[slot] = sequence.token(context + end - first);
+  }
+
+  // The state before the first query token must be that of the prefix; the one after the last
+  // replaces what the written row held.
+  void RunState(const StepPlan& plan, int32_t row, ExpectedSequence& sequence) {
+    const int32_t context = plan.context_tokens[row];
+    const int32_t end = context + plan.query_start[row + 1] - plan.query_start[row];
+    size_t entry = static_cast<size_t>(row) * plan.num_state_groups * 2;
+    for (size_t group = 0; group < memory_.size(); ++group) {
+      if (groups_[group].kind != "state") continue;
+      const int32_t read = plan.state_rows[entry++], write = plan.state_rows[entry++];
+      EXPECT_EQ(read < 0, context == 0);
+      if (read >= 0) {
+        EXPECT_EQ(Block(group, read)[0], sequence.fingerprint(context - 1))
+            << "request " << plan.request_ids[row] << " state at " << context;
+      }
+      Block(group, write)[0] = sequence.fingerprint(end - 1);
+    }
+  }
+
+  // No row writes what another row of the step reads or writes.
+  void CheckStateRows(const StepPlan& plan) {
+    const size_t num_groups = plan.num_state_groups;
+    ASSERT_EQ(plan.state_rows.size(), plan.num_rows() * num_groups * 2);
+    for (size_t group = 0; group < num_groups; ++group) {
+      std::map<int32_t, int32_t> writer;
+      for (int32_t row = 0; row < plan.num_rows(); ++row) {
+        const int32_t write = plan.state_rows[(row * num_groups + group) * 2 + 1];
+        EXPECT_TRUE(writer.emplace(write, row).second) << "row written twice";
+      }
+      for (int32_t row = 0; row < plan.num_rows(); ++row) {
+        const auto found = writer.find(plan.state_rows[(row * num_groups + group) * 2]);
+        EXPECT_TRUE(found == writer.end() || found->second == row) << "row read and written";
+      }
+    }
   }
 
   Cells& Block(size_t group, int32_t block) {
@@ -122,6 +180,7 @@ class DeviceModel {
                  tables_[slot][group].at(position / block_tokens_))[position % block_tokens_];
   }
 
+  std::vector<GroupSpec> groups_;
   int32_t block_tokens_;
   std::vector<std::map<int32_t, Cells>> memory_;                 // [group][block]
   std::map<int32_t, std::vector<std::vector<int32_t>>> tables_;  // [slot][group][index]

@@ -19,7 +19,8 @@ from tokenspeed.sampling import SamplingParams
 from tokenspeed_reference.attention import PagedAttention
 from tokenspeed_reference.sampler import PhiloxSampler
 from tokenspeed_sdk.testkit.no_weights import NoWeights
-from tokenspeed_sdk.testkit.scripted import CACHE_GROUP, EntryClass
+from tokenspeed_sdk.testkit.prefix_hash import FULL
+from tokenspeed_sdk.testkit.scripted import EntryClass
 
 BLOCK_TOKENS = 16
 CPU = torch.device("cpu")
@@ -45,17 +46,17 @@ def make_executor(config: dict[str, Any]) -> Executor:
     )
     context = ModelContext(
         kernels=None,  # type: ignore[arg-type]
-        attention={CACHE_GROUP: attention},
+        attention={FULL: attention},
         dtype=torch.float32,
         device=CPU,
         max_context_tokens=256,
     )
-    layout = solve_layout(groups, block_tokens=BLOCK_TOKENS, dtype_bytes=4, arena_bytes=1 << 17)
+    layout = solve_layout(groups, block_tokens=BLOCK_TOKENS, dtype="float32", arena_bytes=1 << 17)
     storage = torch.zeros(layout.total_bytes, dtype=torch.uint8)
     executor = Executor(
         EntryClass(config, context),
-        arena=Arena(layout, groups, storage, torch.float32),
-        attention={CACHE_GROUP: attention},
+        arena=Arena(layout, storage),
+        attention={FULL: attention},
         sampler=PhiloxSampler(device=CPU, vocab_size=config["vocab_size"]),
         max_running=2,
         max_context_tokens=256,

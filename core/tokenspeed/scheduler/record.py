@@ -1,0 +1,101 @@
+"""A recorded run: everything that went into a scheduler, in a file that `simulate` repeats.
+
+One line of JSON with the scheduler's settings, then the input stream as the scheduler keeps it
+(`take_record`), with a digest of each plan. A replay that plans anything else names the plan.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tokenspeed._core import GroupSpec, Scheduler, SchedulerConfig
+from tokenspeed.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+MAGIC = b'{"tokenspeed_record": 1, '
+
+
+def scheduler_config(settings: Mapping[str, Any]) -> SchedulerConfig:
+    """Make the configuration of plain settings; `groups` are mappings with GroupSpec's fields."""
+    groups = [GroupSpec(**group) for group in settings["groups"]]
+    return SchedulerConfig(**{**settings, "groups": groups})
+
+
+PRIVATE = 0o600
+"""A record holds the token ids of every prompt."""
+
+
+class RecordWriter:
+    """Appends a scheduler's input to a file. Thread: the scheduler's.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+
+    def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
+        head = MAGIC + json.dumps({"scheduler": settings}).encode()[1:] + b"\n"
+        try:
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE)
+        except OSError as error:
+            raise ConfigError(
+                f"record {path} cannot be written: {error}; name a file in a folder that exists"
+            ) from error
+        weakref.finalize(self, os.close, self._file)
+        self._write(head)
+
+    def append(self, scheduler: Scheduler) -> None:
+        """Write what went into the scheduler since the last call."""
+        if part := scheduler.take_record():
+            self._write(part)
+
+    def _write(self, data: bytes) -> None:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(self._file, rest) :]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A recorded run as read from its file."""
+
+    settings: Mapping[str, Any]
+    stream: bytes
+
+    def replay(self) -> tuple[int, dict[str, int]]:
+        """Repeat it; returns the number of plans and the scheduler's counts at the end.
+
+        Raises:
+            ConfigError: the stream is damaged, or a plan differs from the recorded one.
+        """
+        try:
+            scheduler = Scheduler(scheduler_config(self.settings))
+            return scheduler.replay(self.stream), dict(scheduler.stats())
+        except (ValueError, TypeError, KeyError) as error:
+            raise ConfigError(
+                f"the record cannot be repeated: {error}; it is whole and of this version only "
+                "when every plan comes out as recorded"
+            ) from error
+
+
+def read_record(path: Path) -> Record | None:
+    """Read a recorded run; None when the file is something else.
+
+    Raises:
+        ConfigError: it begins like a record and its head is damaged.
+    """
+    with path.open("rb") as file:
+        if file.read(len(MAGIC)) != MAGIC:
+            return None
+        file.seek(0)
+        try:
+            head = json.loads(file.readline())
+        except ValueError as error:
+            raise ConfigError(f"record {path} has a damaged head: {error}; record again") from error
+        return Record(head["scheduler"], file.read())

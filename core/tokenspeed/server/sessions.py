@@ -1,0 +1,49 @@
+"""Which conversation a request is a turn of, so that the cache knows who will be back and when.
+
+The client says so with `prompt_cache_key`, or an agent in a header. Else a chat is known by how it
+began: its messages up to the first of the user, which every later turn repeats. A plain completion
+without a name is no turn.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from tokenspeed.server.openai import MAX_SESSION_CHARS, ChatRequest
+
+if TYPE_CHECKING:
+    from starlette.datastructures import Headers
+
+    from tokenspeed.server.openai import ChatMessage, CompletionRequest
+
+SESSION_HEADERS = ("x-session-id", "x-session-affinity", "session-id", "x-claude-code-session-id")
+"""Headers by which agents name the conversation; the first one that is there counts."""
+
+
+def session_of(body: ChatRequest | CompletionRequest, headers: Headers) -> str:
+    """Return a name of the request's conversation, "" for none."""
+    if body.prompt_cache_key:
+        return body.prompt_cache_key
+    for name in SESSION_HEADERS:
+        if given := headers.get(name, "").strip():
+            return given[:MAX_SESSION_CHARS]
+    return _beginning(body) if isinstance(body, ChatRequest) else ""
+
+
+def _beginning(body: ChatRequest) -> str:
+    """Name a chat by its beginning; how a text is cut into parts and marked makes no difference."""
+    digest = hashlib.blake2b(digest_size=8)
+    for message in body.messages:
+        for text in (message.role, message.name or "", _text(message)):
+            data = text.encode()
+            digest.update(len(data).to_bytes(8, "little") + data)
+        if message.role == "user":
+            return f"chat:{digest.hexdigest()}"
+    return ""
+
+
+def _text(message: ChatMessage) -> str:
+    if isinstance(message.content, str):
+        return message.content
+    return "".join(part.text for part in message.content)

@@ -1,0 +1,133 @@
+"""Reads traces: one JSON object a line, plain or gzip, in one of two public shapes.
+
+Requests (Mooncake), a line a request: {"timestamp": ms, "input_length", "output_length",
+"hash_ids"}; an id stands for 512 tokens and everything before them.
+Sessions (agentic coding), a line a session: {"block", "req": [[t, agent, in, out, api_time,
+think_time, [[first id, count], ...]], ...]}; ids are local to the session.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from typing import TYPE_CHECKING, Any, TextIO
+
+from tokenspeed.errors import ConfigError
+from tokenspeed.simulator.trace import Conversation, Trace, Turn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+REQUEST_BLOCK_TOKENS = 512
+DEFAULT_SERVICE_S = 5.0
+
+
+def read_trace(path: Path) -> Trace:
+    """Read a trace of either shape.
+
+    Raises:
+        ConfigError: not there, not JSON lines, or of neither shape; names file and line.
+    """
+    try:
+        with _open(path) as file:
+            lines = list(_objects(file, path))
+    except OSError as error:
+        raise ConfigError(
+            f"trace {path} cannot be read: {error}; give a .jsonl or .jsonl.gz file"
+        ) from error
+    if not lines:
+        raise ConfigError(f"trace {path} has no line; at least one request is needed")
+    return trace_of(lines, path.name.split(".")[0], str(path))
+
+
+def trace_of(lines: list[dict[str, Any]], name: str, source: str) -> Trace:
+    """Make a trace of parsed lines.
+
+    Raises:
+        ConfigError: a line is of neither shape.
+    """
+    try:
+        if "req" in lines[0]:
+            return _sessions(lines, name)
+        return _requests(lines, name)
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise ConfigError(
+            f"trace {source} is of no known shape ({type(error).__name__}: {error}); lines are "
+            'either {"timestamp", "input_length", "output_length", "hash_ids"} or {"block", "req"}'
+        ) from error
+
+
+def _open(path: Path) -> TextIO:
+    if path.name.endswith(".gz"):
+        return gzip.open(path, "rt", encoding="utf-8")
+    return path.open(encoding="utf-8")
+
+
+def _objects(file: TextIO, path: Path) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(file, 1):
+        if not line.strip():
+            continue
+        try:
+            item = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise ConfigError(
+                f"trace {path}, line {number}: {error}; each line is one JSON object"
+            ) from error
+        if not isinstance(item, dict):
+            raise ConfigError(
+                f"trace {path}, line {number} is a JSON {type(item).__name__}; each line is one "
+                "JSON object"
+            )
+        yield item
+
+
+def _requests(lines: list[dict[str, Any]], name: str) -> Trace:
+    conversations = []
+    for line in lines:
+        turn = Turn(
+            prompt_tokens=int(line["input_length"]),
+            output_tokens=max(1, int(line["output_length"])),
+            service_s=DEFAULT_SERVICE_S,
+            pause_s=0.0,
+            runs=_runs(line["hash_ids"]),
+        )
+        start_s = float(line["timestamp"]) / 1000
+        conversations.append(Conversation((turn,), start_s, is_named=False))
+    return Trace(name, REQUEST_BLOCK_TOKENS, tuple(conversations))
+
+
+def _runs(ids: list[int]) -> tuple[tuple[int, int], ...]:
+    """Join consecutive ids."""
+    runs: list[tuple[int, int]] = []
+    for item in ids:
+        if runs and sum(runs[-1]) == item:
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        else:
+            runs.append((item, 1))
+    return tuple(runs)
+
+
+def _sessions(lines: list[dict[str, Any]], name: str) -> Trace:
+    block_tokens, base = int(lines[0]["block"]), 0
+    conversations = []
+    for line in lines:
+        if int(line["block"]) != block_tokens:
+            raise ValueError(f"blocks of {block_tokens} and of {line['block']} tokens")
+        turns = tuple(_turn(request, base) for request in line["req"])
+        conversations.append(Conversation(turns))
+        base = 1 + max(
+            (first + count for turn in turns for first, count in turn.runs), default=base
+        )
+    return Trace(name, block_tokens, tuple(conversations))
+
+
+def _turn(request: list[Any], base: int) -> Turn:
+    _, _, prompt_tokens, output_tokens, service_s, pause_s, runs = request
+    return Turn(
+        prompt_tokens=int(prompt_tokens),
+        output_tokens=max(1, int(output_tokens)),
+        service_s=float(service_s or DEFAULT_SERVICE_S),
+        pause_s=float(pause_s or 0.0),
+        runs=tuple((base + first, count) for first, count in runs),
+    )

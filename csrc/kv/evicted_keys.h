@@ -1,0 +1,34 @@
+// Chain keys of blocks that were evicted, for cache truth: says why a prompt was not found.
+// Bounded: each key has one place, a newer one takes it. A key that is stored again is forgotten.
+// Thread: scheduler thread only.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "base/hash.h"
+
+namespace tokenspeed {
+
+class EvictedKeys {
+ public:
+  // Room for about `num_keys`, 64 to 262,144.
+  explicit EvictedKeys(int32_t num_keys)
+      : keys_(std::bit_ceil(
+            static_cast<size_t>(num_keys<64 ? 64 : num_keys>(1 << 18) ? 1 << 18 : num_keys))) {}
+
+  void Add(const Hash128& key) { keys_[Place(key)] = key; }
+  void Forget(const Hash128& key) {
+    if (Contains(key)) keys_[Place(key)] = Hash128{};
+  }
+  bool Contains(const Hash128& key) const { return keys_[Place(key)] == key && key != Hash128{}; }
+
+ private:
+  size_t Place(const Hash128& key) const { return key.lo & (keys_.size() - 1); }
+
+  std::vector<Hash128> keys_;
+};
+
+}  // namespace tokenspeed

@@ -1,0 +1,120 @@
+// In which order cached things go. Each thing at rest (a set of full blocks, a window block, a row
+// of state) has a key (gap, last use); the victim is the one with the largest
+//
+//     max(gap - age, 2/3 age)        age = now - last use
+//
+// gap is how long its owner is expected to stay away (a policy says so), 0 if nobody knows. So
+// whoever is expected back last goes first; who is overdue is expected to stay away for two thirds
+// of the time it has been away. With gap 0 everywhere this is plain LRU.
+//
+// gap - age is (last use + gap) - now, the expected return, so the largest score is the larger of
+// the last return and the largest age; two orders are enough and nothing moves as time passes:
+//   list   things without a gap, by last use: O(1), the plain LRU
+//   heaps  things with a gap, once by return and once by last use: O(log n)
+// Beside them: `surplus`, things of no expected use at all, which go first; and `retained`, things
+// that somebody asked to keep until a given time, which go last. A thing that others hang on (the
+// parent of cached blocks) is never a victim: it enters the heaps when its last child went. In the
+// list it may wait before that: it was let go after its children, so they come first.
+// A victim's parent mostly has the victim's key: it takes its place on top of the heap, at no cost.
+//
+// Owns keys and order of one kind of thing, by number from 1. Reads no clock: `now` is set.
+// Thread: scheduler thread only.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <utility>
+#include <vector>
+
+namespace tokenspeed {
+
+class EvictionQueue {
+ public:
+  explicit EvictionQueue(int32_t max_items);
+
+  // How long a thing at rest is expected to rest, and until when it is kept. Stays until changed.
+  void SetGap(int32_t item, int64_t gap_us);
+  void Retain(int32_t item, int64_t until_us);  // never shortens
+  void SetLeaf(int32_t item, bool is_leaf);     // new items are leaves
+  void Forget(int32_t item);                    // key of a new item. REQUIRES: not at rest
+
+  // Nobody holds it from now on. Surplus: it goes before all others.
+  void Rest(int32_t item, int64_t now_us, bool is_surplus = false);
+  // It is held again, or gone. REQUIRES: at rest.
+  void Wake(int32_t item);
+
+  // Returns the next victim, 0 for none. Takes note of retentions that ended.
+  int32_t Coldest(int64_t now_us);
+  // Returns max(gap - age, 2/3 age) of the next victim; above all others for surplus, below for
+  // retained.
+  int64_t ColdestScore(int64_t now_us);
+  static constexpr int64_t kSurplusScore = std::numeric_limits<int64_t>::max();
+  static constexpr int64_t kRetainedScore = -1;
+  static constexpr int64_t kMaxGapUs = int64_t{1} << 60;  // longer ones are cut
+
+  bool is_resting(int32_t item) const { return items_[item].place != Place::kAwake; }
+  bool is_surplus(int32_t item) const { return items_[item].place == Place::kSurplus; }
+  bool is_retained(int32_t item, int64_t now_us) const {
+    return items_[item].retain_until_us > now_us;
+  }
+  int64_t last_use_us(int32_t item) const { return items_[item].last_use_us; }
+  int32_t num_resting() const { return num_resting_; }
+  int32_t num_retained() const { return num_retained_; }  // marked and not seen to have ended
+
+  void CheckInvariants() const;
+
+ private:
+  enum class Place : uint8_t { kAwake, kList, kSurplus, kInner, kHeaps, kRetained };
+  struct Item {
+    int64_t gap_us = 0;
+    int64_t last_use_us = 0;
+    int64_t order = 0;  // counts rests: who came to rest first
+    int64_t retain_until_us = 0;
+    int32_t colder = 0, hotter = 0;    // of its list
+    int32_t heap_index[2] = {-1, -1};  // by return (or by end of retention), by last use
+    Place place = Place::kAwake;
+    bool is_leaf = true;
+  };
+  struct List {
+    int32_t coldest = 0, hottest = 0;
+  };
+  enum Order { kByReturn, kByLastUse, kByRetention };
+  struct Heap {
+    Order order;
+    int slot;  // which heap_index is its
+    std::vector<int32_t> items;
+    bool has_hole = false;  // the top was taken out and nothing has filled its place yet
+  };
+
+  // When its owner is expected back, and how long it is expected to stay away once overdue.
+  static int64_t ReturnUs(const Item& item) { return item.last_use_us + item.gap_us; }
+  static int64_t LateUs(const Item& item, int64_t now_us) {
+    return (now_us - item.last_use_us) / 3 * 2;
+  }
+  bool Precedes(Order order, int32_t a, int32_t b) const;
+  void Push(Heap& heap, int32_t item);
+  void Erase(Heap& heap, int32_t item);
+  void FillHole(Heap& heap);
+  int32_t Top(Heap& heap);
+  void SiftUp(Heap& heap, size_t index);
+  void SiftDown(Heap& heap, size_t index);
+  void Put(Heap& heap, size_t index, int32_t item);
+  void Link(List& list, int32_t item);
+  void Unlink(List& list, int32_t item);
+  void Enqueue(int32_t item);  // by its key, leaf or not
+  void Leave(int32_t item);
+  void EndRetentions(int64_t now_us);
+  void CheckHeap(const Heap& heap) const;
+
+  std::vector<Item> items_;
+  List list_, surplus_;
+  Heap by_return_{kByReturn, 0, {}, false};
+  Heap by_last_use_{kByLastUse, 1, {}, false};
+  Heap by_retention_{kByRetention, 0, {}, false};
+  int64_t num_rests_ = 0;
+  int32_t num_resting_ = 0;
+  int32_t num_retained_ = 0;
+};
+
+}  // namespace tokenspeed

@@ -1,0 +1,1 @@
+"""KV stores: host memory, and local disk."""

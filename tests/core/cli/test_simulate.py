@@ -1,0 +1,98 @@
+"""`tokenspeed simulate`: figures on stdout, plain refusals, generated traces that read back."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.support.engines import TEST_SETTINGS
+from tests.support.scripted import write_scripted_model
+
+from tokenspeed import LLM, SamplingParams
+from tokenspeed.cli.main import run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LINES = [
+    {
+        "block": 64,
+        "req": [
+            [0, "", 650, 20, 2.0, 0, [[1, 10]]],
+            [9, "", 720, 20, 2.0, 4, [[1, 11]]],
+        ],
+    },
+    {"block": 64, "req": [[0, "", 700, 20, 2.0, 0, [[1, 10]]]]},
+]
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    path = tmp_path / "small.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in LINES))
+    return path
+
+
+def test_hits_need_no_step_model(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["simulate", str(trace), "--json", "--ideal"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["requests"] == 3
+    assert row["hit_rate"] == pytest.approx(640 / 2070, abs=0.005)
+    assert row["hit_rate_unlimited"] == pytest.approx(640 / 2070)
+    assert row["ttft_ms_p50"] is None
+
+
+def test_a_sweep_prints_a_column_each(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["simulate", "small.jsonl", "--traces", str(trace.parent)]
+    assert run([*command, "--step-model", "h200-qwen3-8b", "--sessions", "1,2"]) == 0
+    lines = {line.split("  ")[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert lines["places"].split()[1:] == ["1", "2"]
+    assert len(lines["ttft ms p50"].split()) == 5
+
+
+def test_a_generated_trace_is_written_and_reads_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "made.jsonl"
+    make = ["simulate", "--generate", "agentic", "--total", "3", "--seed", "2", "--json"]
+    assert run([*make, "--write", str(path)]) == 0
+    (made,) = json.loads(capsys.readouterr().out)
+    assert run(["simulate", str(path), "--json"]) == 0
+    (read,) = json.loads(capsys.readouterr().out)
+    assert made | {"trace": ""} == read | {"trace": ""}
+
+
+def test_a_recorded_engine_is_repeated_plan_by_plan(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run"
+    model = write_scripted_model(tmp_path / "model")
+    with LLM(str(model), record=str(path), **TEST_SETTINGS) as llm:
+        llm.generate([[1, 2, 3], [1, 2, 4]], SamplingParams(max_tokens=4, ignore_eos=True))
+    assert run(["simulate", str(path), "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["plans_as_recorded"] > 3
+    assert row["finished"] == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "--generate agentic"),
+        (["nowhere.jsonl"], "cannot be read"),
+        (["t.jsonl", "--pareto", "p.png"], "--step-model"),
+        (["t.jsonl", "--step-model", "h100"], "h200-qwen3-8b"),
+        (["t.jsonl", "--policy", "acme/best"], "core/return_time"),
+        (["t.jsonl", "--write", "x"], "--generate"),
+    ],
+)
+def test_what_cannot_be_done_is_said(
+    arguments: list[str],
+    words: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("TRACES", raising=False)
+    assert run(["simulate", *arguments]) != 0
+    assert words in capsys.readouterr().err

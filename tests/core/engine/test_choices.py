@@ -1,0 +1,64 @@
+"""Attention is chosen per cache group, by what the group keeps; its backend shapes the cache."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from tokenspeed.config.schema import EngineConfig
+from tokenspeed.contracts.attention import CacheDemand
+from tokenspeed.contracts.binding import RegisteredOffer
+from tokenspeed.contracts.model import CacheField, CacheGroup, gqa_fields
+from tokenspeed.contracts.registration import Offer
+from tokenspeed.engine.choices import Choices
+from tokenspeed.engine.sizes import resolve_sizes
+from tokenspeed.errors import CapabilityError
+
+SIZES = resolve_sizes(
+    EngineConfig(),
+    {"max_position_embeddings": 128, "vocab_size": 9, "num_attention_heads": 4},
+    device_kind="cpu",
+)
+RUNTIME: Any = SimpleNamespace(
+    facts=SimpleNamespace(kind="cpu"), torch_device=lambda: torch.device("cpu")
+)
+ANY = ("*",)
+TRAITS: dict[str, tuple[object, ...]] = dict.fromkeys(
+    ("device", "dtype", "head_dim", "block_tokens"), ANY
+)
+PAGED = CacheDemand(page_tokens=64)
+
+
+def choices(*offers: Offer) -> Choices:
+    """Choices among attention offers, best first."""
+    registered = tuple(RegisteredOffer("p", "1.0", offer) for offer in offers)
+    registry: Any = SimpleNamespace(offers=lambda slot: registered)
+    return Choices(EngineConfig(), registry)
+
+
+def test_state_groups_have_no_attention_and_windows_need_a_backend_that_takes_them() -> None:
+    plain = Offer(
+        "attention", "plain", dict, requires=TRAITS, band="PERFORMANT", facts={"cache": PAGED}
+    )
+    window = Offer("attention", "window", dict, requires={**TRAITS, "window": ANY})
+    chosen = choices(plain, window)
+    groups = (
+        CacheGroup("full", "full", (0,), gqa_fields(2, 16)),
+        CacheGroup("near", "window", (1,), gqa_fields(1, 8), window=20),
+        CacheGroup("gdn", "state", (2,), (CacheField("s", (4,)),)),
+    )
+    backends: dict[str, Any] = chosen.attention(groups, SIZES, RUNTIME)
+    assert sorted(backends) == ["full", "near"]
+    assert (backends["near"]["num_kv_heads"], backends["near"]["head_dim"]) == (1, 8)
+    names = [chosen.decisions[f"attention.{name}"].winner.pin for name in ("full", "near")]
+    assert names == ["p/plain", "p/window"]
+    assert chosen.cache_demands() == {"full": PAGED, "near": CacheDemand()}
+
+
+def test_a_cache_without_keys_and_values_is_refused_by_name() -> None:
+    group = CacheGroup("mla", "full", (0,), (CacheField("latent", (576,)),))
+    with pytest.raises(CapabilityError, match=r"'mla' keeps the fields \[\('latent', \(576,\)\)\]"):
+        choices().attention((group,), SIZES, RUNTIME)

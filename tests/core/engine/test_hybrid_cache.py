@@ -1,0 +1,211 @@
+"""Greedy answers do not depend on the cache, for full, window and state groups alike.
+
+Random conversations with shared prefixes run through the real scheduler and executor in small
+pools, in chunks, retracted, overlapped, and with freed cells poisoned; every answer must be the one
+that the whole prefix gives. Then chats: how much of the next turn is computed again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.support.engine_parts import Job, build_parts
+from tests.support.prefix_oracle import PrefixOracle
+from tests.support.scripted import PRINTABLE_TOKENS, write_scripted_model
+from tests.support.templates import QWEN3_LIKE
+from tests.support.tiny_checkpoints import make_checkpoint
+
+from tokenspeed import LLM, SamplingParams
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+KINDS = {
+    "full": {},
+    "window": {"window": 20},
+    "state": {"state_layers": 2},
+    "all": {"window": 20, "state_layers": 3},
+}
+SEEDS = int(os.environ.get("TOKENSPEED_TEST_SEEDS", "4"))
+
+
+def conversations(
+    rng: random.Random, answer_of: Callable[[list[int], int], list[int]]
+) -> tuple[list[Job], list[list[int]]]:
+    """Return jobs and the answers they must get: turns of chats that share their beginnings.
+
+    Args:
+        answer_of: what a prompt must be answered with, in so many tokens.
+    """
+    systems = [_tokens(rng, rng.randint(0, 70)) for _ in range(2)]
+    jobs, answers = [], []
+    for _ in range(rng.randint(2, 5)):
+        system = rng.choice(systems)
+        history, step = list(system), rng.randint(0, 20)
+        for _ in range(rng.randint(1, 4)):
+            start = len(history)
+            history += _tokens(rng, rng.randint(1, 50))
+            if rng.random() < 0.2 and len(history) > 40:  # the client goes back to an earlier turn
+                history = history[: rng.randint(20, len(history))]
+            num_tokens = rng.randint(1, 14)
+            answer = answer_of(history, num_tokens)
+            points = sorted({len(system), start, len(history) - rng.randint(0, 3)})
+            jobs.append(
+                Job(
+                    tuple(history),
+                    SamplingParams(temperature=0.0, max_tokens=num_tokens),
+                    start_step=step,
+                    reuse_points=[p for p in points if 0 < p < len(history)],
+                )
+            )
+            answers.append(answer)
+            history += answer if rng.random() < 0.8 else answer[: len(answer) // 2]
+            step += rng.randint(0, 30)
+    return jobs, answers
+
+
+def _tokens(rng: random.Random, count: int) -> list[int]:
+    return [rng.randrange(PRINTABLE_TOKENS) for _ in range(count)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("depth", [0, 1])
+def test_answers_are_those_of_the_whole_prefix(kind: str, depth: int, tmp_path: Path) -> None:
+    base = int(os.environ.get("TOKENSPEED_TEST_SEED", "0")) or random.SystemRandom().getrandbits(31)
+    path = write_scripted_model(tmp_path, **KINDS[kind])
+    oracle = PrefixOracle(
+        **{"window": 0, "state_layers": 0, **KINDS[kind]}, hash_tokens=PRINTABLE_TOKENS
+    )
+    seen: Counter[str] = Counter()
+    for seed in range(base, base + SEEDS):
+        rng = random.Random(seed)
+        jobs, answers = conversations(rng, oracle.answer)
+        longest = max(len(job.prompt) for job in jobs) + 14
+        parts = build_parts(
+            path,
+            plugins=("reference", "sdk"),
+            num_blocks=-(-longest // 16) * 2 + rng.choice([4, 12, 100]),
+            max_running=rng.choice([2, 4, 8]),
+            max_step_tokens=rng.choice([16, 23, 64]),
+            depth=depth,
+            poison=True,
+        )
+        run = parts.run(jobs)
+        hint = f"TOKENSPEED_TEST_SEED={seed} TOKENSPEED_TEST_SEEDS=1"
+        assert run.tokens == answers, hint
+        seen["cached"] += sum(count for count in run.cached_tokens if count > 0)
+        seen["retracted"] += parts.scheduler.stats()["retractions"]
+    assert seen["cached"] > 0
+
+
+def test_answers_are_those_of_the_whole_prefix_with_a_host_tier(tmp_path: Path) -> None:
+    seed = int(os.environ.get("TOKENSPEED_TEST_SEED", "0")) or random.SystemRandom().getrandbits(31)
+    path = write_scripted_model(tmp_path, **KINDS["all"])
+    oracle = PrefixOracle(window=20, state_layers=3, hash_tokens=PRINTABLE_TOKENS)
+    settings = {"block_tokens": 16, "max_step_tokens": 32, "max_running": 4, "kv_gib": 2**-13}
+    rng, cached = random.Random(seed), {}
+    jobs, answers = conversations(rng, oracle.answer)
+    for host_kv_gib in (0.0, 2**-8):
+        with LLM(
+            str(path), plugins="reference,sdk", kv_write="on_commit", host_kv_gib=host_kv_gib,
+            max_context_tokens=512, **settings,
+        ) as llm:  # fmt: skip
+            outputs = [
+                output
+                for start in (*range(0, len(jobs), 3), *range(0, len(jobs), 3))
+                for output in llm.generate(
+                    [job.prompt for job in jobs[start : start + 3]],
+                    [job.params for job in jobs[start : start + 3]],
+                )
+            ]
+        assert [list(output.token_ids) for output in outputs] == answers * 2, seed
+        cached[host_kv_gib] = sum(output.cached_tokens for output in outputs)
+    assert cached[2**-8] >= cached[0.0] > 0, seed
+
+
+@pytest.mark.parametrize("name", ["qwen3", "gpt_oss"])
+def test_models_answer_with_the_cache_as_without(name: str, tmp_path: Path) -> None:
+    base = int(os.environ.get("TOKENSPEED_TEST_SEED", "0")) or random.SystemRandom().getrandbits(31)
+    path = make_checkpoint(name, tmp_path)
+    plain = build_parts(path, num_blocks=64, max_step_tokens=512, prefix_cache=False)
+
+    def answer_of(prompt: list[int], num_tokens: int) -> list[int]:
+        """All off: alone, in one chunk, nothing kept."""
+        params = SamplingParams(temperature=0.0, max_tokens=num_tokens)
+        return plain.run([Job(tuple(prompt), params)]).tokens[0]
+
+    cached = 0
+    for seed in range(base, base + 3):
+        rng = random.Random(seed)
+        jobs, answers = conversations(rng, answer_of)
+        depth = rng.choice([0, 1])
+        parts = build_parts(
+            path, num_blocks=40, max_running=4, max_step_tokens=23, depth=depth, poison=True
+        )
+        run = parts.run(jobs)
+        assert run.tokens == answers, f"TOKENSPEED_TEST_SEED={seed}"
+        cached += sum(count for count in run.cached_tokens if count > 0)
+    assert cached > 0
+
+
+def test_a_next_turn_starts_again_at_the_snapshot_of_the_last(tmp_path: Path) -> None:
+    path = write_scripted_model(tmp_path, **KINDS["all"])
+    parts = build_parts(path, plugins=("reference", "sdk"), poison=True)
+    oracle = PrefixOracle(window=20, state_layers=3, hash_tokens=PRINTABLE_TOKENS)
+    prompt = _tokens(random.Random(1), 75)
+    params = SamplingParams(temperature=0.0, max_tokens=9)
+    first = parts.run([Job(prompt, params, reuse_points=[40, 72])])
+    history = [*prompt, *first.tokens[0], *_tokens(random.Random(2), 8)]
+    # The branch point and the newest two: 40, 72, and where the request ended with 83 tokens in the
+    # cache; the ninth was only sampled.
+    for asked, cached in (
+        ([*prompt[:60], 1, 2, 3], 40),
+        ([*prompt[:72], 1, 2, 3], 72),
+        (history, 83),
+    ):
+        run = parts.run([Job(asked, params)])
+        assert run.cached_tokens == [cached]
+        assert run.tokens[0] == oracle.answer(asked, 9)
+
+
+@pytest.mark.parametrize("kind", ["full", "all"])
+def test_a_template_that_strips_thinking_costs_at_most_64_tokens(kind: str, tmp_path: Path) -> None:
+    path = write_scripted_model(tmp_path, max_position_embeddings=8192, **KINDS[kind])
+    (path / "tokenizer_config.json").write_text(
+        json.dumps({"eos_token": "<|im_end|>", "chat_template": QWEN3_LIKE}), encoding="utf-8"
+    )
+    rng = random.Random(4)
+    params = SamplingParams(temperature=0.0, max_tokens=20)
+    with LLM(
+        str(path), plugins="reference,sdk", block_tokens=16, max_step_tokens=64, max_running=4
+    ) as llm:
+        messages: list[dict[str, Any]] = [{"role": "system", "content": _words(rng, 40)}]
+        previous: tuple[int, ...] = ()
+        for turn in range(6):
+            messages.append({"role": "user", "content": _words(rng, rng.randint(1, 40))})
+            for _ in range(rng.choice([1, 1, 3])):  # the last of a tool loop answers
+                (output,) = llm.chat([messages], params)
+                ids = output.prompt_token_ids
+                shared = _shared(previous, ids)
+                assert len(ids) - output.cached_tokens <= len(ids) - shared + 64, turn
+                previous = ids
+                text = f"<think>{_words(rng, 30)}</think>\n\n{_words(rng, 10)}"
+                messages.append({"role": "assistant", "content": text})
+                messages.append({"role": "tool", "content": _words(rng, 20)})
+            messages.pop()
+        assert previous[:100] == ids[:100]
+
+
+def _words(rng: random.Random, count: int) -> str:
+    return " ".join(rng.choice(["red", "green", "blue", "round"]) for _ in range(count))
+
+
+def _shared(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+    pairs = zip(one, other, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
