@@ -31,7 +31,7 @@ from tokenspeed.server.openai import ChatRequest
 from tokenspeed.server.pieces import Piece, TextAssembler
 from tokenspeed.server.prompts import Prompt, PromptReader
 from tokenspeed.tokenizer.load import load_tokenizer
-from tokenspeed_reference.attention import PagedAttention
+from tokenspeed_reference.attention_native import NativePagedAttention
 from tokenspeed_reference.sampler import PhiloxSampler
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def journal(monkeypatch: pytest.MonkeyPatch) -> Journal:
         ("2 text to tokens", PromptReader, "chat", False),
         ("3 submit", tokenspeed.engine.frontend, "make_submit", False),
         ("7 execute", LlamaForCausalLM, "forward", True),
-        ("8 kernels", PagedAttention, "attend", True),
+        ("8 kernels", NativePagedAttention, "attend", True),
         ("9 sample", PhiloxSampler, "sample", False),
         ("11 tokens to text", TextAssembler, "push", False),
         ("12 stream out", tokenspeed.server.answer, "event", False),

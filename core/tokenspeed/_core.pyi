@@ -176,7 +176,18 @@ class StepPlan:
     ) -> Annotated[NDArray[numpy.int32], dict(shape=(None, None, None), order="C", writable=False)]:
         """
         (R, S, 1 + W) per row and state group, in group order: the row that is read (-1: zeros),
-        then those that are written.
+        then those that are written (-1: none): the first gets the state before the row's drafts, each
+        further one that after one more of them. W is 1 in groups that replay.
+        """
+
+    @property
+    def num_drafts(
+        self,
+    ) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", writable=False)]:
+        """
+        (R,) drafts of each row: the last of its query tokens. While a step with drafts of the device is
+        uncommitted, the next one is planned as if all of them were right: the device moves `context_tokens`
+        back by those that were not, and reads the row of state that the last right one wrote.
         """
 
     @property

@@ -111,7 +111,15 @@ contract is `tokenspeed.contracts.step.StepPlan`.)");
                                 "before the step's writes.");
   plan.def_prop_ro("state_rows", &StateRows,
                    "(R, S, 1 + W) per row and state group, in group order: the row that is read "
-                   "(-1: zeros),\nthen those that are written.");
+                   "(-1: zeros),\nthen those that are written (-1: none): the first gets the state "
+                   "before the row's drafts, each\nfurther one that after one more of them. W is 1 "
+                   "in groups that replay.");
+  DefView<&StepPlan::num_drafts, 14>(
+      plan, "num_drafts",
+      "(R,) drafts of each row: the last of its query tokens. While a step with drafts of the "
+      "device is\nuncommitted, the next one is planned as if all of them were right: the device "
+      "moves `context_tokens`\nback by those that were not, and reads the row of state that the "
+      "last right one wrote.");
   DefTierView<&TierRows::transfers, 10>(
       plan, "transfers",
       "(X, 6) (transfer id, direction, group, device block, tier slot, layer range): direction 0\n"

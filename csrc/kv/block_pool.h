@@ -12,11 +12,13 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "base/ids.h"
+#include "base/pages.h"
 #include "kv/eviction_queue.h"
 #include "kv/physical_pool.h"
 
@@ -68,6 +70,7 @@ class BlockPool {
   BlockPool& operator=(const BlockPool&) = delete;
 
   bool has_free_item() const { return !free_items_.empty(); }
+  int64_t num_free_items() const { return std::ssize(free_items_); }
   // Says whether Acquire would succeed without evicting anything.
   bool CanAcquire() const;
   // Returns a fresh thing that the caller alone holds, its blocks beside those of `near` if there
@@ -81,6 +84,17 @@ class BlockPool {
   Ref<Id> Hold(Id id) {
     Keep(id.value);
     return Ref<Id>(this, id);
+  }
+
+  // Starts to load what Hold of a thing will write: first what is found by its number, then, some
+  // calls later, its physical blocks.
+  void PrefetchItem(int32_t item) const {
+    __builtin_prefetch(&items_[item], 1);
+    __builtin_prefetch(&block_ids_[static_cast<size_t>(item) * num_groups_]);
+    queue_.Prefetch(item);
+  }
+  void PrefetchBlocks(int32_t item) const {
+    for (int32_t k = 0; k < num_groups_; ++k) physical_.Prefetch(groups_[k], block(item, k));
   }
 
   // A cached thing rests instead of being freed. Clearing the mark of one that nobody holds frees
@@ -142,8 +156,8 @@ class BlockPool {
   PhysicalPool& physical_;  // not owned; outlives this
   std::vector<GroupId> groups_;
   int32_t num_groups_;
-  std::vector<Item> items_;
-  std::vector<int32_t> block_ids_;  // [item][k]
+  PagedVector<Item> items_;
+  PagedVector<int32_t> block_ids_;  // [item][k]
   std::vector<int32_t> free_items_;
   EvictionQueue queue_;
   int64_t now_us_ = 0;

@@ -20,7 +20,7 @@ class ChainKeys {
   void Extend(std::span<const int32_t> tokens) {
     const size_t num_blocks = tokens.size() / static_cast<size_t>(block_tokens_);
     if (num_blocks <= keys_.size()) return;
-    keys_.reserve(num_blocks);
+    if (num_blocks > keys_.capacity()) keys_.reserve(num_blocks + num_blocks / 4);
     Hash128 key = keys_.empty() ? root_ : keys_.back();
     for (size_t i = keys_.size(); i < num_blocks; ++i) {
       key = HashBlock(key, tokens.subspan(i * block_tokens_, block_tokens_));

@@ -6,9 +6,9 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 #include "base/hash.h"
+#include "base/pages.h"
 
 namespace tokenspeed {
 
@@ -28,7 +28,7 @@ class EvictedKeys {
  private:
   size_t Place(const Hash128& key) const { return key.lo & (keys_.size() - 1); }
 
-  std::vector<Hash128> keys_;
+  PagedVector<Hash128> keys_;
 };
 
 }  // namespace tokenspeed

@@ -64,12 +64,6 @@ void EvictionQueue::Rest(int32_t item, int64_t now_us, bool is_surplus) {
   }
 }
 
-void EvictionQueue::Wake(int32_t item) {
-  Leave(item);
-  items_[item].place = Place::kAwake;
-  --num_resting_;
-}
-
 int32_t EvictionQueue::Coldest(int64_t now_us) {
   EndRetentions(now_us);
   if (surplus_.coldest != 0) return surplus_.coldest;

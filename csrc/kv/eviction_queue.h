@@ -27,6 +27,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/pages.h"
+
 namespace tokenspeed {
 
 class EvictionQueue {
@@ -42,7 +44,11 @@ class EvictionQueue {
   // Nobody holds it from now on. Surplus: it goes before all others.
   void Rest(int32_t item, int64_t now_us, bool is_surplus = false);
   // It is held again, or gone. REQUIRES: at rest.
-  void Wake(int32_t item);
+  void Wake(int32_t item) {
+    if (items_[item].place != Place::kInner) Leave(item);
+    items_[item].place = Place::kAwake;
+    --num_resting_;
+  }
 
   // Returns the next victim, 0 for none. Takes note of retentions that ended.
   int32_t Coldest(int64_t now_us);
@@ -53,6 +59,7 @@ class EvictionQueue {
   static constexpr int64_t kRetainedScore = -1;
   static constexpr int64_t kMaxGapUs = int64_t{1} << 60;  // longer ones are cut
 
+  void Prefetch(int32_t item) const { __builtin_prefetch(&items_[item], 1); }
   bool is_resting(int32_t item) const { return items_[item].place != Place::kAwake; }
   bool is_surplus(int32_t item) const { return items_[item].place == Place::kSurplus; }
   bool is_retained(int32_t item, int64_t now_us) const {
@@ -66,7 +73,7 @@ class EvictionQueue {
 
  private:
   enum class Place : uint8_t { kAwake, kList, kSurplus, kInner, kHeaps, kRetained };
-  struct Item {
+  struct alignas(64) Item {
     int64_t gap_us = 0;
     int64_t last_use_us = 0;
     int64_t order = 0;  // counts rests: who came to rest first
@@ -107,7 +114,7 @@ class EvictionQueue {
   void EndRetentions(int64_t now_us);
   void CheckHeap(const Heap& heap) const;
 
-  std::vector<Item> items_;
+  PagedVector<Item> items_;
   List list_, surplus_;
   Heap by_return_{kByReturn, 0, {}, false};
   Heap by_last_use_{kByLastUse, 1, {}, false};

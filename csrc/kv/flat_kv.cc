@@ -125,8 +125,8 @@ KvNeed FlatKv::Need(const KvTable& table, size_t num_blocks) const {
   need.sets = std::max<int64_t>(
       0, static_cast<int64_t>(num_blocks) - static_cast<int64_t>(table.blocks.size()));
   if (rows_.num_groups() > 0) {
-    need.rows =
-        std::max<int64_t>(0, config_.rows_per_request - static_cast<int64_t>(table.rows.size()));
+    const int64_t wanted = std::max(config_.rows_per_request, table.rows.num_wanted());
+    need.rows = std::max<int64_t>(0, wanted - static_cast<int64_t>(table.rows.size()));
   }
   for (size_t w = 0; w < windows_.size(); ++w) {
     const size_t end = w < table.windows.size() ? table.windows[w].end() : 0;
@@ -144,6 +144,12 @@ KvNeed FlatKv::NeedToRun(const KvTable& table, size_t num_blocks) const {
     need.windows[w] = std::min(need.windows[w], std::max<int64_t>(0, alone.windows[w] - held));
   }
   return need;
+}
+
+bool FlatKv::CanEverHoldRows(int64_t num_rows) const {
+  FlatKvConfig config = config_;
+  config.rows_per_request = static_cast<int32_t>(num_rows);
+  return MinPhysicalBlocks(config) <= config_.num_physical_blocks;
 }
 
 KvNeed FlatKv::NeedAlone() const { return NeedAloneOf(config_); }
@@ -196,8 +202,11 @@ bool FlatKv::Grow(KvTable& table, size_t num_blocks) {
       table.windows[w].Append(windows_[w]->Acquire<WindowId>(table.windows[w].last()));
     }
   }
-  while (rest.sets > 0) {
-    MakeRoom(sets_, rest);
+  // While as many physical blocks are free as all of them could need, nothing has to be made.
+  const int64_t most = rest.sets * sets_.num_groups();
+  const bool is_roomy = physical_.num_free() >= most && rest.sets <= sets_.num_free_items();
+  for (; rest.sets > 0; is_roomy ? --rest.sets : rest.sets) {
+    if (!is_roomy) MakeRoom(sets_, rest);
     table.blocks.Append(sets_.Acquire<SetId>(table.blocks.last()));
   }
   return true;

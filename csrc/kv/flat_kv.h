@@ -128,6 +128,9 @@ class FlatKv {
   // Says whether a request of `num_blocks` blocks fits an empty pool and can always end.
   bool CanEverHold(int64_t num_blocks) const { return num_blocks <= sets_.max_items(); }
 
+  // Says whether a request of one block and so many working rows fits an empty pool.
+  bool CanEverHoldRows(int64_t num_rows) const;
+
   // Appends fresh sets and window blocks until the table has `num_blocks`, and draws its working
   // rows, or changes nothing. Evicts as needed. Returns: false when it does not fit.
   bool Grow(KvTable& table, size_t num_blocks);
@@ -219,6 +222,7 @@ class FlatKv {
   // match.cc
   struct Candidate;
   class Walk;
+  void HoldChain(size_t num_blocks, BlockTable& blocks);
   void HoldMatch(const Candidate& best, PrefixMatch& match);
   int64_t Position(size_t index) const {
     return static_cast<int64_t>(index) * config_.block_tokens;
@@ -236,7 +240,7 @@ class FlatKv {
   void TakePhysicalFrom(BlockPool& pool);
   using Residents = std::array<int32_t, PhysicalPool::kMaxPacking>;
   size_t ResidentsOf(const BlockPool& pool, GroupId group, PhysicalId id, Residents& items) const;
-  int32_t CostOf(const BlockPool& pool, std::span<const int32_t> items) const;
+  int32_t CostOf(const BlockPool& pool, PhysicalId id, std::span<const int32_t> items) const;
   void EvictWhole(BlockPool& pool, int32_t item);
   void EvictColdest(BlockPool& pool);
   void EvictItem(BlockPool& pool, int32_t item);

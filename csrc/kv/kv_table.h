@@ -88,10 +88,15 @@ class WindowTable {
 };
 
 // Rows of state of one request. A step that starts at position p reads the row at p and writes
-// another one, or at depth 0 the same in place; a fresh sequence reads none (zeros).
+// others, or the same in place where nothing else may read it; a fresh sequence reads none (zeros).
+// A step with drafts may write a row for each position at which it could be cut.
 class StateRows {
  public:
   static constexpr int32_t kNowhere = -1;
+
+  // Working rows to be drawn, if more than a request without drafts needs.
+  void Want(int32_t num_rows) { num_wanted_ = num_rows; }
+  int32_t num_wanted() const { return num_wanted_; }
 
   void Add(RowRef row) { working_.push_back({std::move(row), kNowhere}); }
   // The first working row holds the state at `position`: it was loaded. REQUIRES: size() > 0.
@@ -106,15 +111,28 @@ class StateRows {
     return index < 0 ? RowId() : working_[index].row.id();
   }
 
-  // Chooses the row that a step from `start` to `end` writes: the one whose state is oldest, other
-  // than the one it reads if there is a choice. REQUIRES: size() > 0.
-  RowId Write(int32_t start, int32_t end) {
-    const auto rank = [start](const Row& row) {
-      return std::pair(row.position == start, row.position);
+  // Chooses a row that a step from `start` writes with the state at `end`: the one whose state is
+  // oldest; last the one it reads, and never one of steps after `computed` while there is another.
+  // REQUIRES: size() > 0.
+  RowId Write(int32_t start, int32_t computed, int32_t end) {
+    const auto rank = [start, computed](const Row& row) {
+      return std::pair(row.position == start || row.position > computed, row.position);
     };
     Row& chosen = *std::ranges::min_element(working_, {}, rank);
     chosen.position = end;
     return chosen.row.id();
+  }
+
+  // Of a step that ended at `end` at most, the last `num_rejected` tokens were not right: rows
+  // there hold nothing, and those of the steps after it lie so much earlier.
+  void Reject(int32_t end, int32_t num_rejected) {
+    for (Row& row : working_) {
+      if (row.position > end) {
+        row.position -= num_rejected;
+      } else if (row.position > end - num_rejected) {
+        row.position = kNowhere;
+      }
+    }
   }
 
   // Index of the working row at `position`, -1 for none.
@@ -153,6 +171,7 @@ class StateRows {
 
   std::vector<Row> working_;
   Row source_;
+  int32_t num_wanted_ = 0;
 };
 
 struct KvTable {

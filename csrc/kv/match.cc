@@ -20,25 +20,19 @@ class FlatKv::Walk {
   Walk(const FlatKv& kv, Tokens tokens)
       : kv_(kv), tokens_(tokens), starts_(kv.windows_.size(), 0) {}
 
-  void PassBlock(size_t index, SetId set) {
+  void PassBlock(size_t index, NodeId parent, SetId set) {
     if (is_plain()) return;
+    if (kv_.rows_.num_groups() > 0 && kv_.index_.children(parent)[1] != 0) {
+      PassChildren(index, parent, set);
+    }
     PassWindows(index, set);
     Consider(index, set, kv_.config_.block_tokens, kv_.config_.block_tokens);
   }
 
-  // The block where the known tokens end, by each child that is remembered there.
+  // The block where the known tokens end.
   void PassEnd(size_t index, NodeId parent) {
     if (is_plain()) best_ = {kv_.Position(index), index, SetId(), RowId()};
-    const Tokens rest = tokens_.subspan(index * kv_.config_.block_tokens);
-    const auto starts = starts_;
-    for (const int32_t child : kv_.index_.children(parent)) {
-      if (child == 0) break;
-      const int32_t shared = std::min(kv_.index_.Shared(child, rest), kv_.config_.block_tokens - 1);
-      longest_shared_ = std::max(longest_shared_, shared);
-      starts_ = starts;
-      PassWindows(index, SetId(child));
-      Consider(index, SetId(child), shared, shared);
-    }
+    longest_shared_ = PassChildren(index, parent, SetId());
     end_ = index;
   }
 
@@ -52,6 +46,24 @@ class FlatKv::Walk {
   bool is_plain() const { return kv_.windows_.empty() && kv_.rows_.num_groups() == 0; }
   int32_t Floor(int32_t offset) const {
     return offset / kv_.config_.share_tokens * kv_.config_.share_tokens;
+  }
+
+  // A position inside a block by each child that is remembered there, `but` for one: a snapshot may
+  // lie on a block that parts from this one behind it. Returns: the most tokens that one shares.
+  int32_t PassChildren(size_t index, NodeId parent, SetId but) {
+    const Tokens rest = tokens_.subspan(index * kv_.config_.block_tokens);
+    const auto starts = starts_;
+    int32_t longest = 0;
+    for (const int32_t child : kv_.index_.children(parent)) {
+      if (child == 0) break;
+      if (child == but.value) continue;
+      const int32_t shared = std::min(kv_.index_.Shared(child, rest), kv_.config_.block_tokens - 1);
+      longest = std::max(longest, shared);
+      PassWindows(index, SetId(child));
+      Consider(index, SetId(child), shared, shared);
+      starts_ = starts;
+    }
+    return longest;
   }
 
   void PassWindows(size_t index, SetId set) {
@@ -107,12 +119,15 @@ PrefixMatch FlatKv::Match(NodeId root, Tokens tokens, const ChainKeys& keys,
   NodeId parent = root;
   chain_.clear();
   const auto is_there = [this](const KnownSet& set) { return index_.IsKnown(set); };
-  const auto end =
-      std::ranges::partition_point(known.first(std::min(limit, known.size())), is_there);
+  known = known.first(std::min(limit, known.size()));
+  // Mostly all of them are there.
+  const auto end = known.empty() || is_there(known.back())
+                       ? known.end()
+                       : std::ranges::partition_point(known, is_there);
   const auto num_known = static_cast<size_t>(end - known.begin());
   for (size_t i = 0; i < num_known; ++i) {
     chain_.push_back(known[i].set.value);
-    walk.PassBlock(i, known[i].set);
+    walk.PassBlock(i, parent, known[i].set);
     parent = NodeId::Of(known[i].set);
   }
   for (size_t i = num_known; i < limit; ++i) {
@@ -121,7 +136,7 @@ PrefixMatch FlatKv::Match(NodeId root, Tokens tokens, const ChainKeys& keys,
     const SetId set = index_.Find(parent, keys[i], tokens.subspan(i * block_tokens, block_tokens));
     if (set.value == 0) break;
     chain_.push_back(set.value);
-    walk.PassBlock(i, set);
+    walk.PassBlock(i, parent, set);
     parent = NodeId::Of(set);
   }
   walk.PassEnd(chain_.size(), parent);
@@ -147,10 +162,20 @@ PrefixMatch FlatKv::Match(NodeId root, Tokens tokens, const ChainKeys& keys,
   return match;
 }
 
+// Memory is what this costs: places are asked for ahead of their use.
+void FlatKv::HoldChain(size_t num_blocks, BlockTable& blocks) {
+  constexpr size_t kItemsAhead = 24, kBlocksAhead = 12;
+  for (size_t i = 0; i < num_blocks; ++i) {
+    if (i + kItemsAhead < num_blocks) sets_.PrefetchItem(chain_[i + kItemsAhead]);
+    if (i + kBlocksAhead < num_blocks) sets_.PrefetchBlocks(chain_[i + kBlocksAhead]);
+    blocks.Append(sets_.Hold(SetId(chain_[i])));
+  }
+}
+
 void FlatKv::HoldMatch(const Candidate& best, PrefixMatch& match) {
   KvTable& table = match.table;
   table.blocks.Reserve(best.num_blocks + 1);
-  for (size_t i = 0; i < best.num_blocks; ++i) table.blocks.Append(sets_.Hold(SetId(chain_[i])));
+  HoldChain(best.num_blocks, table.blocks);
   for (int32_t w = 0; w < num_window_groups(); ++w) {
     const auto start = static_cast<size_t>(WindowStart(w, best.position));
     WindowTable& window = table.windows.emplace_back(start);

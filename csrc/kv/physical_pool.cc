@@ -12,9 +12,11 @@ PhysicalPool::PhysicalPool(std::vector<int32_t> packing, int32_t num_physical_bl
       blocks_(num_physical_blocks),
       owners_(packing.size()),
       has_rivals_(packing.size() > 1),
+      is_plain_(packing.size() == 1 && packing[0] == 1),
       num_unpinned_(num_physical_blocks - 1) {
   for (size_t group = 0; group < packing.size(); ++group) {
     groups_[group].packing = packing[group];
+    groups_[group].full_mask = ~uint64_t{0} >> (64 - packing[group]);
     groups_[group].buckets.resize(packing[group] + 1);
     owners_[group].assign(static_cast<size_t>(num_physical_blocks) * packing[group], 0);
   }
@@ -34,7 +36,7 @@ bool PhysicalPool::CanHold(std::span<const int64_t> needs) const {
 
 BlockId PhysicalPool::Acquire(GroupId group, int32_t owner, BlockId near) {
   Group& record = groups_[group.value];
-  int32_t id = near.value / record.packing;
+  int32_t id = IndexOf(group, near);
   const bool is_beside = near.value > 0 && blocks_[id].group == group.value &&
                          blocks_[id].used != FullMask(group.value);
   if (!is_beside) id = record.roomy[record.roomy[1] != 0];
@@ -44,13 +46,13 @@ BlockId PhysicalPool::Acquire(GroupId group, int32_t owner, BlockId near) {
     free_.pop_back();
     blocks_[id].group = group.value;
     ++record.num_physical;
-    LinkRoomy(id);
+    if (record.packing > 1) LinkRoomy(id);
   }
   Physical& physical = blocks_[id];
   const int bit = std::countr_one(physical.used);
   physical.used |= uint64_t{1} << bit;
   ++record.num_taken;
-  if (physical.used == FullMask(group.value)) UnlinkRoomy(id);
+  if (record.packing > 1 && physical.used == record.full_mask) UnlinkRoomy(id);
   const BlockId block(id * record.packing + bit);
   owners_[group.value][block.value] = owner;
   Pin(group, block);
@@ -59,10 +61,10 @@ BlockId PhysicalPool::Acquire(GroupId group, int32_t owner, BlockId near) {
 
 void PhysicalPool::Release(GroupId group, BlockId block) {
   Group& record = groups_[group.value];
-  const int32_t id = block.value / record.packing;
+  const int32_t id = IndexOf(group, block);
   Physical& physical = blocks_[id];
   const bool was_full = physical.used == FullMask(group.value);
-  physical.used &= ~(uint64_t{1} << (block.value % record.packing));
+  physical.used &= ~(uint64_t{1} << (block.value - id * record.packing));
   --record.num_taken;
   owners_[group.value][block.value] = 0;
   Settle(id, false);
@@ -76,30 +78,16 @@ void PhysicalPool::Release(GroupId group, BlockId block) {
   }
 }
 
-void PhysicalPool::Pin(GroupId group, BlockId block) {
-  Group& record = groups_[group.value];
-  Physical& physical = Of(group, block);
-  if (physical.pinned++ == 0) {
-    --num_unpinned_;
-    record.spare += record.packing - 1;
-    LeaveBucket(block.value / record.packing);
-    Relink(block.value / record.packing);
-  } else {
-    --record.spare;
-  }
+void PhysicalPool::PinFirst(GroupId group, int32_t id) {
+  groups_[group.value].spare += groups_[group.value].packing - 1;
+  LeaveBucket(id);
+  Relink(id);
 }
 
-void PhysicalPool::Unpin(GroupId group, BlockId block) {
-  Group& record = groups_[group.value];
-  Physical& physical = Of(group, block);
-  if (--physical.pinned == 0) {
-    ++num_unpinned_;
-    record.spare -= record.packing - 1;
-    Settle(block.value / record.packing, true);
-    Relink(block.value / record.packing);
-  } else {
-    ++record.spare;
-  }
+void PhysicalPool::UnpinLast(GroupId group, int32_t id) {
+  groups_[group.value].spare -= groups_[group.value].packing - 1;
+  Settle(id, true);
+  Relink(id);
 }
 
 int32_t PhysicalPool::num_residents(PhysicalId id) const {
@@ -155,11 +143,6 @@ void PhysicalPool::LeaveBucket(int32_t id) {
   (physical.colder != 0 ? blocks_[physical.colder].hotter : bucket.coldest) = physical.hotter;
   (physical.hotter != 0 ? blocks_[physical.hotter].colder : bucket.hottest) = physical.colder;
   physical.bucket = 0;
-}
-
-uint64_t PhysicalPool::FullMask(int32_t group) const {
-  const int32_t packing = groups_[group].packing;
-  return packing == 64 ? ~uint64_t{0} : (uint64_t{1} << packing) - 1;
 }
 
 void PhysicalPool::CheckInvariants() const {

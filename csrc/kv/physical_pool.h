@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/pages.h"
 
 namespace tokenspeed {
 
@@ -52,8 +53,29 @@ class PhysicalPool {
   void Release(GroupId group, BlockId block);
 
   // A pinned block is held by a request; an unpinned one is only cached.
-  void Pin(GroupId group, BlockId block);
-  void Unpin(GroupId group, BlockId block);
+  void Pin(GroupId group, BlockId block) {
+    const int32_t id = IndexOf(group, block);
+    if (blocks_[id].pinned++ == 0) {
+      --num_unpinned_;
+      if (is_plain_) return;
+      PinFirst(group, id);
+    } else {
+      --groups_[group.value].spare;
+    }
+  }
+  void Unpin(GroupId group, BlockId block) {
+    const int32_t id = IndexOf(group, block);
+    if (--blocks_[id].pinned == 0) {
+      ++num_unpinned_;
+      if (is_plain_) return;
+      UnpinLast(group, id);
+    } else {
+      ++groups_[group.value].spare;
+    }
+  }
+  void Prefetch(GroupId group, BlockId block) const {
+    __builtin_prefetch(&blocks_[IndexOf(group, block)], 1);
+  }
 
   // Returns the unpinned physical block of `group` that has fewest residents, the one at rest for
   // longest among equals; PhysicalId(0) for none.
@@ -95,7 +117,7 @@ class PhysicalPool {
   uint64_t used_mask(PhysicalId id) const { return blocks_[id.value].used; }
   int32_t pinned_in(PhysicalId id) const { return blocks_[id.value].pinned; }
   PhysicalId physical_of(GroupId group, BlockId block) const {
-    return PhysicalId(block.value / packing(group));
+    return PhysicalId(IndexOf(group, block));
   }
 
   // Recounts lists and counters. Throws std::logic_error.
@@ -116,6 +138,7 @@ class PhysicalPool {
   };
   struct Group {
     int32_t packing = 1;
+    uint64_t full_mask = 1;
     int32_t roomy[2] = {0, 0};  // first physical block with room, without and with a pin
     int32_t num_physical = 0;
     int64_t num_taken = 0;
@@ -125,19 +148,24 @@ class PhysicalPool {
 
   void LinkRoomy(int32_t id);
   void UnlinkRoomy(int32_t id);
+  void PinFirst(GroupId group, int32_t id);
+  void UnpinLast(GroupId group, int32_t id);
   void Relink(int32_t id);
   void Settle(int32_t id, bool is_hot);  // into the bucket of its residents, or out of all
   void LeaveBucket(int32_t id);
-  uint64_t FullMask(int32_t group) const;
-  Physical& Of(GroupId group, BlockId block) {
-    return blocks_[block.value / groups_[group.value].packing];
+  uint64_t FullMask(int32_t group) const { return groups_[group].full_mask; }
+  // A division costs more than the rest of a pin, and most groups have one block in each.
+  int32_t IndexOf(GroupId group, BlockId block) const {
+    const int32_t packing = groups_[group.value].packing;
+    return packing == 1 ? block.value : block.value / packing;
   }
 
   std::vector<Group> groups_;
-  std::vector<Physical> blocks_;
-  std::vector<std::vector<int32_t>> owners_;  // [group][logical block]
+  PagedVector<Physical> blocks_;
+  std::vector<PagedVector<int32_t>> owners_;  // [group][logical block]
   std::vector<int32_t> free_;                 // LIFO; lowest ids first on a fresh pool
   bool has_rivals_;                           // more than one group: buckets are kept
+  bool is_plain_;                             // one group, one block in each: no lists to keep
   int32_t num_unpinned_;
 };
 

@@ -20,7 +20,7 @@ PrefixIndex::PrefixIndex(BlockPool& sets, std::vector<BlockPool*> windows, Block
       links_(has_links_ ? nodes_.size() : 0),
       window_of_set_(nodes_.size() * windows_.size(), 0),
       snapshots_(rows),
-      tokens_(new int32_t[nodes_.size() * block_tokens]),
+      tokens_(nodes_.size() * block_tokens),
       slots_(std::bit_ceil(nodes_.size() * 2)),
       slot_mask_(slots_.size() - 1) {
   for (const BlockPool* pool : windows_) set_of_window_.emplace_back(pool->max_items() + 1, 0);
@@ -86,7 +86,7 @@ SetId PrefixIndex::InsertFull(SetId set, NodeId parent, const Hash128& key, Toke
     }
     return known;
   }
-  slots_[i] = {key.hi, set.value};
+  slots_[i] = {key.hi, set.value, static_cast<uint32_t>(key.lo)};
   if (Has(set)) {
     Grow(set.value, block);
     nodes_[set.value].key = key;
@@ -198,6 +198,10 @@ void PrefixIndex::Remember(NodeId parent, int32_t set) {
   Node& node = NodeAt(parent);
   if (node.num_children++ == 0 && !parent.is_root()) pool_.queue().SetLeaf(parent.value, false);
   if (has_links_ && !parent.is_root()) LinkChild(parent.value, set);
+  if (node.children.front() == 0) {  // mostly: its only child
+    node.children.front() = set;
+    return;
+  }
   const int32_t displaced = node.children.back();
   std::move_backward(node.children.begin(), node.children.end() - 1, node.children.end());
   node.children.front() = set;
@@ -215,6 +219,7 @@ void PrefixIndex::MoveParts(int32_t from, int32_t to) {
 // A tail whose tokens all begin `tokens`, which `by` has, is of no more use. One that somebody
 // holds, to copy from or to write on, lives on unknown.
 void PrefixIndex::DropSuperseded(int32_t by, NodeId parent, Tokens tokens) {
+  if (children(parent)[1] == 0) return;  // it has `by` only
   const auto known = children(parent);
   for (const int32_t child : known) {
     if (child == 0) break;
@@ -243,7 +248,7 @@ void PrefixIndex::EraseSlot(const Hash128& key, int32_t set) {
   size_t hole = key.lo & slot_mask_;
   while (slots_[hole].set != set) hole = (hole + 1) & slot_mask_;
   for (size_t i = (hole + 1) & slot_mask_; slots_[i].set != 0; i = (i + 1) & slot_mask_) {
-    const size_t home = nodes_[slots_[i].set].key.lo & slot_mask_;
+    const size_t home = slots_[i].home & slot_mask_;
     if (((i - home) & slot_mask_) < ((i - hole) & slot_mask_)) continue;
     slots_[hole] = slots_[i];
     hole = i;

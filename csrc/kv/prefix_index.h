@@ -12,13 +12,13 @@
 #include <array>
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/hash.h"
 #include "base/ids.h"
+#include "base/pages.h"
 #include "kv/block_pool.h"
 #include "kv/snapshots.h"
 
@@ -169,7 +169,8 @@ class PrefixIndex {
   };
   struct Slot {
     uint64_t tag = 0;
-    int32_t set = 0;  // 0: empty
+    int32_t set = 0;    // 0: empty
+    uint32_t home = 0;  // low part of the key: where the probe for it begins
   };
 
   Node& NodeAt(NodeId id) { return id.is_root() ? roots_[~id.value].node : nodes_[id.value]; }
@@ -197,15 +198,15 @@ class PrefixIndex {
   std::vector<BlockPool*> windows_;  // [window group]; not owned, outlive this
   int32_t block_tokens_;
   uint64_t hash_seed_;
-  std::vector<uint32_t> stamps_;  // by set id: counts how often it was indexed
-  std::vector<Node> nodes_;       // by set id
+  PagedVector<uint32_t> stamps_;  // by set id: counts how often it was indexed
+  PagedVector<Node> nodes_;       // by set id
   bool has_links_;
   std::vector<Links> links_;                         // by set id
   std::vector<int32_t> window_of_set_;               // [set][window group]
   std::vector<std::vector<int32_t>> set_of_window_;  // [window group][window]
   Snapshots snapshots_;
-  std::unique_ptr<int32_t[]> tokens_;  // [set][block_tokens]; pages touched on first use
-  std::vector<Slot> slots_;
+  PagedVector<int32_t> tokens_;  // [set][block_tokens]
+  PagedVector<Slot> slots_;
   size_t slot_mask_;
   std::vector<Root> roots_;
   std::vector<int32_t> free_roots_;

@@ -69,7 +69,7 @@ bool FlatKv::CanGivePhysical(const BlockPool& pool) const {
 }
 
 // Frees a physical block of the class: of the unpinned ones with fewest residents, the one that
-// costs fewest things; a set takes those after it along. Nothing retained goes this way. Evicting
+// costs least; a set takes those after it along. Nothing retained goes this way. Evicting
 // the coldest one by one instead would leave holes everywhere before a physical block is empty.
 void FlatKv::TakePhysicalFrom(BlockPool& pool) {
   constexpr int kMaxCandidates = 8;
@@ -82,7 +82,7 @@ void FlatKv::TakePhysicalFrom(BlockPool& pool) {
     physical_.LeastResident(group, kMaxCandidates, [&](PhysicalId id) {
       Residents items;
       const size_t count = ResidentsOf(pool, group, id, items);
-      const int32_t cost = CostOf(pool, std::span(items).first(count));
+      const int32_t cost = CostOf(pool, id, std::span(items).first(count));
       if (cost < least) {
         least = cost;
         best = items;
@@ -92,7 +92,9 @@ void FlatKv::TakePhysicalFrom(BlockPool& pool) {
     });
   }
   if (num_best == 0) return EvictColdest(pool);
-  for (size_t i = 0; i < num_best; ++i) EvictWhole(pool, best[i]);
+  for (size_t i = 0; i < num_best; ++i) {
+    if (pool.is_cached(best[i])) EvictWhole(pool, best[i]);  // else it followed one before
+  }
 }
 
 // Returns how many things live in a physical block and have to be named to drop them all: of sets
@@ -114,13 +116,14 @@ size_t FlatKv::ResidentsOf(const BlockPool& pool, GroupId group, PhysicalId id,
   return count;
 }
 
-int32_t FlatKv::CostOf(const BlockPool& pool, std::span<const int32_t> items) const {
+// Things that would go; those that live elsewhere count twice, as they leave holes there.
+int32_t FlatKv::CostOf(const BlockPool& pool, PhysicalId id, std::span<const int32_t> items) const {
   constexpr int32_t kMaxSubtree = 64;
   if (items.empty()) return std::numeric_limits<int32_t>::max();
   if (&pool != &sets_) return static_cast<int32_t>(items.size());
   int32_t cost = 0;
   for (const int32_t item : items) cost += index_.SubtreeSize(SetId(item), kMaxSubtree);
-  return cost;
+  return 2 * cost - physical_.num_residents(id);
 }
 
 // A set goes after all that follow it.

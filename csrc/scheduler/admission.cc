@@ -77,8 +77,12 @@ std::span<const int32_t> Scheduler::Matchable(const Request& request) const {
 }
 
 PrefixMatch Scheduler::MatchFor(const Request& request) {
-  if (!MayMatch(request)) return {};
-  return kv_.Match(request.root, Matchable(request), request.keys, request.known);
+  PrefixMatch match;
+  if (MayMatch(request)) {
+    match = kv_.Match(request.root, Matchable(request), request.keys, request.known);
+  }
+  match.table.rows.Want(DraftRows(request));
+  return match;
 }
 
 // Room comes from releases, or from others publishing what its prompt needs.
@@ -92,10 +96,13 @@ bool Scheduler::FitsBesideOthers(const Request& request, const PrefixMatch& matc
   return kv_.CanHold(kv_.NeedToRun(match.table, BlocksFor(int64_t{request.size()} + 1)));
 }
 
-// Nothing else holds blocks, so the request fits (submit saw to it), unless what it would copy or
-// read first takes the last room.
-void Scheduler::MakeFitAlone(const Request& request, PrefixMatch& match) const {
+// Nothing else holds blocks, so the request fits (submit saw to it), unless its drafts, or what it
+// would copy or read first, take the last room.
+void Scheduler::MakeFitAlone(Request& request, PrefixMatch& match) const {
   const size_t num_blocks = BlocksFor(int64_t{request.prompt_tokens} + request.max_outputs);
+  if (kv_.CanHold(kv_.NeedToRun(match.table, num_blocks))) return;
+  request.has_no_drafts = true;
+  match.table.rows.Want(0);
   if (kv_.CanHold(kv_.NeedToRun(match.table, num_blocks))) return;
   match = PrefixMatch{};
   TS_CHECK(kv_.CanHold(kv_.NeedToRun(match.table, num_blocks)),

@@ -99,7 +99,7 @@ void Scheduler::CommitRow(const StepPlan& plan, int32_t row, std::span<const int
   const int32_t num_rejected = num_drafts + 1 - static_cast<int32_t>(tokens.size());
   --request.uncommitted_rows;
   request.ahead -= samples ? 1 + num_drafts : 0;
-  request.planned -= num_rejected;
+  if (num_rejected > 0) RejectDrafts(plan, row, num_rejected, request);
   request.is_poisoned |= has_failed;
   num_drafted_ += num_drafts;
   num_accepted_ += num_drafts - num_rejected;
@@ -107,10 +107,10 @@ void Scheduler::CommitRow(const StepPlan& plan, int32_t row, std::span<const int
   FinishReason reason = has_failed ? FinishReason::kError : FinishReason::kNone;
   if (!samples || has_failed || is_ended) tokens = {};
   if (!tokens.empty()) reason = AppendTokens(request, tokens);
-  if (!request.is_poisoned) {
-    const int32_t num_query = plan.query_start[row + 1] - plan.query_start[row];
-    AdvanceComputed(index, num_query - num_rejected);
-  }
+  const int32_t num_query = plan.query_start[row + 1] - plan.query_start[row];
+  const int32_t num_replayed = std::max(0, request.computed - plan.context_tokens[row]);
+  const int32_t num_new = num_query - num_rejected - (is_replay_ ? num_replayed : 0);
+  if (!request.is_poisoned) AdvanceComputed(index, num_new);
   if (is_ended) {
     DrainIfDone(index);
     return;
@@ -130,6 +130,17 @@ void Scheduler::CommitRow(const StepPlan& plan, int32_t row, std::span<const int
   } else if (request.retract_pending && request.uncommitted_rows == 0) {
     RetractNow(index);
   }
+}
+
+// Rows of the steps after this one are planned already: as if every draft were right. Of a request
+// that has ended only states before those are of use.
+void Scheduler::RejectDrafts(const StepPlan& plan, int32_t row, int32_t num_rejected,
+                             Request& request) {
+  request.planned -= num_rejected;
+  if (is_replay_) request.to_replay -= num_rejected;
+  if (is_replay_ || std::holds_alternative<Draining>(request.state)) return;
+  const int32_t num_query = plan.query_start[row + 1] - plan.query_start[row];
+  request.blocks()->rows.Reject(request.computed + num_query, num_rejected);
 }
 
 // Appends tokens up to the one that ends the request; `tokens` is cut after it.

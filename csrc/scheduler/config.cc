@@ -111,6 +111,14 @@ void Validate(const SchedulerConfig& config) {
   const auto num_full = std::ranges::count(config.groups, "full", &GroupSpec::kind);
   Require(num_full > 0, "number of groups of kind \"full\"", num_full,
           "1 or more; declare a model's first window group as full");
+  const auto is_replay = [](const GroupSpec& group) {
+    return group.kind == "state" && group.speculation == "replay";
+  };
+  const auto num_state = std::ranges::count(config.groups, "state", &GroupSpec::kind);
+  const auto num_replay = std::ranges::count_if(config.groups, is_replay);
+  Require(num_replay == 0 || num_replay == num_state,
+          "number of state groups with speculation \"replay\"", num_replay,
+          "0 or all " + std::to_string(num_state) + ": their rows are read and written together");
   const int64_t max_physical = (int64_t{1} << 30) / packing;
   Require(config.num_physical_blocks >= 2 && config.num_physical_blocks <= max_physical,
           "num_physical_blocks", config.num_physical_blocks,

@@ -106,16 +106,19 @@ void Scheduler::CheckHeld(const Request& request, const KvTable& table) const {
   for (const WindowTable& window : table.windows) {
     TS_CHECK(window.end() == table.size(), "a window table ends with the blocks");
   }
+  const int32_t start = std::min(request.computed, request.step_start());
   for (int32_t w = 0; w < static_cast<int32_t>(table.windows.size()); ++w) {
     for (size_t i = 0; i < table.size(); ++i) {
-      TS_CHECK(!kv_.IsInWindow(w, i, request.computed) || table.windows[w].Has(i),
+      TS_CHECK(!kv_.IsInWindow(w, i, start) || table.windows[w].Has(i),
                "a window group has what the next step sees");
     }
   }
   if (kv_.num_state_groups() == 0) return;
-  TS_CHECK(static_cast<int32_t>(table.rows.size()) == config_.depth + 1,
+  TS_CHECK(static_cast<int32_t>(table.rows.size()) ==
+               std::max(config_.depth + 1, table.rows.num_wanted()),
            "a running request has its working rows");
-  TS_CHECK(request.planned == 0 || table.rows.At(request.planned).value != 0,
+  const bool goes_on = request.admission != 0 && request.planned > 0;
+  TS_CHECK(!goes_on || table.rows.At(request.step_start()).value != 0,
            "a running request has the state to go on from");
 }
 

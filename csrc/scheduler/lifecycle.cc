@@ -137,7 +137,8 @@ void Scheduler::RetractNow(RequestIndex index) {
 void Scheduler::Restart(RequestIndex index) {
   Request& request = requests_[index];
   request.computed = request.planned = request.published_blocks = request.sent_blocks = 0;
-  request.step_query = 0;
+  request.step_query = request.step_drafts = 0;  // also of the plan being made
+  request.to_replay = 0;
   request.is_private = false;
   request.snapshot = {};
   if (request.batch.value == 0) {

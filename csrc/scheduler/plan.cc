@@ -55,22 +55,42 @@ bool Scheduler::PlanStep(int64_t now_us, std::shared_ptr<StepPlan> buffer) {
 // Blocks first, rows later: a victim of the reservations has no row in this step yet.
 void Scheduler::ReserveDecodes(int32_t& budget) {
   scan_ = running_;
-  int32_t spare = std::max(0, budget - static_cast<int32_t>(scan_.size()));  // for drafts
+  int32_t spare = budget;  // for drafts
+  for (const RequestIndex index : scan_) spare -= 1 + requests_[index].to_replay;
+  spare = std::max(0, spare);
   for (const RequestIndex index : scan_) {
     Request& request = requests_[index];
     if (!std::holds_alternative<Decoding>(request.state)) continue;  // or retracted just now
     if (request.retract_pending || !request.can_sample()) continue;
+    // Those before it replay nothing in the next step, then it has room.
+    if (1 + request.to_replay > budget) continue;
     if (!ReserveBlocks(index, request.planned + 1)) continue;
-    request.step_drafts = std::min(spare, request.num_drafts());
-    // Nobody is retracted for a draft.
-    if (request.step_drafts > 0 &&
-        !kv_.Grow(*request.blocks(), BlocksFor(request.planned + 1 + request.step_drafts))) {
-      request.step_drafts = 0;
-    }
-    request.step_query = 1 + request.step_drafts;
+    ReserveDrafts(request, spare);
+    request.step_query = 1 + request.to_replay + request.step_drafts;
     budget -= request.step_query;
     spare -= request.step_drafts;
   }
+}
+
+// Nobody is retracted for a draft.
+void Scheduler::ReserveDrafts(Request& request, int32_t spare) {
+  request.step_drafts = std::min(spare, request.num_drafts());
+  if (kv_.num_state_groups() > 0 && !is_replay_) {
+    const auto num_rows = static_cast<int32_t>(request.blocks()->rows.size());
+    const int32_t num_steps = request.drafts_in_turn ? 1 : config_.depth + 1;
+    request.step_drafts = std::clamp(num_rows / num_steps - 1, 0, request.step_drafts);
+  }
+  if (request.step_drafts > 0 &&
+      !kv_.Grow(*request.blocks(), BlocksFor(request.planned + 1 + request.step_drafts))) {
+    request.step_drafts = 0;
+  }
+}
+
+// Working rows of state that it needs because of its drafts; 0: no more than without.
+int32_t Scheduler::DraftRows(int32_t max_drafts, bool is_in_turn) const {
+  if (kv_.num_state_groups() == 0 || is_replay_ || max_drafts == 0) return 0;
+  if (!is_in_turn) return (config_.depth + 1) * (1 + max_drafts);
+  return std::max(config_.depth + 1, 1 + max_drafts);
 }
 
 // Little ones first, so that a short turn starts at once beside a long prefill, which is displaced
@@ -146,8 +166,7 @@ bool Scheduler::ReserveBlocks(RequestIndex index, int32_t num_tokens) {
 bool Scheduler::RetractLast() {
   if (num_retractions_pending_ > 0) return false;
   if (running_.size() == 1) {
-    TS_CHECK(!uncommitted_.empty() || HasBatches(),
-             "an accepted request has room when it is alone");
+    if (uncommitted_.empty() && !HasBatches()) return GiveUpDrafts(running_.front());
     return false;  // an ended request still drains, or a victim's blocks are on their way
   }
   const auto seniority = [this](RequestIndex index) { return requests_[index].Seniority(); };
@@ -164,6 +183,17 @@ bool Scheduler::RetractLast() {
   RetractNow(victim);
   has_retracted_in_step_ = true;
   return !requests_[victim].retract_pending;  // or when its blocks have been copied
+}
+
+// A request that is alone has room without drafts: it starts again from what is cached.
+bool Scheduler::GiveUpDrafts(RequestIndex index) {
+  Request& request = requests_[index];
+  TS_CHECK(request.max_drafts > 0 && !request.has_no_drafts,
+           "an accepted request has room when it is alone");
+  request.has_no_drafts = true;
+  RetractNow(index);
+  has_retracted_in_step_ = true;
+  return true;
 }
 
 }  // namespace tokenspeed

@@ -14,7 +14,9 @@ void Scheduler::AdvanceComputed(RequestIndex index, int32_t num_query) {
   if (MayPublish(request) && std::ranges::count(request.points, request.computed) > 0) {
     PublishState(request, false);
   }
-  kv_.Slide(*request.blocks(), request.computed, [&](int32_t w, size_t block) {
+  // Tokens to be read again see what they saw before.
+  const int32_t start = std::min(request.computed, request.step_start());
+  kv_.Slide(*request.blocks(), start, [&](int32_t w, size_t block) {
     return std::ranges::any_of(request.points,
                                [&](int32_t point) { return kv_.IsInWindow(w, block, point); });
   });
@@ -73,15 +75,20 @@ SetId Scheduler::PublishTail(Request& request) {
   return kv_.PublishTail(request.root, *request.blocks(), request.published_blocks, tokens);
 }
 
-// Makes the state at `computed` matchable, with the tokens before it. Returns: false when there are
-// no state groups, or nothing could start there.
+// Makes the newest state matchable, with the tokens before it. Returns: false when there are no
+// state groups, or nothing could start there.
 bool Scheduler::PublishState(Request& request, bool is_last) {
-  if (kv_.num_state_groups() == 0 || request.computed % kv_.share_tokens() != 0) return false;
-  const SetId set = PublishTail(request);
+  const int32_t position = std::min(request.computed, request.step_start());
+  if (kv_.num_state_groups() == 0 || position == 0) return false;
+  if (position % kv_.share_tokens() != 0) return false;
+  const int32_t index = (position - 1) >> block_shift_;
+  const SetId tail = PublishTail(request);
+  const bool is_full = index < request.published_blocks;
+  const SetId set = is_full ? request.blocks()->blocks.set(index) : tail;
   if (set.value == 0) return false;
-  const bool is_branch = request.computed == request.points[0];
-  const SnapshotId snapshot = kv_.PublishState(*request.blocks(), set, request.computed,
-                                               request.snapshot, is_branch, is_last);
+  const bool is_branch = position == request.points[0];
+  const SnapshotId snapshot =
+      kv_.PublishState(*request.blocks(), set, position, request.snapshot, is_branch, is_last);
   if (snapshot) request.snapshot = snapshot;
   if (snapshot && writer_ != nullptr) writer_->SnapshotPublished(snapshot.row);
   return true;

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/pages.h"
 #include "fsm/states.h"
 #include "kv/chain_keys.h"
 #include "kv/prefix_index.h"
@@ -30,13 +31,16 @@ struct Request {
   // How far it is, and the few settings that every step reads: together, so that a step of many
   // requests touches few cache lines of each.
   RequestId id;
-  std::vector<int32_t> tokens;
+  PagedVector<int32_t> tokens;
   int32_t computed = 0;
   int32_t planned = 0;
   int32_t ahead = 0;  // tokens that uncommitted rows sample, at most: every draft right
   int32_t uncommitted_rows = 0;
   int32_t step_query = 0;   // query tokens reserved in the plan being made
   int32_t step_drafts = 0;  // of them drafts
+  // Planned tokens after the newest row of state, which its next row reads again: drafts, if state
+  // groups keep the row before them only. At most: as if all of them were right.
+  int32_t to_replay = 0;
   int32_t sent_blocks = 0;  // block-table entries that the executor has
   int32_t published_blocks = 0;
   int32_t prompt_tokens = 0;
@@ -48,7 +52,9 @@ struct Request {
   // end of the prompt.
   std::array<int32_t, 3> points{};
   bool device_drafts = false;
-  bool is_announced = false;  // the executor knows that it has its slot
+  bool drafts_in_turn = false;  // a row with drafts is planned when all before it are committed
+  bool has_no_drafts = false;   // gave them up for room
+  bool is_announced = false;    // the executor knows that it has its slot
   bool cached_reported = false;
   bool is_short = false;         // waits in the short queue too
   bool is_private = false;       // a block's key was taken: the rest of the chain is not published
@@ -96,17 +102,19 @@ struct Request {
 
   int32_t size() const { return static_cast<int32_t>(tokens.size()); }
   int32_t num_outputs() const { return size() - prompt_tokens; }
+  int32_t step_start() const { return planned - to_replay; }  // of its next row
   int32_t to_plan() const { return size() + ahead - planned; }
 
   // Says whether a row that samples may be planned: the length is known ahead, stop ids are not.
-  // Drafts that come from the host need the tokens before them.
   bool can_sample() const {
-    const bool waits = max_drafts > 0 && !device_drafts && uncommitted_rows > 0;
+    const bool waits = drafts_in_turn && uncommitted_rows > 0;
     return !waits && num_outputs() + ahead < max_outputs;
   }
   // Drafts that its next decode row may have; none goes beyond the last output.
   int32_t num_drafts() const {
-    const int32_t wanted = device_drafts ? max_drafts : static_cast<int32_t>(drafts.size());
+    const int32_t wanted = has_no_drafts   ? 0
+                           : device_drafts ? max_drafts
+                                           : static_cast<int32_t>(drafts.size());
     return std::clamp(max_outputs - num_outputs() - ahead - 1, 0, wanted);
   }
 

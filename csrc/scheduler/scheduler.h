@@ -135,6 +135,15 @@ class Scheduler {
   // plan.cc
   bool PlanStep(int64_t now_us, std::shared_ptr<StepPlan> buffer);
   void ReserveDecodes(int32_t& budget);
+  void ReserveDrafts(Request& request, int32_t spare);
+  int32_t DraftRows(const Request& request) const {
+    return request.has_no_drafts ? 0 : DraftRows(request.max_drafts, request.drafts_in_turn);
+  }
+  int32_t DraftRows(int32_t max_drafts, bool is_in_turn) const;
+  bool DraftsInTurn(const Submission& submission) const {
+    return submission.max_drafts > 0 && (!submission.device_drafts || is_replay_);
+  }
+  bool GiveUpDrafts(RequestIndex index);
   void PlanPrefills(int32_t budget);
   void ReserveChunks(int32_t& budget, bool is_short);
   int32_t ShrinkToFit(const KvTable& table, int32_t from, int32_t num_query) const;
@@ -168,6 +177,7 @@ class Scheduler {
     int64_t admission;
     size_t num_blocks;
   };
+  size_t EstimateCached(const Request& request) const;
   void Enqueue(RequestIndex index);
   bool MayPass(RequestIndex index) const;
   RequestIndex OwnerOfNextBlock(const Request& request, size_t num_shared) const;
@@ -187,7 +197,7 @@ class Scheduler {
   PrefixMatch MatchFor(const Request& request);
   bool IsStillBlocked(const Request& request) const;
   bool FitsBesideOthers(const Request& request, const PrefixMatch& match) const;
-  void MakeFitAlone(const Request& request, PrefixMatch& match) const;
+  void MakeFitAlone(Request& request, PrefixMatch& match) const;
   void EmitCopies(PrefixMatch& match);
   void StartRunning(RequestIndex index, int32_t matched);
   void Enter(RequestIndex index, PrefixMatch match, const MatchEvidence& evidence);
@@ -202,6 +212,7 @@ class Scheduler {
                      const StepOutcome& outcome) const;
   void CommitRow(const StepPlan& plan, int32_t row, std::span<const int32_t> tokens,
                  bool has_failed, CommitResult& result);
+  void RejectDrafts(const StepPlan& plan, int32_t row, int32_t num_rejected, Request& request);
   std::span<const int32_t> Accepted(const StepOutcome& outcome, size_t num_rows, int32_t row) const;
   FinishReason AppendTokens(Request& request, std::span<const int32_t>& tokens);
   FinishReason ReasonAfter(const Request& request, int32_t token) const;
@@ -252,6 +263,7 @@ class Scheduler {
 
   SchedulerConfig config_;
   int block_shift_;
+  bool is_replay_;                      // what state groups do about drafts
   FlatKv kv_;                           // outlives the requests and plans below
   std::unique_ptr<Tiers> tiers_;        // null: only the device
   std::unique_ptr<TierWriter> writer_;  // likewise
@@ -285,6 +297,7 @@ class Scheduler {
   };
   std::deque<Uncommitted> uncommitted_;
   Uncommitted step_;                // the step being planned
+  std::vector<RowId> targets_;      // rows of state that a row of the plan writes
   std::vector<RequestIndex> scan_;  // running_ as it was when a pass began
   struct Replacement {
     RequestIndex request;

@@ -20,6 +20,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/pages.h"
 #include "kv/chain_keys.h"
 #include "kv/prefix_index.h"
 #include "scheduler/submission.h"
@@ -28,7 +29,7 @@ namespace tokenspeed {
 
 // Tokens of a sequence and the chain keys of its first blocks.
 struct Chain {
-  std::vector<int32_t> tokens;
+  PagedVector<int32_t> tokens;
   ChainKeys keys;
   std::vector<KnownSet> sets = {};  // of its first blocks, as they were when the turn ended
 };

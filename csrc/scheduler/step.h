@@ -43,24 +43,26 @@ struct StepPlan {
   std::vector<int32_t> query_start;
   std::vector<int32_t> context_tokens;
   std::vector<int32_t> output_index;
+  std::vector<int32_t> num_drafts;  // the last of each row's query tokens
   std::vector<int32_t> token_ids;
   std::vector<std::array<int32_t, 2>> admitted;       // row, slot
   std::vector<std::array<int32_t, 4>> block_updates;  // slot, group, index, block
   std::vector<std::array<int32_t, 4>> copies;         // group, source, target, tokens
   TierRows tier_rows;                                 // moves between the tiers
 
-  // (R, S, 1 + W): per state group the row that is read (-1: zeros), then those that are written.
+  // (R, S, 1 + W): per state group the row that is read (-1: zeros), then those that are written
+  // (-1: none), the first with the state before the row's drafts.
   std::vector<int32_t> state_rows;
   int32_t num_state_groups = 0, num_write_rows = 1;
 
   std::vector<RequestIndex> requests;  // not for Python: whose rows these are
-  std::vector<int32_t> num_drafts;     // likewise: of each row
 
   int32_t num_rows() const { return static_cast<int32_t>(slots.size()); }
   int32_t num_tokens() const { return static_cast<int32_t>(token_ids.size()); }
 
   void Clear() {
     num_decode_rows = 0;
+    num_write_rows = 1;
     request_ids.clear();
     slots.clear();
     query_start.assign(1, 0);

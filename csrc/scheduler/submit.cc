@@ -22,6 +22,9 @@ constexpr int64_t kMaxRetryAfterSeconds = 60;
 Scheduler::Scheduler(const SchedulerConfig& config)
     : config_(Validated(config)),
       block_shift_(std::countr_zero(static_cast<uint32_t>(config.block_tokens))),
+      is_replay_(std::ranges::count(config.groups, "state", &GroupSpec::kind) > 0 &&
+                 std::ranges::find(config.groups, "state", &GroupSpec::kind)->speculation ==
+                     "replay"),
       kv_(KvConfig(config)),
       slots_(config.max_running),
       record_(config.record_events),
@@ -67,6 +70,7 @@ void Scheduler::Accept(const Submission& submission, NodeId root, Chain chain, i
   request.retain_us = submission.retain_us;
   request.max_drafts = submission.max_drafts;
   request.device_drafts = submission.device_drafts;
+  request.drafts_in_turn = DraftsInTurn(submission);
   request.root = root;
   request.previous = previous;
   ChoosePoints(request);
@@ -124,15 +128,18 @@ void Scheduler::CheckSubmission(const Submission& submission, size_t prompt_toke
                        "context_length_exceeded");
   }
   CheckReusePoints(submission, prompt_tokens);
-  if (submission.max_drafts > 0 && kv_.num_state_groups() > 0) {
-    throw RequestError("the request is refused: max_drafts is " +
-                       std::to_string(submission.max_drafts) +
-                       "; allowed: 0 with state groups; drafts over state are not built yet");
-  }
   if (submission.max_drafts < 0 || submission.max_drafts > kMaxDrafts) {
     throw RequestError("the request is refused: max_drafts is " +
                        std::to_string(submission.max_drafts) + "; allowed: 0 to " +
                        std::to_string(kMaxDrafts) + "; correct the value");
+  }
+  const int32_t num_rows = DraftRows(submission.max_drafts, DraftsInTurn(submission));
+  if (num_rows > 0 && !kv_.CanEverHoldRows(num_rows)) {
+    throw RequestError(
+        "the request is refused: max_drafts is " + std::to_string(submission.max_drafts) +
+        " and takes " + std::to_string(num_rows) +
+        " rows of state; allowed: what the pool holds; send fewer drafts or give the "
+        "engine more memory");
   }
   if (queue_.size() + parked_.size() >= static_cast<size_t>(config_.max_waiting)) {
     throw QueueFull();

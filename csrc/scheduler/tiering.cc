@@ -72,6 +72,7 @@ bool Scheduler::TryLoad(RequestIndex index, PrefixMatch& match, bool is_alone) {
   std::vector<ItemId> guards;
   for (const Reload::Piece& piece : pieces) guards.push_back(tiers_->Guard(piece.content));
   KvTable table;
+  table.rows.Want(DraftRows(request));
   pieces = reload.Hold(table);
   // As for a match: who could not go on would be retracted soon, and one that is alone never is.
   const int64_t num_tokens =

@@ -47,7 +47,9 @@ Chain Scheduler::ChainOf(const Submission& submission, NodeId root, size_t commo
   const size_t num_known = sessions_.Tokens(submission.session).size();
   if (2 * common < num_known || common == 0) {
     Chain chain{{}, kv_.Chain(root)};
-    chain.tokens.reserve(submission.prompt.size() + submission.outputs.size() + 1);
+    // With room for an answer, so that the first tokens do not move a long prompt.
+    constexpr size_t kAnswerTokens = 1024;
+    chain.tokens.reserve(submission.prompt.size() + submission.outputs.size() + kAnswerTokens);
     chain.tokens.assign(submission.prompt.begin(), submission.prompt.end());
     return chain;
   }

@@ -71,13 +71,17 @@ void Scheduler::ReturnParked() {
   });
 }
 
-// Estimates what is cached from the keys alone: an index of prefixes holds a block only with all
-// before it, so the number of known ones is found by bisection.
-void Scheduler::Enqueue(RequestIndex index) {
-  Request& request = requests_[index];
-  size_t low = 0, high = 0;
-  if (config_.prefix_cache) request.keys.Extend(request.tokens);
-  if (MayMatch(request)) high = Matchable(request).size() / config_.block_tokens;
+// Estimates how many first blocks are cached from the keys alone: an index of prefixes holds a
+// block only with all before it, so they are found by bisection, from the end of what the turn
+// before left if that is still there.
+size_t Scheduler::EstimateCached(const Request& request) const {
+  if (!MayMatch(request)) return 0;
+  size_t low = 0, high = Matchable(request).size() / config_.block_tokens;
+  const size_t num_known = std::min(request.known.size(), high);
+  if (num_known > 0 && kv_.index().IsKnown(request.known[num_known - 1])) {
+    low = num_known;
+    if (low < high && !kv_.MayHave(request.keys[low])) return low;
+  }
   while (low < high) {
     const size_t middle = (low + high + 1) / 2;
     if (kv_.MayHave(request.keys[middle - 1])) {
@@ -86,7 +90,13 @@ void Scheduler::Enqueue(RequestIndex index) {
       high = middle - 1;
     }
   }
-  const auto cached = static_cast<int64_t>(low) * config_.block_tokens;
+  return low;
+}
+
+void Scheduler::Enqueue(RequestIndex index) {
+  Request& request = requests_[index];
+  if (config_.prefix_cache) request.keys.Extend(request.tokens);
+  const auto cached = static_cast<int64_t>(EstimateCached(request)) * config_.block_tokens;
   const Waiting waiting{.index = index,
                         .tenant = request.tenant,
                         .priority = request.priority,

@@ -1,4 +1,4 @@
-"""Attention of rows with several query tokens: their blocks are gathered, and attended in one call.
+"""Attention of one row: its blocks are gathered, and attended in one call.
 
 Legend: T query tokens, K kv heads, G query heads of each, H head dim, S keys.
 """

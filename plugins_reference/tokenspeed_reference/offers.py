@@ -26,7 +26,12 @@ _ATTENTION: dict[str, tuple[object, ...]] = {
     "softcap": ("*",),
 }
 PACKINGS = ("q4_0", "q4_1", "q8_0", "q4_k", "q6_k")
-_BATCHED_PRODUCTS = ("linear_plain_any", "packed_linear_expand_any", "moe_experts_plain_any")
+_BATCHED_PRODUCTS = (
+    "linear_plain_any",
+    "linear_cpu",
+    "packed_linear_expand_any",
+    "moe_experts_plain_any",
+)
 """Kernels whose rounding depends on the number of rows."""
 _KERNELS = (
     ("norm.rms", "rms_norm_plain_any", "kernels.norm:rms_norm"),
@@ -40,7 +45,6 @@ _KERNELS = (
     ("rotary.apply", "rotary_plain_any", "kernels.rotary:apply_rotary"),
     ("linear.dense", "linear_plain_any", "kernels.linear:linear"),
     ("linear.dense", "linear_rowwise_any", "kernels.linear:linear_rowwise"),
-    ("linear.packed", "packed_linear_int4_cpu", "kernels.packed:packed_linear_int4"),
     ("linear.packed", "packed_linear_expand_any", "kernels.packed:packed_linear_expand"),
     ("embedding.lookup", "embedding_plain_any", "kernels.linear:embedding"),
     ("embedding.packed", "packed_embedding_plain_any", "kernels.packed:packed_embedding"),
@@ -60,9 +64,23 @@ _KERNELS = (
         "kernels.linear_attention:gated_delta_rule",
     ),
 )
+_NATIVE_KERNELS = (
+    ("norm.rms", "rms_norm_cpu", "kernels.native:rms_norm"),
+    ("norm.add_rms", "add_rms_norm_cpu", "kernels.native:add_rms_norm"),
+    ("activation.silu_mul", "silu_mul_cpu", "kernels.native:silu_mul"),
+    ("rotary.apply", "rotary_cpu", "kernels.native:apply_rotary"),
+    ("linear.dense", "linear_cpu", "kernels.native:linear"),
+    ("linear.dense", "linear_invariant_cpu", "kernels.native:linear_invariant"),
+    ("linear.packed", "packed_linear_cpu", "kernels.packed_native:packed_linear"),
+)
+CPU_FLOAT32: dict[str, tuple[object, ...]] = {
+    **ANY_FLOAT,
+    "device": ("cpu",),
+    "dtype": ("float32",),
+}
 _ANY_PACKING = {**ANY_FLOAT, "packing": PACKINGS}
 _REQUIRES: dict[str, dict[str, tuple[object, ...]]] = {
-    "packed_linear_int4_cpu": {**_ANY_PACKING, "device": ("cpu",)},
+    "packed_linear_cpu": {**_ANY_PACKING, "device": ("cpu",)},
     "packed_linear_expand_any": _ANY_PACKING,
     "packed_embedding_plain_any": _ANY_PACKING,
 }
@@ -74,23 +92,32 @@ def device_offers() -> tuple[Offer, ...]:
 
 
 def kernel_offers() -> tuple[KernelOffer, ...]:
-    """Offer a kernel for every operator."""
-    return tuple(
-        KernelOffer(
-            operator,
-            name,
-            _loader(target),
-            band=Band.PORTABLE if name == "packed_linear_int4_cpu" else Band.REFERENCE,
-            requires=_REQUIRES.get(name, ANY_FLOAT),
-            deterministic=name not in _BATCHED_PRODUCTS,
-        )
-        for operator, name, target in _KERNELS
+    """Offer a plain kernel for every operator, and native ones for the CPU."""
+    plain = (_kernel(*entry, Band.REFERENCE, ANY_FLOAT) for entry in _KERNELS)
+    native = (_kernel(*entry, Band.PORTABLE, CPU_FLOAT32) for entry in _NATIVE_KERNELS)
+    return (*plain, *native)
+
+
+def _kernel(
+    operator: str, name: str, target: str, band: Band, requires: dict[str, tuple[object, ...]]
+) -> KernelOffer:
+    return KernelOffer(
+        operator,
+        name,
+        _loader(target),
+        band=band,
+        requires=_REQUIRES.get(name, requires),
+        deterministic=name not in _BATCHED_PRODUCTS,
     )
 
 
 def attention_offers() -> tuple[Offer, ...]:
-    """Offer the paged backend, which takes any head dimension, block size and window."""
-    return (Offer("attention", "paged", _attention, requires=_ATTENTION),)
+    """Offer paged attention, plain and native, of any head dimension, block size and window."""
+    native = {**_ATTENTION, "device": ("cpu",), "dtype": ("float32",)}
+    return (
+        Offer("attention", "paged", _attention, requires=_ATTENTION),
+        Offer("attention", "paged_cpu", _native_attention, band="PORTABLE", requires=native),
+    )
 
 
 def sampler_offers() -> tuple[Offer, ...]:
@@ -110,6 +137,10 @@ def kv_store_offers() -> tuple[Offer, ...]:
 
 def _attention(**traits: Any) -> Any:
     return _load("attention:PagedAttention")(**traits)
+
+
+def _native_attention(**traits: Any) -> Any:
+    return _load("attention_native:NativePagedAttention")(**traits)
 
 
 def _sampler(**options: Any) -> Any:

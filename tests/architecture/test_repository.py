@@ -41,7 +41,8 @@ def test_every_wheel_carries_its_manifest_and_type_marker() -> None:
         assert (folder / "tokenspeed-plugin.toml").is_file()
         assert (folder / "py.typed").is_file()
         pyproject = Path(folder.parent / "pyproject.toml").read_text()
-        assert '"*.toml"' in pyproject
+        # setuptools ships data files that are named, scikit-build-core all files of the package.
+        assert '"*.toml"' in pyproject or "[tool.scikit-build]" in pyproject
         assert '[project.entry-points."tokenspeed.plugins"]' in pyproject
 
 

@@ -57,8 +57,11 @@ def written(before: list[Any], after: list[Any]) -> list[int]:
     ]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("offer", PLAIN, ids=lambda offer: offer.name)
+@pytest.mark.parametrize(
+    ("offer", "dtype"),
+    [(offer, getattr(torch, str(name))) for offer in PLAIN for name in offer.requires["dtype"]],
+    ids=lambda item: str(getattr(item, "name", item)),
+)
 def test_kernel_agrees_with_the_definition(offer: KernelOffer, dtype: torch.dtype) -> None:
     assert worst_error(offer, OPERATORS[offer.operator], dtype, seed=7) <= 1
 
@@ -75,8 +78,9 @@ def test_a_wrong_kernel_is_caught() -> None:
 
 
 @pytest.mark.parametrize("features", [96, 40, 7])
-def test_rowwise_product_is_bitwise_the_same_in_every_batch(features: int) -> None:
-    multiply = next(offer for offer in PLAIN if offer.name == "linear_rowwise_any").load()
+@pytest.mark.parametrize("name", ["linear_rowwise_any", "linear_invariant_cpu"])
+def test_a_product_of_a_row_is_bitwise_the_same_in_every_batch(name: str, features: int) -> None:
+    multiply = next(offer for offer in PLAIN if offer.name == name).load()
     random = torch.Generator().manual_seed(1)
     x = torch.randn(37, features, generator=random)
     weight = torch.randn(80, features, generator=random)
@@ -86,11 +90,18 @@ def test_rowwise_product_is_bitwise_the_same_in_every_batch(features: int) -> No
 
 
 @pytest.mark.parametrize("features", [3, 64, 576])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("rms_norm_plain_any", torch.float32),
+        ("rms_norm_plain_any", torch.bfloat16),
+        ("rms_norm_cpu", torch.float32),
+    ],
+)
 def test_norm_of_a_row_is_bitwise_the_same_in_every_batch(
-    features: int, dtype: torch.dtype
+    features: int, name: str, dtype: torch.dtype
 ) -> None:
-    normalize = next(offer for offer in PLAIN if offer.operator == "norm.rms").load()
+    normalize = next(offer for offer in PLAIN if offer.name == name).load()
     random = torch.Generator().manual_seed(2)
     x = torch.randn(33, features, generator=random).to(dtype)
     weight = torch.randn(features, generator=random).to(dtype)

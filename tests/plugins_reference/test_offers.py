@@ -36,16 +36,25 @@ def test_every_kernel_operator_binds_for_any_objective(registry: Registry, objec
             assert callable(binder.bind(operator, packing=packing, head_dim=64))
 
 
-def test_determinism_takes_the_rowwise_product(registry: Registry) -> None:
-    assert chosen(make_binder(registry), ops.linear.linear) == "linear_plain_any"
-    binder = make_binder(registry, "determinism")
-    assert chosen(binder, ops.linear.linear) == "linear_rowwise_any"
+@pytest.mark.parametrize(
+    ("device", "fast", "same_in_every_batch"),
+    [
+        ("cpu", "linear_cpu", "linear_invariant_cpu"),
+        ("sim", "linear_plain_any", "linear_rowwise_any"),
+    ],
+)
+def test_determinism_takes_a_product_that_is_the_same_in_every_batch(
+    registry: Registry, device: str, fast: str, same_in_every_batch: str
+) -> None:
+    assert chosen(make_binder(registry, device=device), ops.linear.linear) == fast
+    binder = make_binder(registry, "determinism", device=device)
+    assert chosen(binder, ops.linear.linear) == same_in_every_batch
 
 
-def test_packed_products_use_int4_on_the_cpu_and_expand_elsewhere(registry: Registry) -> None:
+def test_packed_products_are_native_on_the_cpu_and_expand_elsewhere(registry: Registry) -> None:
     on_cpu, elsewhere = make_binder(registry), make_binder(registry, device="sim")
     operator = ops.linear.packed_linear
-    assert chosen(on_cpu, operator, packing="q6_k") == "packed_linear_int4_cpu"
+    assert chosen(on_cpu, operator, packing="q6_k") == "packed_linear_cpu"
     assert chosen(elsewhere, operator, packing="q6_k") == "packed_linear_expand_any"
 
 
@@ -62,14 +71,15 @@ def test_each_slot_of_the_main_job_has_an_offer(registry: Registry) -> None:
 
 
 def test_attention_and_sampler_offers_construct(registry: Registry) -> None:
-    (attention,), (sampler,) = registry.offers("attention"), registry.offers("sampler")
-    backend = attention.offer.load(
-        num_heads=4,
-        num_kv_heads=2,
-        head_dim=8,
-        block_tokens=16,
-        dtype=torch.float32,
-        device=torch.device("cpu"),
-    )
-    assert callable(backend.attend)
+    (sampler,) = registry.offers("sampler")
+    for attention in registry.offers("attention"):
+        backend = attention.offer.load(
+            num_heads=4,
+            num_kv_heads=2,
+            head_dim=8,
+            block_tokens=16,
+            dtype=torch.float32,
+            device=torch.device("cpu"),
+        )
+        assert callable(backend.attend)
     assert callable(sampler.offer.load(device=torch.device("cpu"), vocab_size=9).sample)

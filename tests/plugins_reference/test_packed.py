@@ -48,8 +48,8 @@ def test_product_is_precise_on_average(offer: KernelOffer, name: str) -> None:
     assert error <= bound * expected.square().mean().sqrt()
 
 
-def test_int4_product_of_a_row_does_not_depend_on_the_batch() -> None:
-    load = next(offer for offer in LINEARS if offer.name == "packed_linear_int4_cpu").load()
+def test_native_product_of_a_row_does_not_depend_on_the_batch() -> None:
+    load = next(offer for offer in LINEARS if offer.name == "packed_linear_cpu").load()
     multiply = load(packing.random_weight("q4_1", (192, 512), generator(1)), None)
     x = torch.randn(40, 512, generator=generator(2))
     together = multiply(x)

@@ -38,6 +38,7 @@ class HandPlan:
     context_tokens: NDArray[np.int32]
     output_index: NDArray[np.int32]
     token_ids: NDArray[np.int32]
+    num_drafts: NDArray[np.int32]
     admitted: NDArray[np.int32]
     block_updates: NDArray[np.int32]
     copies: NDArray[np.int32]
@@ -72,6 +73,7 @@ def make_plan(
         context_tokens=_int32([row.context_tokens for row in rows]),
         output_index=_int32([row.output_index for row in rows]),
         token_ids=_int32([token for row in rows for token in row.tokens]),
+        num_drafts=_int32([0] * len(rows)),
         admitted=_int32(admitted).reshape(-1, 2),
         block_updates=_int32(block_updates).reshape(-1, 4),
         copies=_int32(copies).reshape(-1, 4),

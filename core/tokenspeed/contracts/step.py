@@ -87,10 +87,17 @@ class StepPlan(Protocol):
 
     @property
     def state_rows(self) -> NDArray[np.int32]:
-        """(R, S, 2) [read, write] block ids of each row in each state group, in group order.
+        """(R, S, 1 + W) [read, writes] block ids of each row in each state group, in group order.
 
-        Read -1: zeros (a fresh sequence). (R, 0, 2) where the model has no state group.
+        Read -1: zeros (a fresh sequence). (R, 0, 2) where the model has no state group. The first
+        write is the state before the row's drafts. A group with rows per position gets one more
+        for each draft, -1 where the row has fewer than W - 1; one that replays has W = 1, and the
+        next row reads the accepted drafts again: its query starts earlier.
         """
+
+    @property
+    def num_drafts(self) -> NDArray[np.int32]:
+        """(R,) how many of the row's query tokens, the last ones, are drafts."""
 
     @property
     def transfers(self) -> NDArray[np.int32]:

@@ -46,6 +46,9 @@ if TYPE_CHECKING:
     from tokenspeed.sampling.params import SamplingParams
 
 HEARTBEAT_S = 1.0
+MAX_DRAINED = 32
+"""Messages taken in one go: an engine that is faster than this process must not keep its loop from
+seeing that clients went away."""
 STATE_TIMEOUT_S = 5.0
 ALIVE_S = 30.0
 """Silence after which the engine counts as away; a long prefill step answers no heartbeat."""
@@ -203,7 +206,9 @@ class Frontend:
             await asyncio.sleep(HEARTBEAT_S)
 
     def _drain(self) -> None:
-        while not self._socket.closed:
+        for _ in range(MAX_DRAINED):
+            if self._socket.closed:
+                return
             try:
                 payload = self._socket.recv(zmq.NOBLOCK)
             except zmq.Again:
@@ -219,6 +224,7 @@ class Frontend:
                         "of one version; restart the server"
                     )
                 )
+        self._loop.call_soon(self._drain)  # there may be more, and no edge will say so
 
     def _take(self, message: FromEngine) -> None:
         if isinstance(message, TokensOut):

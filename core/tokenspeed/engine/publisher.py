@@ -95,14 +95,14 @@ class Publisher:
         outgoing: dict[Client, list[Delta]] = {}
         entries = zip(
             committed.request_ids.tolist(),
-            committed.tokens.tolist(),
+            _tokens_of(committed),
             committed.finish_reasons.tolist(),
             committed.cached_tokens.tolist(),
             committed.rows.tolist(),
             strict=True,
         )
         reports = _reports_of(committed)
-        for index, (key, token, reason, cached, row) in enumerate(entries):
+        for index, (key, tokens, reason, cached, row) in enumerate(entries):
             request = self._requests.by_key(key)
             if request is None:
                 continue
@@ -110,7 +110,7 @@ class Publisher:
                 self._refuse(request)
                 continue
             scored = logprobs[row] if logprobs is not None and row >= 0 else None
-            delta = self._delta(request, token, FINISH_REASONS[reason], cached, scored)
+            delta = self._delta(request, tokens, FINISH_REASONS[reason], cached, scored)
             if index in reports:
                 delta = self._with_report(request, delta, reports[index])
             if delta.finish_reason == "error":
@@ -129,12 +129,12 @@ class Publisher:
     def _delta(
         self,
         request: LiveRequest,
-        token: int,
+        tokens: tuple[int, ...],
         reason: str,
         cached: int,
         scored: TokenLogprobs | None,
     ) -> Delta:
-        tokens = (token,) if token >= 0 else ()
+        assert scored is None or len(tokens) <= 1, "rows with log probabilities have no drafts"
         if tokens and cached >= 0:
             request.cached_tokens = cached
             if not request.is_resumed:
@@ -193,6 +193,19 @@ class Publisher:
         """Let the executor forget requests whose last step is committed."""
         while self._retiring and self._retiring[0][0] <= self._committed_step_id:
             self._engine.executor.remove_request(self._retiring.popleft()[1])
+
+
+def _tokens_of(committed: CommitResult) -> list[tuple[int, ...]]:
+    """Return the new tokens of each entry: none where it only ended, several after drafts."""
+    tokens, counts = committed.tokens.tolist(), committed.num_tokens.tolist()
+    if len(tokens) == len(counts) and max(counts, default=0) <= 1:
+        return [(token,) if count else () for token, count in zip(tokens, counts, strict=True)]
+    runs = []
+    start = 0
+    for count in counts:
+        runs.append(tuple(tokens[start : start + count]))
+        start += max(1, count)
+    return runs
 
 
 def _reports_of(committed: CommitResult) -> dict[int, CacheReport]:

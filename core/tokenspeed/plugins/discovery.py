@@ -138,4 +138,6 @@ def _manifest_path(found: FoundPlugin) -> Path:
             f"package {package} of entry point {found.target!r} is not importable; reinstall "
             f"{found.distribution}"
         )
-    return Path(locations[0]) / MANIFEST_NAME
+    # An editable package with a native extension lies in two folders: the built one comes first.
+    paths = [Path(location) / MANIFEST_NAME for location in locations]
+    return next((path for path in paths if path.is_file()), paths[0])

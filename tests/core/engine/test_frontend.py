@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -223,3 +224,37 @@ def test_an_engine_that_is_not_understood_is_given_up(tmp_path: Path, payload: b
         socket.bind(address)
         with pytest.raises(EngineError, match="cannot read a message of the engine"):
             asyncio.run(scenario(address, socket))
+
+
+def test_a_fast_engine_does_not_keep_the_loop_from_anything_else(tmp_path: Path) -> None:
+    address, num_messages = f"ipc://{tmp_path}/e", 2000
+
+    async def scenario(socket: zmq.Socket[bytes]) -> tuple[int, int]:
+        frontend = Frontend(address)
+        while not socket.poll(0):
+            await asyncio.sleep(0.01)
+        client, _ = socket.recv_multipart()
+        taken = turns = 0
+
+        def count(message: FromEngine) -> None:
+            nonlocal taken
+            taken += 1
+
+        frontend._take = count  # type: ignore[method-assign]
+        payload = msgspec.msgpack.encode(TokensOut((), 7))
+        for _ in range(num_messages):
+            socket.send_multipart((client, payload))
+        time.sleep(0.3)  # the loop stands still until all have arrived
+        while taken < num_messages and turns < 100_000:
+            turns += 1
+            await asyncio.sleep(0)
+        await frontend.close()
+        return taken, turns
+
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as socket:
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.SNDHWM, 0)
+        socket.bind(address)
+        taken, turns = asyncio.run(scenario(socket))
+    assert taken == num_messages
+    assert turns >= 20

@@ -78,6 +78,15 @@ def commit(entries: list[Entry], reports: list[tuple[int, ...]] = []) -> Any:  #
     )
 
 
+def commit_runs(runs: list[tuple[int, list[int], str]]) -> Any:
+    """What the scheduler returns when rows had drafts: runs of tokens, -1 where there is none."""
+    keys, tokens, reasons = zip(*runs, strict=True)
+    result = commit([(key, 0, reason, -1) for key, reason in zip(keys, reasons, strict=True)])
+    result.tokens = np.array([token for run in tokens for token in run or [-1]], dtype=np.int32)
+    result.num_tokens = np.array([len(run) for run in tokens], dtype=np.int32)
+    return result
+
+
 @pytest.fixture
 def bench() -> Bench:
     return Bench()
@@ -97,6 +106,34 @@ def test_a_report_goes_with_its_entrys_delta_and_is_summed_by_session(bench: Ben
     assert (live.cached_tokens, live.cache) == (32, second.cache)
     assert bench.tally.sessions()[0]["session"] == "talk"
     assert bench.tally.match_ends == {"evicted": 1}
+
+
+def test_every_request_gets_its_own_run_of_tokens(bench: Bench) -> None:
+    for key in (1, 2, 3, 4):
+        bench.add(key)
+    bench.now = commit_runs(
+        [(1, [5, 6, 7], ""), (2, [], "abort"), (3, [8], ""), (4, [9, 0], "stop")]
+    )
+    bench.publisher.take_ended()
+    (message,) = bench.sent
+    deltas = [(delta.request_id, delta.tokens, delta.finish_reason) for delta in message.deltas]
+    assert deltas == [
+        ("r1", (5, 6, 7), None),
+        ("r2", (), "abort"),
+        ("r3", (8,), None),
+        ("r4", (9, 0), "stop"),
+    ]
+    live = bench.table.by_key(1)
+    assert live is not None
+    assert live.num_outputs == 3
+    assert bench.table.by_key(4) is None
+
+
+def test_a_run_of_an_unknown_request_is_passed_over_whole(bench: Bench) -> None:
+    bench.add(2)
+    bench.now = commit_runs([(1, [5, 6, 7], ""), (2, [8, 9], "")])
+    bench.publisher.take_ended()
+    assert bench.sent[0].deltas[0].tokens == (8, 9)
 
 
 def test_a_resumed_request_is_not_counted_again(bench: Bench) -> None:

@@ -118,3 +118,23 @@ def test_a_step_without_changed_sizes_makes_no_array() -> None:
             assert plan.slots is plan.slots
         scheduler.commit(plan.step_id, tokens, now_us=0)
     assert len(seen) <= 2
+
+
+def test_a_row_retracted_with_drafts_reserved_starts_again_without_them() -> None:
+    scheduler = make_scheduler(num_physical_blocks=5)
+    scheduler.submit(1, prompt(20), max_drafts=2, device_drafts=True, max_new_tokens=9, now_us=0)
+    seen = []
+    while (plan := scheduler.plan(now_us=len(seen))) is not None:
+        ids, start = plan.request_ids.tolist(), plan.query_start.tolist()
+        if 1 in ids:
+            row = ids.index(1)
+            seen.append(plan.token_ids[start[row] : start[row + 1]].tolist())
+        tokens = np.stack([sampled(plan)] * 3, axis=1)
+        accepted = np.zeros(plan.num_rows, dtype=np.int32)
+        scheduler.commit(plan.step_id, tokens, accepted=accepted, now_us=len(seen))
+        if plan.step_id == 1:  # whoever is more urgent stands behind in the order of the rows
+            scheduler.submit(2, prompt(31, 500), priority=1, max_new_tokens=4, now_us=0)
+    assert scheduler.stats()["retractions"] == 1
+    assert seen[:3] == [[*range(1, 21)], [7, -1, -1], [7, -1, -1]]
+    assert seen[3][:4] == [17, 18, 19, 20], "its first block is still there"
+    assert set(seen[3][4:]) == {7}, "all of its tokens are known"

@@ -32,7 +32,7 @@ def busy_server(hash_server: ServerProcess) -> Iterator[ServerProcess]:
         hash_server.wait_metric("tokenspeed_running", 16)
         yield hash_server
         client.kill()
-    hash_server.wait_metric("tokenspeed_blocks_used", 0, timeout_s=30)
+    hash_server.wait_metric("tokenspeed_blocks_used", 0)
 
 
 def _reader_of(url: str, body: dict[str, Any]) -> list[str]:

@@ -41,7 +41,7 @@ class FlatKvTest : public testing::Test {
     int32_t position = 0;
     for (const int32_t end : ends) {
       ASSERT_TRUE(kv.Grow(table, (end + 15) / 16));
-      if (kv.num_state_groups() > 0) table.rows.Write(position, end);
+      if (kv.num_state_groups() > 0) table.rows.Write(position, position, end);
       for (int32_t i = position / 16; (i + 1) * 16 <= end; ++i) {
         kv.Publish(root, table, i, keys[i], std::span(tokens).subspan(i * 16, 16));
       }

@@ -22,7 +22,7 @@ class MixedDay {
              .groups = {{GroupKind::kFull, 12, 0},
                         {GroupKind::kState, 1, 0},
                         {GroupKind::kWindow, 8, 1024}},
-             .num_physical_blocks = 601}),
+             .num_physical_blocks = 3001}),
         root_(kv_.AcquireRoot("")) {}
 
   // Returns the shares of idle room, one per step, smallest first.
@@ -30,7 +30,7 @@ class MixedDay {
     std::vector<double> idle;
     for (int step = 0; step < num_steps; ++step) {
       kv_.SetNow(step);
-      if (running_.size() < 48 && random_() % 3 != 0) Admit();
+      if (running_.size() < 240 && random_() % 3 != 0) Admit();
       for (size_t i = 0; i < running_.size();) {
         if (!Advance(running_[i]))
           End(i);
@@ -77,7 +77,7 @@ class MixedDay {
     const int32_t end =
         request.computed + (left > size / 4 ? std::min(left, 2048) : std::min(left, 16));
     if (!kv_.Grow(request.table, (end + kBlockTokens - 1) / kBlockTokens)) return false;
-    request.table.rows.Write(request.computed, end);
+    request.table.rows.Write(request.computed, request.computed, end);
     request.computed = end;
     request.keys.Extend(std::span(request.tokens).first(end));
     for (; (request.published + 1) * kBlockTokens <= end; ++request.published) {

@@ -180,7 +180,8 @@ class JointRun {
       return;
     }
     EXPECT_TRUE(kv_.Grow(request.table, (end + kBlockTokens - 1) / kBlockTokens));
-    if (kv_.num_state_groups() > 0) request.table.rows.Write(request.computed, end);
+    if (kv_.num_state_groups() > 0)
+      request.table.rows.Write(request.computed, request.computed, end);
     const int32_t before = request.computed;
     request.computed = end;
     for (int32_t i = before / kBlockTokens; (i + 1) * kBlockTokens <= end; ++i) {

@@ -21,6 +21,7 @@ struct Asked {
   std::vector<int32_t> known = {};  // prompt and outputs given
   std::vector<int32_t> stop_ids;
   std::vector<int32_t> got;
+  int32_t max_drafts = 0;  // that the host proposes
 };
 
 class RandomRun {
@@ -34,10 +35,10 @@ class RandomRun {
     device_.tiers.damage_percent = Chance(50) ? Pick(1, 30) : 0;
   }
 
-  void Run(int num_operations) {
+  void Run(int num_operations, int check_every) {
     for (int i = 0; i < num_operations && !testing::Test::HasFailure(); ++i) {
       Operate();
-      if (i % 4 == 0) scheduler_.CheckInvariants();
+      if (i % check_every == 0) scheduler_.CheckInvariants();
     }
     Finish();
   }
@@ -69,8 +70,12 @@ class RandomRun {
       config.groups.push_back(
           {.name = "v", .kind = "window", .packing = Pick(1, 2), .window = Pick(1, 50)});
     }
-    if (Chance(50)) config.groups.push_back({.name = "s", .kind = "state", .packing = Pick(1, 3)});
-    if (Chance(20)) config.groups.push_back({.name = "t", .kind = "state", .packing = Pick(1, 3)});
+    const char* speculation = Chance(50) ? "replay" : "rows_per_position";
+    for (const char* name : {"s", "t"}) {
+      if (!Chance(name[0] == 's' ? 50 : 20)) continue;
+      config.groups.push_back(
+          {.name = name, .kind = "state", .packing = Pick(1, 3), .speculation = speculation});
+    }
     config.state_cache_share = Pick(0, 4) / 4.0;
     if (config.prefix_cache = Chance(90); config.prefix_cache && Chance(60)) {
       constexpr std::array kPolicies = {"none", "on_eviction", "on_commit", "selective"};
@@ -113,7 +118,11 @@ class RandomRun {
       EndSome(true);
     } else if (choice <= 24) {
       EndSome(false);
-    } else if (choice <= 62) {
+    } else if (choice <= 26) {
+      Rekey();
+    } else if (choice <= 30) {
+      Propose();
+    } else if (choice <= 64) {
       Plan();
     } else {
       Commit();
@@ -165,6 +174,11 @@ class RandomRun {
       if (point <= static_cast<int32_t>(prompt.size())) points.push_back(point);
     }
     submission.reuse_points = points;
+    if (Chance(30)) {
+      submission.max_drafts = Pick(1, 5);
+      submission.device_drafts = Chance(50);
+      asked.max_drafts = submission.device_drafts ? 0 : submission.max_drafts;
+    }
     if (Chance(30)) submission.gap_us = Pick(0, 500);
     if (Chance(10)) submission.retain_us = Pick(1, 1000);
     try {
@@ -198,6 +212,27 @@ class RandomRun {
     EXPECT_FALSE(scheduler_.AbortRequest(id, now_us_));
   }
 
+  void Rekey() {
+    if (live_.empty()) return;
+    EXPECT_TRUE(scheduler_.Rekey(RequestId(live_.begin()->first), Pick(0, 500), Pick(0, 2)));
+    EXPECT_FALSE(scheduler_.Rekey(RequestId(next_id_), 1, 1));
+  }
+
+  // Drafts of which the first are right.
+  void Propose() {
+    for (const auto& [id, asked] : live_) {
+      if (asked.max_drafts == 0) continue;
+      const auto known = std::ssize(asked.known) + std::ssize(asked.got);
+      std::vector<int32_t> drafts;
+      for (int32_t count = Pick(0, asked.max_drafts), right = Pick(0, 5); count > 0; --count) {
+        const auto position = static_cast<int32_t>(known + std::ssize(drafts));
+        const int32_t token = expected_[id].token(position);
+        drafts.push_back(--right < 0 ? token + 1 : token);
+      }
+      scheduler_.Propose(RequestId(id), drafts);
+    }
+  }
+
   void Plan() {
     const auto plan = scheduler_.Plan(now_us_);
     if (plan == nullptr) return;
@@ -206,33 +241,59 @@ class RandomRun {
     EXPECT_LE(in_flight_.size(), static_cast<size_t>(config_.depth) + 1);
   }
 
+  // One token per row where no row has drafts.
   void Commit() {
     if (in_flight_.empty()) return;
-    const auto [plan, tokens] = in_flight_.front();
+    const auto [plan, sampled] = in_flight_.front();
     in_flight_.pop_front();
-    auto failed = std::make_unique<bool[]>(tokens.size());
-    for (size_t row = 0; row < tokens.size(); ++row) failed[row] = Chance(1);
-    Read(scheduler_.Commit(plan->step_id, tokens, {failed.get(), tokens.size()}, now_us_));
+    size_t width = 1;
+    for (const auto& row : sampled) width = std::max(width, row.size());
+    const bool has_drafts = std::ranges::any_of(plan->num_drafts, [](int32_t n) { return n > 0; });
+    std::vector<int32_t> tokens(sampled.size() * width, -1), accepted;
+    auto failed = std::make_unique<bool[]>(sampled.size());
+    for (size_t row = 0; row < sampled.size(); ++row) {
+      std::ranges::copy(sampled[row], tokens.begin() + static_cast<std::ptrdiff_t>(row * width));
+      if (has_drafts) accepted.push_back(std::max<int32_t>(0, std::ssize(sampled[row]) - 1));
+      failed[row] = Chance(1);
+    }
+    CommitResult result;
+    scheduler_.Commit(plan->step_id, {tokens, accepted, {failed.get(), sampled.size()}}, now_us_,
+                      result);
+    Read(result);
   }
 
   void Read(const CommitResult& result) {
+    size_t next = 0;
     for (size_t i = 0; i < result.request_ids.size(); ++i) {
       const int64_t id = result.request_ids[i];
       ASSERT_TRUE(live_.contains(id)) << "request " << id << " ended before";
+      const auto count = static_cast<size_t>(result.num_tokens[i]);
+      const auto reason = static_cast<FinishReason>(result.finish_reasons[i]);
       Asked& asked = live_[id];
-      if (result.tokens[i] >= 0) {
-        const int32_t position =
-            asked.prompt + asked.outputs + static_cast<int32_t>(asked.got.size());
-        EXPECT_EQ(result.tokens[i], expected_[id].token(position));
-        EXPECT_EQ(result.cached_tokens[i] >= 0, asked.got.empty());
-        asked.got.push_back(result.tokens[i]);
+      if (count == 0) CheckEnd(asked, reason, -1);
+      for (size_t k = 0; k < count; ++k) {
+        const bool is_told = k == 0 && result.cached_tokens[i] >= 0;
+        EXPECT_EQ(is_told, asked.got.empty());
+        ReadToken(id, asked, result.tokens[next + k], k + 1 < count ? FinishReason::kNone : reason);
       }
-      CheckEnd(asked, static_cast<FinishReason>(result.finish_reasons[i]), result.tokens[i]);
-      if (result.finish_reasons[i] == 0) continue;
-      asked.known.insert(asked.known.end(), asked.got.begin(), asked.got.end());
-      last_turn_[asked.session] = asked.known;
-      live_.erase(id);
+      next += std::max<size_t>(1, count);
+      if (reason != FinishReason::kNone) KeepTurn(id);
     }
+    EXPECT_EQ(next, result.tokens.size());
+  }
+
+  void ReadToken(int64_t id, Asked& asked, int32_t token, FinishReason reason) {
+    EXPECT_EQ(token, expected_[id].token(asked.prompt + asked.outputs +
+                                         static_cast<int32_t>(asked.got.size())));
+    asked.got.push_back(token);
+    CheckEnd(asked, reason, token);
+  }
+
+  void KeepTurn(int64_t id) {
+    Asked& asked = live_[id];
+    asked.known.insert(asked.known.end(), asked.got.begin(), asked.got.end());
+    last_turn_[asked.session] = asked.known;
+    live_.erase(id);
   }
 
   void CheckEnd(const Asked& asked, FinishReason reason, int32_t token) {
@@ -293,24 +354,26 @@ class RandomRun {
   std::map<int64_t, ExpectedSequence> expected_;
   std::map<int64_t, Asked> live_;
   std::map<int64_t, std::vector<int32_t>> last_turn_;  // by session
-  std::deque<std::pair<std::shared_ptr<const StepPlan>, std::vector<int32_t>>> in_flight_;
+  std::deque<std::pair<std::shared_ptr<const StepPlan>, DeviceModel::Sampled>> in_flight_;
   int64_t next_id_ = 1;
   int64_t now_us_ = 1;
 };
 
-// TOKENSPEED_TEST_SEED replays one seed; TOKENSPEED_TEST_RUNS makes the search longer.
+// TOKENSPEED_TEST_SEED replays one seed; TOKENSPEED_TEST_RUNS makes the search longer, with
+// invariants recounted after each operation.
 void RunSeeds(int32_t depth) {
   const char* replay = std::getenv("TOKENSPEED_TEST_SEED");
   const char* longer = std::getenv("TOKENSPEED_TEST_RUNS");
   const uint64_t num_runs = longer != nullptr ? std::strtoull(longer, nullptr, 10) : 150;
   int64_t num_retractions = 0, num_cached = 0;
-  std::map<std::string, int64_t> met = {
-      {"loads", 0}, {"loads_failed", 0}, {"saved", 0}, {"store_gets", 0}, {"host_writes", 0}};
+  std::map<std::string, int64_t> met = {{"loads", 0},      {"loads_failed", 0}, {"saved", 0},
+                                        {"store_gets", 0}, {"host_writes", 0},  {"drafted", 0},
+                                        {"accepted", 0}};
   for (uint64_t run = 0; run < num_runs; ++run) {
     const uint64_t seed = replay != nullptr ? std::strtoull(replay, nullptr, 10) : run;
     RandomRun random_run(seed, depth);
     try {
-      random_run.Run(300);
+      random_run.Run(300, longer != nullptr || replay != nullptr ? 1 : 4);
     } catch (const std::exception& error) {
       ADD_FAILURE() << error.what();
     }

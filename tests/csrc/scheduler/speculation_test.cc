@@ -5,7 +5,9 @@
 
 #include <deque>
 #include <random>
+#include <set>
 
+#include "base/errors.h"
 #include "support/virtual_engine.h"
 
 namespace tokenspeed::test {
@@ -180,6 +182,70 @@ TEST(SpeculationTest, WrongCountsAreRefused) {
   scheduler.Commit(1, {Tokens{5}, Tokens{0}, {}}, 0, result);
 }
 
+SchedulerConfig StateConfig(const char* speculation) {
+  SchedulerConfig config = SmallConfig();
+  config.groups.push_back({.name = "s", .kind = "state", .speculation = speculation});
+  return config;
+}
+
+// Runs a request of 20 tokens up to its second step, in which two of four drafts are right.
+std::shared_ptr<const StepPlan> TwoOfFourRight(DraftingEngine& engine, const Tokens& prompt) {
+  engine.scheduler.Submit(
+      {.id = RequestId(1), .prompt = prompt, .max_new_tokens = 10, .max_drafts = 4}, 0);
+  engine.Plan();
+  engine.Commit();
+  Tokens drafts = Right(1, 4);
+  drafts[2] = 5;
+  engine.scheduler.Propose(RequestId(1), drafts);
+  auto plan = engine.Plan();
+  engine.Commit();
+  return plan;
+}
+
+TEST(SpeculationTest, StateHasARowPerPositionAndGoesOnFromTheOneOfTheLastRightDraft) {
+  DraftingEngine engine(StateConfig("rows_per_position"), 1);
+  const Tokens prompt = Counting(20);
+  const auto plan = TwoOfFourRight(engine, prompt);
+  EXPECT_EQ(plan->num_write_rows, 5);
+  ASSERT_EQ(plan->state_rows.size(), 6u);
+  EXPECT_EQ(std::set(plan->state_rows.begin() + 1, plan->state_rows.end()).size(), 5u);
+  const auto next = engine.Plan();
+  EXPECT_THAT(next->context_tokens, ElementsAre(23));
+  EXPECT_THAT(next->token_ids, ElementsAre(1003));
+  EXPECT_EQ(next->num_write_rows, 1);
+  EXPECT_EQ(next->state_rows[0], plan->state_rows[1 + 2]);
+}
+
+TEST(SpeculationTest, StateThatReplaysReadsTheRightDraftsAgain) {
+  DraftingEngine engine(StateConfig("replay"), 1);
+  const Tokens prompt = Counting(20);
+  const auto plan = TwoOfFourRight(engine, prompt);
+  EXPECT_THAT(plan->context_tokens, ElementsAre(20));
+  ASSERT_EQ(plan->state_rows.size(), 2u);
+  const auto next = engine.Plan();
+  EXPECT_THAT(next->context_tokens, ElementsAre(21));
+  EXPECT_THAT(next->token_ids, ElementsAre(1001, 1002, 1003));
+  EXPECT_THAT(next->output_index, ElementsAre(4));
+  EXPECT_EQ(next->state_rows[0], plan->state_rows[1]);
+  engine.Commit();
+  const auto third = engine.Plan();
+  EXPECT_THAT(third->token_ids, ElementsAre(1004)) << "nothing was drafted, nothing is replayed";
+}
+
+TEST(SpeculationTest, StateGroupsOfBothKindsAndRowsBeyondThePoolAreRefused) {
+  SchedulerConfig config = StateConfig("replay");
+  config.groups.push_back({.name = "t", .kind = "state"});
+  EXPECT_THROW(Scheduler{config}, std::invalid_argument);
+  config = StateConfig("rows_per_position");
+  config.num_physical_blocks = 12;
+  DraftingEngine engine(config, 1);
+  const Tokens prompt = Counting(20);
+  EXPECT_THROW(
+      engine.scheduler.Submit(
+          {.id = RequestId(1), .prompt = prompt, .max_new_tokens = 9, .max_drafts = 20}, 0),
+      RequestError);
+}
+
 void Search(int32_t depth) {
   for (uint64_t seed = 0; seed < 150 && !testing::Test::HasFailure(); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed) + " depth " + std::to_string(depth));
@@ -189,6 +255,11 @@ void Search(int32_t depth) {
     config.num_physical_blocks = 12 + static_cast<int32_t>(shape() % 30);
     config.max_step_tokens = 8 + static_cast<int32_t>(shape() % 60);
     config.max_context_tokens = 120;
+    if (seed % 3 > 0) {
+      const char* speculation = seed % 3 == 1 ? "replay" : "rows_per_position";
+      config.groups.push_back({.name = "s", .kind = "state", .speculation = speculation});
+      config.num_physical_blocks += 12;
+    }
     DraftingEngine engine(config, seed);
     std::map<int64_t, int32_t> asked;
     for (int64_t id = 1; id <= 10; ++id) {

@@ -1,0 +1,103 @@
+"""Why a match ended, planted cause by cause, and what sessions add up to: through HTTP."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.support.scripted import write_scripted_model
+from tests.support.server import ServerProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TEXT = "/v1/completions"
+STATE = "/v1/engine/state"
+SUMS = ("prompts", "cached_tokens", "created_tokens", "recomputed_tokens")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """About 190 blocks of 16 tokens; a step of 64 tokens takes 32 ms."""
+    folder = tmp_path_factory.mktemp("truth")
+    model = write_scripted_model(folder / "hashed", token_us=500, max_position_embeddings=2048)
+    flags = ("--max-step-tokens", "64", "--kv-gib", "0.0004")
+    with ServerProcess(model, folder, *flags) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def state_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A model with a recurrent layer."""
+    folder = tmp_path_factory.mktemp("states")
+    model = write_scripted_model(folder / "hashed", state_layers=1)
+    with ServerProcess(model, folder, "--kv-gib", "0.001") as server:
+        yield server
+
+
+def text(name: str, size: int) -> str:
+    """Return a prompt of one token a character that shares no block with those of other names."""
+    return (name + "abcdefghijklmnopqrstuvwxyz" * (size // 26 + 1))[:size]
+
+
+def truth_of(server: ServerProcess, prompt: str, **fields: Any) -> tuple[str, int, int]:
+    """Run a prompt; return why and where its match ended, and how much was cached."""
+    body = {"model": "hashed", "prompt": prompt, "max_tokens": 2, "temperature": 0, **fields}
+    answer = server.call(TEXT, body)
+    assert answer.status == 200, answer.body
+    details = answer.json()["usage"]["prompt_tokens_details"]
+    (end,) = details["match_ends"]
+    created = details["cache_write_tokens"]
+    assert details["cached_tokens"] + created == len(prompt)
+    assert details["recomputed_tokens"] <= created
+    return end["reason"], end["position"], details["cached_tokens"]
+
+
+def test_each_planted_cause_has_its_label_and_position(server: ServerProcess) -> None:
+    prompt = text("never", 100)
+    assert truth_of(server, prompt, prompt_cache_key="s") == ("never_stored", 0, 0)
+    assert truth_of(server, prompt, prompt_cache_key="s") == ("complete", 99, 99)
+    changed = prompt[:37] + "#" + prompt[38:]
+    assert truth_of(server, changed, prompt_cache_key="s") == ("content", 37, 37)
+    assert truth_of(server, prompt, echo=True, logprobs=1) == ("disabled", 0, 0)
+    for name in ("one", "two"):
+        truth_of(server, text(name, 1900))
+    assert truth_of(server, prompt) == ("evicted", 0, 0)
+
+
+def test_what_another_request_is_computing_is_told(server: ServerProcess) -> None:
+    """Who is of higher priority does not wait for it."""
+    prompt = text("computing", 1900)
+    with ThreadPoolExecutor(1) as pool:
+        owner = pool.submit(truth_of, server, prompt)
+        deadline_s = time.monotonic() + 10
+        while not server.call(STATE).json()["requests"]:
+            assert time.monotonic() < deadline_s
+        reason, position, cached = truth_of(server, prompt, priority=1)
+        assert owner.result() == ("never_stored", 0, 0)
+    assert (reason, position) == ("computing", cached)
+    assert 0 <= cached < 1899
+
+
+def test_no_snapshot_lies_where_the_texts_part(state_server: ServerProcess) -> None:
+    prompt = text("state", 80)
+    truth_of(state_server, prompt)
+    assert truth_of(state_server, prompt[:40] + "#" * 40) == ("no_snapshot", 0, 0)
+
+
+def test_sums_of_sessions_are_those_of_all(server: ServerProcess) -> None:
+    for turn in (1, 2, 3):
+        for session in ("x", "y"):
+            truth_of(server, text(session, 60 * turn), prompt_cache_key=session)
+    time.sleep(0.2)  # a picture may be a tenth of a second old
+    state = server.call(STATE).json()
+    for name in SUMS:
+        assert sum(item[name] for item in state["sessions"]) == state["cache"][name]
+    assert sum(state["match_ends"].values()) == state["cache"]["prompts"]
+    for name in ("cached_tokens", "created_tokens", "recomputed_tokens"):
+        server.wait_metric(f"tokenspeed_{name}_total", state["cache"][name])
+    sessions = {item["session"]: item for item in state["sessions"]}
+    assert sessions["x"]["prompts"] == 3
+    assert sessions["x"]["cached_tokens"] > 0
