@@ -51,6 +51,7 @@ void Scheduler::EmitRow(RequestIndex index, int32_t num_query) {
   EmitTable(request);
   EmitStateRows(request, num_query);
   request.step_query = request.step_drafts = 0;
+  request.newest_step = next_step_id_;
   request.planned += num_new;
   request.to_replay = is_replay_ ? num_drafts : 0;
   ++request.uncommitted_rows;

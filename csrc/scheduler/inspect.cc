@@ -149,7 +149,9 @@ void Scheduler::CheckInvariants() {
     TS_CHECK(is_loading <= (request.uncommitted_rows == 0), "a loading request has no rows");
     int32_t num_rows = 0;
     for (const Uncommitted& step : uncommitted_) {
-      num_rows += static_cast<int32_t>(std::ranges::count(step.plan->requests, index));
+      const auto in_plan = std::ranges::count(step.plan->requests, index);
+      TS_CHECK(in_plan <= 1, "a plan has one row of a request");
+      num_rows += static_cast<int32_t>(in_plan);
     }
     TS_CHECK(num_rows == request.uncommitted_rows, "uncommitted rows are counted");
     const bool is_running = std::ranges::count(running_, index) == 1;

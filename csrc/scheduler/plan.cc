@@ -124,6 +124,8 @@ void Scheduler::ReserveChunks(int32_t& budget, bool is_short) {
     Request& request = requests_[index];
     if (!std::holds_alternative<Prefilling>(request.state) || request.retract_pending) continue;
     if ((request.to_plan() <= ShortTokens()) != is_short || request.step_query > 0) continue;
+    // Admitted in this plan as short, with a first chunk cut at a reuse point: one row is enough.
+    if (request.newest_step == next_step_id_) continue;
     int32_t num_query = FloorChunk(request.planned, std::min(budget, request.to_plan()));
     if (num_query == 0) continue;
     num_query = CutAtPoint(request, request.planned, num_query);

@@ -37,6 +37,7 @@ struct Request {
   int32_t ahead = 0;  // tokens that uncommitted rows sample, at most: every draft right
   int32_t uncommitted_rows = 0;
   int32_t step_query = 0;   // query tokens reserved in the plan being made
+  int64_t newest_step = 0;  // the last plan that has a row of it
   int32_t step_drafts = 0;  // of them drafts
   // Planned tokens after the newest row of state, which its next row reads again: drafts, if state
   // groups keep the row before them only. At most: as if all of them were right.

@@ -317,5 +317,31 @@ TEST_F(SchedulerTest, ARequestThatFillsThePoolRunsAloneWhateverIsCached) {
   EXPECT_GT(scheduler.Stats().at("cached_tokens"), 0);
 }
 
+// It counts as short by the blocks that are cached, but no state lies there: its first chunk, cut
+// at a reuse point, leaves a long rest.
+TEST_F(SchedulerTest, ARequestAdmittedAsShortHasOneRowInThePlan) {
+  SchedulerConfig config = Config();
+  config.groups.push_back({.name = "state", .kind = "state"});
+  config.num_physical_blocks = 400;
+  config.max_context_tokens = 4096;
+  Scheduler scheduler(config);
+  Submit(scheduler, 1, Prompt(400));
+  RunAll(scheduler);
+  const Tokens cold = Prompt(2000, 5000), cold_points = {70};  // leaves budget in its second step
+  scheduler.Submit(
+      {.id = RequestId(2), .prompt = cold, .max_new_tokens = 1, .reuse_points = cold_points}, 0);
+  Step(scheduler);
+  Tokens warm = Prompt(390);
+  warm.push_back(7);
+  const Tokens warm_points = {6};
+  scheduler.Submit(
+      {.id = RequestId(3), .prompt = warm, .max_new_tokens = 1, .reuse_points = warm_points}, 0);
+  const auto plan = scheduler.Plan(0);
+  EXPECT_EQ(std::ranges::count(plan->request_ids, 3), 1);
+  scheduler.CheckInvariants();
+  Commit(scheduler, *plan);
+  RunAll(scheduler);
+}
+
 }  // namespace
 }  // namespace tokenspeed
