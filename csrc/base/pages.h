@@ -1,6 +1,7 @@
 // Vectors for tables that are large and read all over the place: what fills a huge page asks the
 // system for huge pages, so that a step that touches a table for the first time in a while pays for
-// cache misses only, not for walks of the page table, and a long prompt for few page faults.
+// cache misses only, not for walks of the page table, and a long prompt for few page faults. What a
+// long prompt gave back is kept for the next one: to clear new pages takes as long as to fill them.
 // Thread: any.
 #pragma once
 
@@ -8,35 +9,37 @@
 #include <new>
 #include <vector>
 
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
-
 namespace tokenspeed {
+
+inline constexpr size_t kHugePage = size_t{2} << 20;
+// Pages that were given back and wait for the next who asks for as many, of the whole process.
+inline constexpr size_t kMaxKeptBytes = size_t{32} << 20;
+
+// Memory that begins at a huge page, and gives it back. What is in it is undefined.
+// REQUIRES: num_bytes >= kHugePage, the same in both.
+void* TakePages(size_t num_bytes);
+void GivePages(void* memory, size_t num_bytes) noexcept;
+size_t NumKeptBytes();
 
 template <class T>
 struct PageAllocator {
   using value_type = T;
-  static constexpr size_t kHugePage = size_t{2} << 20;
+  static constexpr std::align_val_t kAlignment{alignof(std::max_align_t) * 4};
 
   PageAllocator() = default;
   template <class U>
   PageAllocator(const PageAllocator<U>&) {}  // NOLINT: allocators convert
 
-  static std::align_val_t Alignment(size_t count) {
-    return std::align_val_t{count * sizeof(T) < kHugePage ? alignof(std::max_align_t) * 4
-                                                          : kHugePage};
-  }
   T* allocate(size_t count) {
-    void* memory = ::operator new(count * sizeof(T), Alignment(count));
-#if defined(__linux__)
-    // Whole huge pages only; a refusal leaves ordinary ones, which are as right.
-    const size_t num_bytes = count * sizeof(T) / kHugePage * kHugePage;
-    if (num_bytes > 0) madvise(memory, num_bytes, MADV_HUGEPAGE);
-#endif
-    return static_cast<T*>(memory);
+    const size_t num_bytes = count * sizeof(T);
+    if (num_bytes >= kHugePage) return static_cast<T*>(TakePages(num_bytes));
+    return static_cast<T*>(::operator new(num_bytes, kAlignment));
   }
-  void deallocate(T* memory, size_t count) { ::operator delete(memory, Alignment(count)); }
+  void deallocate(T* memory, size_t count) {
+    const size_t num_bytes = count * sizeof(T);
+    if (num_bytes >= kHugePage) return GivePages(memory, num_bytes);
+    ::operator delete(memory, kAlignment);
+  }
   bool operator==(const PageAllocator&) const = default;
 };
 

@@ -16,11 +16,17 @@ class ChainKeys {
   ChainKeys() = default;
   ChainKeys(const Hash128& root, int32_t block_tokens) : root_(root), block_tokens_(block_tokens) {}
 
+  // Makes room for the keys of so many tokens.
+  void Reserve(size_t num_tokens) {
+    const size_t num_blocks = num_tokens / static_cast<size_t>(block_tokens_);
+    if (num_blocks > keys_.capacity()) keys_.reserve(num_blocks + num_blocks / 4);
+  }
+
   // Hashes what is new. REQUIRES: `tokens` begins with the tokens of the last call.
   void Extend(std::span<const int32_t> tokens) {
     const size_t num_blocks = tokens.size() / static_cast<size_t>(block_tokens_);
     if (num_blocks <= keys_.size()) return;
-    if (num_blocks > keys_.capacity()) keys_.reserve(num_blocks + num_blocks / 4);
+    Reserve(tokens.size());
     Hash128 key = keys_.empty() ? root_ : keys_.back();
     for (size_t i = keys_.size(); i < num_blocks; ++i) {
       key = HashBlock(key, tokens.subspan(i * block_tokens_, block_tokens_));

@@ -32,6 +32,10 @@ struct Chain {
   PagedVector<int32_t> tokens;
   ChainKeys keys;
   std::vector<KnownSet> sets = {};  // of its first blocks, as they were when the turn ended
+
+  // Appends tokens and, if asked, the keys of the blocks that they fill: a stretch at a time, which
+  // is hashed while it is in the nearest cache.
+  void Append(std::span<const int32_t> more, bool has_keys);
 };
 
 // Digest of the first `num_tokens` of a chain: of the key of its full blocks and the rest's tokens.

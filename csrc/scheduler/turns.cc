@@ -24,7 +24,7 @@ void Scheduler::SubmitTurn(const Submission& submission, const TurnBase& base, i
   const NodeId root = kv_.AcquireRoot(submission.salt);
   const auto previous = PreviousTurn(submission, base.tokens);
   Chain chain = sessions_.Take(submission.session, base.tokens, kv_.Chain(root));
-  chain.tokens.insert(chain.tokens.end(), submission.prompt.begin(), submission.prompt.end());
+  chain.Append(submission.prompt, config_.prefix_cache);
   Accept(submission, root, std::move(chain), max_outputs, previous, now_us);
 }
 
@@ -50,12 +50,11 @@ Chain Scheduler::ChainOf(const Submission& submission, NodeId root, size_t commo
     // With room for an answer, so that the first tokens do not move a long prompt.
     constexpr size_t kAnswerTokens = 1024;
     chain.tokens.reserve(submission.prompt.size() + submission.outputs.size() + kAnswerTokens);
-    chain.tokens.assign(submission.prompt.begin(), submission.prompt.end());
+    chain.Append(submission.prompt, config_.prefix_cache);
     return chain;
   }
   Chain chain = sessions_.Take(submission.session, common, kv_.Chain(root));
-  const auto rest = submission.prompt.subspan(common);
-  chain.tokens.insert(chain.tokens.end(), rest.begin(), rest.end());
+  chain.Append(submission.prompt.subspan(common), config_.prefix_cache);
   return chain;
 }
 

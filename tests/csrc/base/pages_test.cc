@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <numeric>
+#include <vector>
 
 namespace tokenspeed {
 namespace {
@@ -12,8 +14,8 @@ namespace {
 uintptr_t Place(const void* memory) { return reinterpret_cast<uintptr_t>(memory); }
 
 TEST(PagesTest, WhatFillsAHugePageBeginsAtOne) {
-  const PagedVector<int32_t> large(PageAllocator<int32_t>::kHugePage / sizeof(int32_t));
-  EXPECT_EQ(Place(large.data()) % PageAllocator<int32_t>::kHugePage, 0U);
+  const PagedVector<int32_t> large(kHugePage / sizeof(int32_t));
+  EXPECT_EQ(Place(large.data()) % kHugePage, 0U);
   const PagedVector<int32_t> small(16);
   EXPECT_EQ(Place(small.data()) % 64, 0U);
 }
@@ -27,6 +29,39 @@ TEST(PagesTest, GrowingFromSmallToLargeKeepsTheValues) {
   PagedVector<int32_t> moved = std::move(values);
   EXPECT_EQ(moved[1'234'567], 1'234'567);
   EXPECT_EQ(PagedVector<int32_t>(moved), moved);
+}
+
+TEST(PagesTest, WhatWasGivenBackIsTakenByTheNextOfItsSize) {
+#if !defined(__SANITIZE_ADDRESS__)
+  constexpr size_t kSize = 3 * kHugePage + 5;
+  void* first = TakePages(kSize);
+  const size_t num_kept = NumKeptBytes();
+  GivePages(first, kSize);
+  EXPECT_GE(NumKeptBytes(), num_kept + kSize);
+  void* longer = TakePages(8 * kHugePage);
+  EXPECT_NE(longer, first);
+  void* second = TakePages(kSize + 100);
+  EXPECT_EQ(second, first);
+  EXPECT_EQ(NumKeptBytes(), num_kept);
+  GivePages(longer, 8 * kHugePage);
+  GivePages(second, kSize + 100);
+#endif
+}
+
+TEST(PagesTest, KeptPagesAreBounded) {
+  std::vector<PagedVector<int32_t>> many(40);
+  for (PagedVector<int32_t>& values : many) values.assign(kHugePage / sizeof(int32_t), 7);
+  many.clear();
+  EXPECT_LE(NumKeptBytes(), kMaxKeptBytes);
+}
+
+TEST(PagesTest, VectorsInKeptPagesBeginWithZeros) {
+  const size_t size = kHugePage / sizeof(int32_t);
+  for (int32_t round = 0; round < 3; ++round) {
+    PagedVector<int32_t> values(size);
+    EXPECT_EQ(std::count(values.begin(), values.end(), 0), static_cast<std::ptrdiff_t>(size));
+    std::fill(values.begin(), values.end(), 9);
+  }
 }
 
 }  // namespace

@@ -118,5 +118,25 @@ TEST_F(TurnsTest, AnAbortedTurnLeavesItsPromptAsBase) {
   EXPECT_EQ(engine.scheduler.SessionBase(7)->tokens, 50);
 }
 
+TEST(ChainTest, AChainAppendedInStretchesHasTheKeysOfOneHashedAtOnce) {
+  for (const size_t size : {1, 15, 16, 4095, 4096, 4097, 20'001}) {
+    std::vector<int32_t> tokens(size);
+    for (size_t i = 0; i < size; ++i) tokens[i] = static_cast<int32_t>(i * 7919 % 50'021);
+    ChainKeys plain(Hash128{3, 4}, 16);
+    plain.Extend(tokens);
+    Chain chain{{}, ChainKeys(Hash128{3, 4}, 16)};
+    const size_t half = size / 2;
+    chain.Append(std::span(tokens).first(half), true);
+    chain.Append(std::span(tokens).subspan(half), true);
+    EXPECT_TRUE(std::ranges::equal(chain.tokens, tokens));
+    ASSERT_EQ(chain.keys.size(), plain.size());
+    for (size_t i = 0; i < plain.size(); ++i) EXPECT_EQ(chain.keys[i], plain[i]);
+    Chain bare{{}, ChainKeys(Hash128{3, 4}, 16)};
+    bare.Append(tokens, false);
+    EXPECT_TRUE(std::ranges::equal(bare.tokens, tokens));
+    EXPECT_EQ(bare.keys.size(), 0U);
+  }
+}
+
 }  // namespace
 }  // namespace tokenspeed::test
