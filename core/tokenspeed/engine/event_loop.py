@@ -19,6 +19,7 @@ from tokenspeed.engine.cache_tally import CacheTally
 from tokenspeed.engine.intake import Intake, now_us
 from tokenspeed.engine.messages import EngineStats
 from tokenspeed.engine.meter import StepMeter
+from tokenspeed.engine.picture import spelled_out
 from tokenspeed.engine.publisher import Publisher
 from tokenspeed.engine.requests import RequestTable
 from tokenspeed.engine.snapshot import Snapshot
@@ -159,7 +160,7 @@ class EventLoop:
 
     def state(self) -> dict[str, Any]:
         """Return a picture of everything inside, as `GET /v1/engine/state` shows it."""
-        return self._snapshot.build()
+        return spelled_out(self._snapshot.build())
 
     def stats(self) -> EngineStats:
         """Return counters and gauges as of now."""

@@ -31,6 +31,7 @@ from tokenspeed.engine.messages import (
     Unhealthy,
     Welcome,
 )
+from tokenspeed.engine.picture import spelled_out
 from tokenspeed.engine.streams import Stream, error_of
 from tokenspeed.engine.submits import make_submit
 from tokenspeed.errors import EngineAwayError, EngineError, EngineGoneError, RequestError
@@ -170,8 +171,7 @@ class Frontend:
             if self.unhealthy_reason is not None:
                 raise EngineGoneError(self.unhealthy_reason)
             raise EngineError("the engine could not tell its state; its log has the reason")
-        state: dict[str, Any] = msgspec.msgpack.decode(packed)
-        return state
+        return spelled_out(msgspec.msgpack.decode(packed))
 
     def give_up(self, reason: str) -> None:
         """End every live request with an EngineError, after what was delivered; take no more."""
