@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import zmq
 
-from tokenspeed.engine.kv_events import AllBlocksCleared, encode_batch, events_of
+from tokenspeed.engine.kv_events import AllBlocksCleared, EventGroup, encode_batch, events_of
 from tokenspeed.errors import ConfigError
 from tokenspeed.log import LOGGER
 
@@ -47,6 +47,7 @@ class KvEventSettings:
         topic: first frame of every message.
         is_named: events as maps (see `kv_events.py`), and the topic in replays too.
         block_tokens: tokens of a block.
+        groups: cache groups, in the scheduler's order.
     """
 
     endpoint: str
@@ -54,6 +55,7 @@ class KvEventSettings:
     topic: str = ""
     is_named: bool = True
     block_tokens: int
+    groups: tuple[EventGroup, ...] = (EventGroup(),)
 
 
 @dataclass(slots=True)
@@ -113,7 +115,10 @@ class KvPublisher:
     def publish(self, batch: EventBatch | None) -> None:
         """Publish what changed in the cache; None: nothing did."""
         if batch is not None:
-            events = events_of(batch, self._settings.block_tokens)
+            settings = self._settings
+            events = events_of(
+                batch, settings.block_tokens, settings.groups, is_named=settings.is_named
+            )
             if events:
                 self._publish(events)
 
