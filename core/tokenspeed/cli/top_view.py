@@ -34,6 +34,7 @@ COLUMNS: tuple[tuple[str, str, int], ...] = (
     ("DONE", "computed_tokens", 80),
     ("OUT", "output_tokens", 0),
     ("BLOCKS", "blocks", 90),
+    ("WAITS FOR", "reason", 120),
 )
 """Head, field, and the width of the terminal from which on the column is shown."""
 NUMBERS = frozenset({"priority", "age_s", "prompt_tokens", "cached_tokens", "computed_tokens"}) | {
@@ -52,7 +53,7 @@ def picture(
     """
     lines: list[Text] = [*_head(state, last, url), *_pools(state, width)]
     if height >= DETAILS_HEIGHT:
-        lines += [line for line in (_plan(state), _step_model(state), _cache(state)) if line]
+        lines += [line for draw in DETAILS if (line := draw(state))]
     left = height - len(lines) - 1
     queue = _queue(state, max(1, left // QUEUE_SHARE if state["requests"] else left - 1))
     lines = [*lines, *queue][: max(1, height - 1)]
@@ -114,6 +115,7 @@ def _pools(state: dict[str, Any], width: int) -> list[Text]:
     rows += [
         (tier["name"], tier.get("used", 0), tier.get("cached", 0), tier["total"])
         for tier in state.get("tiers", ())
+        if "total" in tier
     ]
     return [_bar(*row, width=bar_width) for row in rows]
 
@@ -144,6 +146,18 @@ def _plan(state: dict[str, Any]) -> Text | None:
     )
 
 
+def _tiers(state: dict[str, Any]) -> Text | None:
+    """Say what is on its way between the tiers, and for how long, and what a store keeps."""
+    parts = [
+        f"{item['kind']} {item['count']:,} ({item['oldest_s']:.1f} s)"
+        for item in state.get("transfers", ())
+        if item["count"]
+    ]
+    records = [tier["records"] for tier in state.get("tiers", ()) if "records" in tier]
+    parts += [f"store {count:,} records" for count in records]
+    return Text("transfers   " + "  ".join(parts)) if parts else None
+
+
 def _step_model(state: dict[str, Any]) -> Text | None:
     model = state.get("step_model")
     if not model:
@@ -164,19 +178,28 @@ def _cache(state: dict[str, Any]) -> Text | None:
 def _queue(state: dict[str, Any], num_shown: int) -> list[Text]:
     entries = state["queue"]
     lines = []
-    for entry in entries[:num_shown]:
-        reason = entry.get("reason")
+    for number, entry in enumerate(entries[:num_shown], start=1):
         lines.append(
             Text.assemble(
                 ("queue       ", "dim"),
-                f"{entry['position'] + 1}. {entry['id']}  waits {entry.get('age_s', 0):.1f} s  "
+                f"{number}. {entry['id']}  waits {entry.get('age_s') or 0:.1f} s  "
                 f"{entry.get('prompt_tokens', 0):,} tokens",
-                (f"  {reason}" if reason else "", "yellow"),
+                (f"  {_reason(entry)}".rstrip(), "yellow"),
             )
         )
     if len(entries) > num_shown:
         lines.append(Text(f"queue       ... and {len(entries) - num_shown:,} more", "dim"))
     return lines
+
+
+def _reason(entry: dict[str, Any]) -> str:
+    """Say why a request does not go on."""
+    reason = str(entry.get("reason") or "")
+    if entry.get("waits_for"):
+        return f"{reason} by {entry['waits_for']}"
+    if entry.get("pieces"):
+        return f"{reason} {entry['arrived']:,}/{entry['pieces']:,}".strip()
+    return reason
 
 
 def _requests(requests: Sequence[dict[str, Any]], width: int, rows: int) -> Table:
@@ -187,9 +210,10 @@ def _requests(requests: Sequence[dict[str, Any]], width: int, rows: int) -> Tabl
     for head, field in columns:
         justify: Any = "right" if field in NUMBERS else "left"
         table.add_column(head, justify=justify, no_wrap=True, overflow="ellipsis")
-    oldest_first = sorted(requests, key=lambda item: -item.get("age_s", 0.0))
+    oldest_first = sorted(requests, key=lambda item: -(item.get("age_s") or 0.0))
     for request in oldest_first[:rows]:
-        table.add_row(*(Text(_cell(request.get(field))) for _, field in columns))
+        shown = {**request, "reason": _reason(request) or None}
+        table.add_row(*(Text(_cell(shown.get(field))) for _, field in columns))
     return table
 
 
@@ -222,3 +246,7 @@ def _duration(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}"
+
+
+DETAILS = (_plan, _tiers, _step_model, _cache)
+"""What a terminal that is high enough shows between the pools and the queue."""

@@ -141,7 +141,7 @@ def _event(
     if kind == "removed":
         return BlockRemoved(block_hashes=hashes, medium=medium, group_idx=index)
     is_first = not batch.parents[first].any()
-    salt = _salt(batch, first)
+    salt = _salt(batch, first) if is_first else ""
     return BlockStored(
         block_hashes=hashes,
         parent_block_hash=None if is_first else int(_short(batch.parents[first : first + 1])[0]),
