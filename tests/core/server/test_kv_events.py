@@ -80,11 +80,12 @@ def test_blocks_are_told_in_every_tier_and_group(tmp_path: Path) -> None:
     """A hybrid model, a host tier and a store behind a small device cache."""
     model = write_scripted_model(tmp_path / "model", window=24, state_layers=1)
     flags = ("--kv-events", f"ipc://{tmp_path}/pub", "--kv-events-replay", f"ipc://{tmp_path}/rep")
-    tiers = ("--kv-gib", "0.0002", "--host-kv-gib", "0.001", "--kv-store", "memory")
+    tiers = ("--kv-gib", "0.0001", "--host-kv-gib", "0.001", "--kv-store", "memory")
     context = ("--max-context-tokens", "200", "--max-running", "1")
     with ServerProcess(model, tmp_path, *flags, *tiers, *context) as server:
         subscriber = Consumer(f"ipc://{tmp_path}/pub", f"ipc://{tmp_path}/rep")
-        prompts = [f"{index}" * 16 + "The quick brown fox jumps. " * 4 for index in range(8)]
+        # Whole blocks, so that the state at the end of a prompt has a name.
+        prompts = [f"{index}" * 16 + ("The quick brown fox jumps. " * 4)[:96] for index in range(8)]
         for _ in range(2):
             for prompt in prompts:
                 body = {"model": "model", "prompt": prompt, "max_tokens": 4, "cache_salt": "s"}
