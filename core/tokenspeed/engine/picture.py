@@ -30,14 +30,17 @@ def _rows(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
     blocks = [
         dict(zip(groups, counts, strict=True)) for counts in zip(*groups.values(), strict=True)
     ]
-    rows = zip(*{**columns, "blocks": blocks}.values(), strict=True)
+    ages_s = [None if age_s is None else round(age_s, 3) for age_s in columns["age_s"]]
+    rows = zip(*{**columns, "blocks": blocks, "age_s": ages_s}.values(), strict=True)
     return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
 def picked(columns: Mapping[str, Any], rows: list[int]) -> dict[str, Any]:
     """Return the columns with these entries only."""
     return {
-        name: picked(column, rows) if isinstance(column, dict) else [column[i] for i in rows]
+        name: picked(column, rows)
+        if isinstance(column, dict)
+        else list(map(column.__getitem__, rows))
         for name, column in columns.items()
     }
 

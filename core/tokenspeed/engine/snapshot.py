@@ -129,7 +129,7 @@ class Snapshot:
             "key": columns["id"],
             "tenant": [(live and live.tenant) or None for live in lives],
             "session": [(live and live.session) or None for live in lives],
-            "age_s": [live and round(now_s - live.arrived_s, 3) for live in lives],
+            "age_s": [live and now_s - live.arrived_s for live in lives],
             **{name: columns[name] for name in PLAIN},
             "waits_for": [names.get(key) for key in columns["waits_for"]],
             "position": [None if at < 0 else at for at in columns["position"]],
