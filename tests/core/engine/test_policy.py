@@ -111,7 +111,7 @@ def test_a_policy_that_nobody_offers_is_refused() -> None:
         chosen("nobody/knows")
 
 
-def test_a_session_has_one_number_in_its_namespace() -> None:
+def test_a_session_has_one_number_for_each_owner() -> None:
     assert number_of("") == 0
     assert number_of("a") == number_of("a") > 0
-    assert len({number_of("a"), number_of("b"), number_of("a", b"s")}) == 3
+    assert len({number_of("a"), number_of("b"), number_of("a", owner="s")}) == 3
