@@ -57,7 +57,14 @@ class DiskStore:
         self._done: deque[StoreDone] = deque()
         self._num_calls = 0
         self._num_done = 0
-        self._scan()
+        try:
+            self._scan()
+        except OSError as error:
+            self._lock.close()
+            raise ConfigError(
+                f"kv_store_folder {folder} holds {error.filename}, which cannot be read or deleted "
+                f"({error.strerror}); a folder of this process alone is needed; name another"
+            ) from error
         self._keys = {bytes.fromhex(path.name) for path in self._recency if self._is_own(path)}
         self._calls: queue.SimpleQueue[tuple[int, Callable[[], bool]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="kv-store-disk", daemon=True)
@@ -157,7 +164,7 @@ class DiskStore:
         """Find the records of all namespaces, oldest use first; delete what a killed write left."""
         found = []
         for path in self._root.glob("*/??/*"):
-            if not _is_key(path.name.removesuffix(TEMPORARY)):
+            if not _is_key(path.name.removesuffix(TEMPORARY)) or not _is_plain_file(path):
                 continue  # not ours
             stat = path.stat()
             if path.suffix == TEMPORARY or stat.st_size <= HEAD_BYTES:
@@ -195,6 +202,10 @@ def _lock_folder(root: Path, folder: Path) -> IO[bytes]:
             "name another folder"
         ) from error
     return lock
+
+
+def _is_plain_file(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
 
 
 def _is_key(name: str) -> bool:
