@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import pydantic
 from pydantic import ConfigDict, Field
 
+from tokenspeed.engine.submits import MAX_TIMEOUT_S
 from tokenspeed.errors import RequestError
 from tokenspeed.server.fields import NEUTRAL_MESSAGE, known_fields, shorten
 
@@ -21,7 +22,6 @@ MAX_CHOICES = 128
 MAX_STOPS = 16
 MAX_SESSION_CHARS = 512
 MAX_RETENTION_S = 24 * 3600
-MAX_TIMEOUT_S = 24 * 3600
 
 
 class _Strict(pydantic.BaseModel):
