@@ -86,7 +86,8 @@ class Frontend:
         """
         frontend = cls(address)
         try:
-            await asyncio.wait_for(frontend._welcomed.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await frontend._welcomed.wait()
         except TimeoutError:
             await frontend.close()
             raise EngineError(
@@ -160,7 +161,8 @@ class Frontend:
             self._asked = self._loop.create_future()
             self._send(StateQuery(self._query_id))
         try:
-            packed = await asyncio.wait_for(asyncio.shield(self._asked), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                packed = await asyncio.shield(self._asked)
         except TimeoutError:
             self._asked = None
             raise EngineAwayError(

@@ -32,6 +32,9 @@ KEPT_BYTES = 64 << 20
 """What is kept for replay: at most so many of the last batches, and so many bytes."""
 REPLAYED_A_TURN = 64
 """Replayed batches a client and turn of the loop."""
+REQUESTS_A_TURN = 256
+"""Requests for replay taken in one turn: whoever floods them must not hold the steps up."""
+MAX_PORT = 65535
 END = (-1).to_bytes(8, "big", signed=True)
 _NUMBER_BYTES = 8
 _NOBLOCK = int(zmq.NOBLOCK)
@@ -138,6 +141,13 @@ class KvPublisher:
         self._context.term()
 
     def _bind(self, setting: str, kind: int, address: str) -> zmq.Socket[bytes]:
+        flag = f"--{setting.replace('_', '-')}"
+        port = address.rpartition(":")[2]
+        if address.startswith("tcp:") and port.isdecimal() and int(port) > MAX_PORT:
+            self.close()
+            raise ConfigError(  # ZeroMQ would take the port modulo 65536
+                f"{flag} is {address!r}, ports are 0 to {MAX_PORT}; give another"
+            )
         socket = self._context.socket(kind)
         self._sockets.append(socket)
         socket.setsockopt(zmq.SNDHWM, QUEUED_BATCHES)
@@ -148,7 +158,7 @@ class KvPublisher:
         except zmq.ZMQError as error:
             self.close()
             raise ConfigError(
-                f"--{setting.replace('_', '-')} is {address!r}, which cannot be bound: {error}; "
+                f"{flag} is {address!r}, which cannot be bound: {error}; "
                 "give a free ZeroMQ address such as tcp://*:5557 or ipc:///path"
             ) from None
         return socket
@@ -162,7 +172,9 @@ class KvPublisher:
         self._number += 1
 
     def _take_requests(self, socket: zmq.Socket[bytes]) -> None:
-        while int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+        for _ in range(REQUESTS_A_TURN):
+            if not int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+                return
             client, *frames = socket.recv_multipart(_NOBLOCK)
             if len(frames) != 2 or frames[0] or len(frames[1]) != _NUMBER_BYTES:
                 LOGGER.warning("kv_events_replay: an unreadable request of %d frames", len(frames))

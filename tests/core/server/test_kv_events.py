@@ -155,6 +155,7 @@ def _is_engine(pid: int) -> bool:
     ("flags", "words"),
     [
         (("--kv-events", "tcp://999.1.1.1:5"), "--kv-events is 'tcp://999.1.1.1:5', which cannot"),
+        (("--kv-events", "tcp://*:99999"), "ports are 0 to 65535"),
         (("--kv-events-replay", "tcp://*:0"), "kv_events is empty"),
         (("--kv-events", "x", "--kv-events-format", "json"), "named"),
     ],
