@@ -13,8 +13,8 @@ import pytest
 from starlette.requests import Request
 from tests.support.scripted import write_scripted_model
 
-from tokenspeed.engine.frontend import make_submit
 from tokenspeed.engine.messages import ModelInfo
+from tokenspeed.engine.submits import make_submit
 from tokenspeed.server.body import _parse, read_body
 from tokenspeed.server.field_limits import FieldLimits
 from tokenspeed.server.openai import ChatRequest
