@@ -94,6 +94,7 @@ class BlockPool {
     queue_.Prefetch(item);
   }
   void PrefetchBlocks(int32_t item) const {
+    queue_.PrefetchLinks(item);
     for (int32_t k = 0; k < num_groups_; ++k) physical_.Prefetch(groups_[k], block(item, k));
   }
 

@@ -6,10 +6,10 @@
 
 namespace tokenspeed {
 
-EvictionQueue::EvictionQueue(int32_t max_items) : items_(max_items + 1) {}
+EvictionQueue::EvictionQueue(int32_t max_items) : items_(max_items + 1), marks_(max_items + 1) {}
 
 void EvictionQueue::SetGap(int32_t item, int64_t gap_us) {
-  const bool is_resting = items_[item].place != Place::kAwake;
+  const bool is_resting = marks_[item].place != Place::kAwake;
   if (is_resting) Leave(item);
   items_[item].gap_us = std::min(gap_us, kMaxGapUs);
   // One that rested in the list goes on as one with a key: its place in the list is lost.
@@ -19,7 +19,7 @@ void EvictionQueue::SetGap(int32_t item, int64_t gap_us) {
 void EvictionQueue::Retain(int32_t item, int64_t until_us) {
   Item& record = items_[item];
   if (until_us <= record.retain_until_us) return;
-  const bool is_resting = record.place != Place::kAwake;
+  const bool is_resting = marks_[item].place != Place::kAwake;
   if (is_resting) Leave(item);
   num_retained_ += record.retain_until_us == 0;
   record.retain_until_us = until_us;
@@ -27,21 +27,21 @@ void EvictionQueue::Retain(int32_t item, int64_t until_us) {
 }
 
 void EvictionQueue::SetLeaf(int32_t item, bool is_leaf) {
-  Item& record = items_[item];
-  record.is_leaf = is_leaf;
+  Mark& mark = marks_[item];
+  mark.is_leaf = is_leaf;
   if (!is_leaf) {
-    TS_CHECK(record.place == Place::kAwake, "only what is held gets children");
+    TS_CHECK(mark.place == Place::kAwake, "only what is held gets children");
     return;
   }
-  if (record.place == Place::kInner) Enqueue(item);
+  if (mark.place == Place::kInner) Enqueue(item);
 }
 
 void EvictionQueue::Forget(int32_t item) {
   Item& record = items_[item];
-  TS_CHECK(record.place == Place::kAwake, "only what does not rest is forgotten");
+  TS_CHECK(marks_[item].place == Place::kAwake, "only what does not rest is forgotten");
   num_retained_ -= record.retain_until_us != 0;
   record.gap_us = record.retain_until_us = 0;
-  record.is_leaf = true;
+  marks_[item].is_leaf = true;
 }
 
 void EvictionQueue::Rest(int32_t item, int64_t now_us, bool is_surplus) {
@@ -54,10 +54,10 @@ void EvictionQueue::Rest(int32_t item, int64_t now_us, bool is_surplus) {
     --num_retained_;
   }
   if (is_surplus && record.retain_until_us == 0) {
-    record.place = Place::kSurplus;
+    marks_[item].place = Place::kSurplus;
     Link(surplus_, item);
   } else if (record.gap_us == 0 && record.retain_until_us == 0) {
-    record.place = Place::kList;
+    marks_[item].place = Place::kList;
     Link(list_, item);
   } else {
     Enqueue(item);
@@ -83,8 +83,9 @@ int64_t EvictionQueue::ColdestScore(int64_t now_us) {
   const int32_t coldest = Coldest(now_us);
   TS_CHECK(coldest != 0, "something rests");
   const Item& item = items_[coldest];
-  if (item.place == Place::kSurplus) return kSurplusScore;
-  if (item.place == Place::kRetained) return kRetainedScore;
+  const Place place = marks_[coldest].place;
+  if (place == Place::kSurplus) return kSurplusScore;
+  if (place == Place::kRetained) return kRetainedScore;
   return std::max(ReturnUs(item) - now_us, LateUs(item, now_us));
 }
 
@@ -92,19 +93,19 @@ int64_t EvictionQueue::ColdestScore(int64_t now_us) {
 void EvictionQueue::Enqueue(int32_t item) {
   Item& record = items_[item];
   if (record.retain_until_us != 0) {
-    record.place = Place::kRetained;
+    marks_[item].place = Place::kRetained;
     Push(by_retention_, item);
-  } else if (record.is_leaf) {
-    record.place = Place::kHeaps;
+  } else if (marks_[item].is_leaf) {
+    marks_[item].place = Place::kHeaps;
     Push(by_return_, item);
     Push(by_last_use_, item);
   } else {
-    record.place = Place::kInner;
+    marks_[item].place = Place::kInner;
   }
 }
 
 void EvictionQueue::Leave(int32_t item) {
-  switch (items_[item].place) {
+  switch (marks_[item].place) {
     case Place::kAwake:
       TS_CHECK(false, "only what rests is woken");
     case Place::kList:
@@ -239,10 +240,10 @@ void EvictionQueue::CheckHeap(const Heap& heap) const {
 void EvictionQueue::CheckInvariants() const {
   int32_t counts[6] = {}, num_retained = 0;
   for (size_t item = 1; item < items_.size(); ++item) {
-    ++counts[static_cast<int>(items_[item].place)];
+    ++counts[static_cast<int>(marks_[item].place)];
     num_retained += items_[item].retain_until_us != 0;
-    TS_CHECK(items_[item].place != Place::kHeaps || items_[item].is_leaf, "heaps hold leaves");
-    TS_CHECK(items_[item].place != Place::kInner || !items_[item].is_leaf, "a leaf has a place");
+    TS_CHECK(marks_[item].place != Place::kHeaps || marks_[item].is_leaf, "heaps hold leaves");
+    TS_CHECK(marks_[item].place != Place::kInner || !marks_[item].is_leaf, "a leaf has a place");
   }
   TS_CHECK(num_retained == num_retained_, "retained things are counted");
   TS_CHECK(static_cast<int32_t>(items_.size()) - 1 - counts[0] == num_resting_,
@@ -251,7 +252,7 @@ void EvictionQueue::CheckInvariants() const {
     int32_t length = 0;
     for (int32_t item = list.coldest, colder = 0; item != 0;
          colder = item, item = items_[item].hotter) {
-      TS_CHECK(items_[item].place == place && items_[item].colder == colder,
+      TS_CHECK(marks_[item].place == place && items_[item].colder == colder,
                "an eviction list is linked both ways");
       TS_CHECK(colder == 0 || items_[colder].order < items_[item].order, "a list is in order");
       TS_CHECK(++length <= num_resting_, "an eviction list ends");

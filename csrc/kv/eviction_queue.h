@@ -45,8 +45,9 @@ class EvictionQueue {
   void Rest(int32_t item, int64_t now_us, bool is_surplus = false);
   // It is held again, or gone. REQUIRES: at rest.
   void Wake(int32_t item) {
-    if (items_[item].place != Place::kInner) Leave(item);
-    items_[item].place = Place::kAwake;
+    Mark& mark = marks_[item];
+    if (mark.place != Place::kInner) Leave(item);
+    mark.place = Place::kAwake;
     --num_resting_;
   }
 
@@ -59,9 +60,13 @@ class EvictionQueue {
   static constexpr int64_t kRetainedScore = -1;
   static constexpr int64_t kMaxGapUs = int64_t{1} << 60;  // longer ones are cut
 
-  void Prefetch(int32_t item) const { __builtin_prefetch(&items_[item], 1); }
-  bool is_resting(int32_t item) const { return items_[item].place != Place::kAwake; }
-  bool is_surplus(int32_t item) const { return items_[item].place == Place::kSurplus; }
+  void Prefetch(int32_t item) const { __builtin_prefetch(&marks_[item], 1); }
+  // What Wake writes beside, some calls after Prefetch: the place in the list of who is there.
+  void PrefetchLinks(int32_t item) const {
+    if (marks_[item].place == Place::kList) __builtin_prefetch(&items_[item], 1);
+  }
+  bool is_resting(int32_t item) const { return marks_[item].place != Place::kAwake; }
+  bool is_surplus(int32_t item) const { return marks_[item].place == Place::kSurplus; }
   bool is_retained(int32_t item, int64_t now_us) const {
     return items_[item].retain_until_us > now_us;
   }
@@ -80,6 +85,9 @@ class EvictionQueue {
     int64_t retain_until_us = 0;
     int32_t colder = 0, hotter = 0;    // of its list
     int32_t heap_index[2] = {-1, -1};  // by return (or by end of retention), by last use
+  };
+  // Apart from the keys: who holds a long chain again reads nothing else of its inner things.
+  struct Mark {
     Place place = Place::kAwake;
     bool is_leaf = true;
   };
@@ -115,6 +123,7 @@ class EvictionQueue {
   void CheckHeap(const Heap& heap) const;
 
   PagedVector<Item> items_;
+  PagedVector<Mark> marks_;
   List list_, surplus_;
   Heap by_return_{kByReturn, 0, {}, false};
   Heap by_last_use_{kByLastUse, 1, {}, false};

@@ -35,7 +35,10 @@ class BlockTable {
   void Truncate(size_t size) {
     while (refs_.size() > size) refs_.pop_back();
   }
-  void Reserve(size_t size) { refs_.reserve(size); }
+  // Grows by halves: exact growth would copy a long table at every block that a decode appends.
+  void Reserve(size_t size) {
+    if (size > refs_.capacity()) refs_.reserve(std::max(size, refs_.size() + refs_.size() / 2));
+  }
   SetId set(size_t index) const { return refs_[index].id(); }
   SetId last() const { return refs_.empty() ? SetId() : refs_.back().id(); }
   size_t size() const { return refs_.size(); }

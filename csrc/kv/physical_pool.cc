@@ -10,6 +10,7 @@ namespace tokenspeed {
 PhysicalPool::PhysicalPool(std::vector<int32_t> packing, int32_t num_physical_blocks)
     : groups_(packing.size()),
       blocks_(num_physical_blocks),
+      pinned_(num_physical_blocks, 0),
       owners_(packing.size()),
       has_rivals_(packing.size() > 1),
       is_plain_(packing.size() == 1 && packing[0] == 1),
@@ -98,7 +99,7 @@ int32_t PhysicalPool::num_residents(PhysicalId id) const {
 
 void PhysicalPool::LinkRoomy(int32_t id) {
   Physical& physical = blocks_[id];
-  physical.is_in_pinned_list = physical.pinned > 0;
+  physical.is_in_pinned_list = pinned_[id] > 0;
   int32_t& head = groups_[physical.group].roomy[physical.is_in_pinned_list];
   physical.previous = 0;
   physical.next = head;
@@ -129,7 +130,7 @@ void PhysicalPool::Settle(int32_t id, bool is_hot) {
   if (!has_rivals_) return;
   LeaveBucket(id);
   Physical& physical = blocks_[id];
-  if (physical.pinned > 0 || physical.used == 0) return;
+  if (pinned_[id] > 0 || physical.used == 0) return;
   physical.bucket = num_residents(PhysicalId(id));
   Bucket& bucket = groups_[physical.group].buckets[physical.bucket];
   physical.colder = is_hot ? bucket.hottest : 0;
@@ -157,18 +158,18 @@ void PhysicalPool::CheckInvariants() const {
   for (int32_t id = 1; id < num_physical(); ++id) {
     const Physical& physical = blocks_[id];
     num_free += physical.group < 0;
-    num_unpinned += physical.pinned == 0;
+    num_unpinned += pinned_[id] == 0;
     TS_CHECK((physical.group < 0) == (physical.used == 0), "an empty physical block has no group");
-    TS_CHECK(physical.pinned <= num_residents(PhysicalId(id)), "pins are on taken blocks");
+    TS_CHECK(pinned_[id] <= num_residents(PhysicalId(id)), "pins are on taken blocks");
     TS_CHECK(physical.group >= 0 || physical.bucket == 0, "a free block is in no bucket");
     if (physical.group < 0) continue;
     Count& count = counts[physical.group];
-    if (physical.pinned > 0) count.spare += groups_[physical.group].packing - physical.pinned;
+    if (pinned_[id] > 0) count.spare += groups_[physical.group].packing - pinned_[id];
     count.roomy += physical.used != FullMask(physical.group);
     count.taken += num_residents(PhysicalId(id));
     ++count.physical;
-    count.pinned += physical.pinned > 0;
-    const bool is_settled = has_rivals_ && physical.pinned == 0;
+    count.pinned += pinned_[id] > 0;
+    const bool is_settled = has_rivals_ && pinned_[id] == 0;
     count.settled += is_settled;
     TS_CHECK(physical.bucket == (is_settled ? num_residents(PhysicalId(id)) : 0),
              "unpinned blocks are in the bucket of their residents");
@@ -188,7 +189,7 @@ void PhysicalPool::CheckInvariants() const {
     for (const bool has_pin : {false, true}) {
       for (int32_t id = record.roomy[has_pin]; id != 0; id = blocks_[id].next) {
         TS_CHECK(blocks_[id].group == static_cast<int32_t>(group), "a roomy list is of one group");
-        TS_CHECK((blocks_[id].pinned > 0) == has_pin, "pinned blocks have a roomy list");
+        TS_CHECK((pinned_[id] > 0) == has_pin, "pinned blocks have a roomy list");
         TS_CHECK(++length <= count.roomy, "a roomy list has no strangers");
       }
     }

@@ -25,7 +25,7 @@ namespace tokenspeed {
 
 class PhysicalPool {
  public:
-  static constexpr int32_t kMaxPacking = 64;
+  static constexpr int32_t kMaxPacking = 64;  // and pins are counted in a byte
 
   // REQUIRES: num_physical_blocks >= 2; each packing in [1, kMaxPacking].
   PhysicalPool(std::vector<int32_t> packing, int32_t num_physical_blocks);
@@ -55,7 +55,7 @@ class PhysicalPool {
   // A pinned block is held by a request; an unpinned one is only cached.
   void Pin(GroupId group, BlockId block) {
     const int32_t id = IndexOf(group, block);
-    if (blocks_[id].pinned++ == 0) {
+    if (pinned_[id]++ == 0) {
       --num_unpinned_;
       if (is_plain_) return;
       PinFirst(group, id);
@@ -65,7 +65,7 @@ class PhysicalPool {
   }
   void Unpin(GroupId group, BlockId block) {
     const int32_t id = IndexOf(group, block);
-    if (--blocks_[id].pinned == 0) {
+    if (--pinned_[id] == 0) {
       ++num_unpinned_;
       if (is_plain_) return;
       UnpinLast(group, id);
@@ -74,7 +74,9 @@ class PhysicalPool {
     }
   }
   void Prefetch(GroupId group, BlockId block) const {
-    __builtin_prefetch(&blocks_[IndexOf(group, block)], 1);
+    const int32_t id = IndexOf(group, block);
+    __builtin_prefetch(&pinned_[id], 1);
+    if (!is_plain_) __builtin_prefetch(&blocks_[id], 1);
   }
 
   // Returns the unpinned physical block of `group` that has fewest residents, the one at rest for
@@ -120,7 +122,7 @@ class PhysicalPool {
   // Group that occupies a physical block, -1 for none; and the logical blocks in it.
   int32_t group_of(PhysicalId id) const { return blocks_[id.value].group; }
   uint64_t used_mask(PhysicalId id) const { return blocks_[id.value].used; }
-  int32_t pinned_in(PhysicalId id) const { return blocks_[id.value].pinned; }
+  int32_t pinned_in(PhysicalId id) const { return pinned_[id.value]; }
   PhysicalId physical_of(GroupId group, BlockId block) const {
     return PhysicalId(IndexOf(group, block));
   }
@@ -132,7 +134,6 @@ class PhysicalPool {
   struct Physical {
     uint64_t used = 0;  // bit i: logical block i is taken
     int32_t group = -1;
-    int32_t pinned = 0;
     int32_t previous = 0, next = 0;  // list of the group's blocks with room; 0 ends it
     bool is_in_pinned_list = false;  // which of the two lists
     int32_t colder = 0, hotter = 0;  // bucket of unpinned blocks with as many residents
@@ -168,6 +169,8 @@ class PhysicalPool {
 
   std::vector<Group> groups_;
   PagedVector<Physical> blocks_;
+  // Pinned blocks in each: apart, as a long prompt's match writes these and mostly nothing else.
+  PagedVector<uint8_t> pinned_;
   std::vector<PagedVector<int32_t>> owners_;  // [group][logical block]
   std::vector<int32_t> free_;                 // LIFO; lowest ids first on a fresh pool
   bool has_rivals_;                           // more than one group: buckets are kept
