@@ -7,6 +7,7 @@ at once. With one, steps take time, and latency, throughput and queues are measu
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import os
 from pathlib import Path
@@ -29,7 +30,11 @@ SUFFIXES = (".jsonl", ".jsonl.gz")
 def add_parser(subparsers: Any) -> None:
     """Add `simulate`."""
     parser = subparsers.add_parser(
-        "simulate", help="replay a trace through the scheduler, no device needed"
+        "simulate",
+        help="replay a trace through the scheduler, no device needed",
+        description="Replay a trace through the real scheduler in virtual time: hit rates, and "
+        "with --step-model latency and throughput. A run recorded with `serve --record` is "
+        "repeated plan by plan.",
     )
     parser.add_argument(
         "trace",
@@ -70,9 +75,19 @@ def add_parser(subparsers: Any) -> None:
         metavar="N,...",
         help="at once (default: 64)",
     )
-    parser.add_argument("--policy", default="core/return_time", metavar="PLUGIN/NAME")
-    parser.add_argument("--plugins", default="", metavar="IDS", help="plugins to load")
-    parser.add_argument("--max-running", type=_count(1, 1 << 16), default=64)
+    parser.add_argument(
+        "--policy",
+        default="core/return_time",
+        metavar="PLUGIN/NAME",
+        help="who goes first and whose cached blocks do (default: core/return_time)",
+    )
+    parser.add_argument("--plugins", default="", metavar="IDS", help="plugins to load for --policy")
+    parser.add_argument(
+        "--max-running",
+        type=_count(1, 1 << 16),
+        default=64,
+        help="requests that run at once (default: 64)",
+    )
     parser.add_argument("--max-step-tokens", type=_count(1, 1 << 24), default=8192)
     parser.add_argument(
         "--max-pause-s", type=_number(1e9), default=60.0, help="longest pause of a client"
@@ -239,8 +254,9 @@ def traces_of(args: argparse.Namespace) -> Iterator[Trace]:
 def _write(path: Path, total: int, seed: int) -> None:
     from tokenspeed.simulator.generate import agentic_lines
 
+    text = "".join(json.dumps(line) + "\n" for line in agentic_lines(total, seed)).encode()
     try:
-        path.write_text("".join(json.dumps(line) + "\n" for line in agentic_lines(total, seed)))
+        path.write_bytes(gzip.compress(text, mtime=0) if path.name.endswith(".gz") else text)
     except OSError as error:
         raise ConfigError(f"trace {path} cannot be written: {error}; name another file") from error
 

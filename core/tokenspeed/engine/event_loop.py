@@ -42,6 +42,14 @@ IDLE_WAIT_MS = 10_000
 STALLED_WAIT_MS = 1
 """Sleep when there are requests and none can run: no burning of a core on what only time solves."""
 
+TIER_FAILURES = (
+    "tier_loads_failed",
+    "host_writes_failed",
+    "store_puts_failed",
+    "store_gets_failed",
+)
+"""The scheduler's counts of moves between tiers that failed."""
+
 MAX_FAILED_STEPS = 2
 """Failed steps in a row after which the engine gives itself up."""
 
@@ -180,6 +188,13 @@ class EventLoop:
             created_tokens=self._tally.total.created,
             recomputed_tokens=self._tally.total.recomputed,
             match_ends=dict(self._tally.match_ends),
+            evictions=counts["evictions"],
+            loaded_tokens=counts["loaded_tokens"],
+            tier_failures=sum(counts.get(name, 0) for name in TIER_FAILURES),
+            tps_floor_violated=counts["tps_floor_violated"],
+            host_blocks_total=counts.get("host_blocks_total", 0),
+            host_blocks_free=counts.get("host_blocks_free", 0),
+            store_records=counts.get("store_keys", 0),
             hook_calls_after_freeze=self._engine.registry.hook_calls_after_freeze,
             step_us_p50=self._meter.step_us_p50,
             overhead_us_p50=self._meter.overhead_us_p50,

@@ -208,6 +208,14 @@ class EngineStats(msgspec.Struct, frozen=True, tag=True, kw_only=True, omit_defa
     recomputed_tokens: int = 0
     match_ends: dict[str, int] = {}
     """Why matches ended: reason -> prompts."""
+    evictions: int = 0
+    loaded_tokens: int = 0
+    tier_failures: int = 0
+    """Moves between device, host and store that failed; each costs computing again only."""
+    tps_floor_violated: int = 0
+    host_blocks_total: int = 0
+    host_blocks_free: int = 0
+    store_records: int = 0
     hook_calls_after_freeze: int = 0
     step_us_p50: float = 0.0
     overhead_us_p50: float = 0.0

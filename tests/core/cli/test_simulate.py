@@ -142,3 +142,18 @@ def test_a_step_model_out_of_range_is_refused(
     path.write_text(text.replace("}", ", " + json.dumps(terms)[1:]))
     assert run(["simulate", str(trace), "--step-model", str(path)]) == 2
     assert "step model" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["t.jsonl", "t.jsonl.gz"])
+def test_a_written_trace_is_read_again(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / name
+    made = ["simulate", "--generate", "agentic", "--total", "2", "--write", str(path), "--json"]
+    assert run(made) == 0
+    generated = json.loads(capsys.readouterr().out)[0]
+    assert path.read_bytes().startswith(b"\x1f\x8b") == name.endswith(".gz")
+    assert run(["simulate", str(path), "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)[0]
+    figures = ("requests", "steps", "hit_rate")
+    assert [again[field] for field in figures] == [generated[field] for field in figures]

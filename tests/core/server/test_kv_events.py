@@ -91,6 +91,10 @@ def test_blocks_are_told_in_every_tier_and_group(tmp_path: Path) -> None:
                 body = {"model": "model", "prompt": prompt, "max_tokens": 4, "cache_salt": "s"}
                 assert server.call("/v1/completions", body).status == 200
         state = _settled(server)
+        for name in ("evictions", "loaded_tokens"):
+            server.wait_metric(f"tokenspeed_{name}_total", state["counters"][name])
+        server.wait_metric("tokenspeed_store_records", state["counters"]["store_keys"])
+        server.wait_metric("tokenspeed_tier_failures_total", 0)
         subscriber.catch_up(0)
         subscriber.close()
     groups = state["blocks"]["groups"]
