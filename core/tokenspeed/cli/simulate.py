@@ -7,7 +7,6 @@ at once. With one, steps take time, and latency, throughput and queues are measu
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
 import os
 from pathlib import Path
@@ -252,6 +251,8 @@ def traces_of(args: argparse.Namespace) -> Iterator[Trace]:
 
 
 def _write(path: Path, total: int, seed: int) -> None:
+    import gzip
+
     from tokenspeed.simulator.generate import agentic_lines
 
     text = "".join(json.dumps(line) + "\n" for line in agentic_lines(total, seed)).encode()

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from rich.console import RenderableType
 
@@ -40,6 +40,10 @@ COLUMNS: tuple[tuple[str, str, int], ...] = (
 NUMBERS = frozenset({"priority", "age_s", "prompt_tokens", "cached_tokens", "computed_tokens"}) | {
     "output_tokens"
 }
+NAMES = frozenset({"id", "tenant", "session"})
+"""Columns that are cut where the terminal is too narrow; numbers are not."""
+MIN_NAME_WIDTH = 6
+GAP = 2
 
 
 def picture(
@@ -206,15 +210,34 @@ def _requests(requests: Sequence[dict[str, Any]], width: int, rows: int) -> Tabl
     """Draw the running requests, oldest first."""
     given = {name for request in requests for name in request}
     columns = [(head, field) for head, field, least in COLUMNS if width >= least and field in given]
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    oldest_first = sorted(requests, key=lambda item: -(item.get("age_s") or 0.0))
+    shown = [{**item, "reason": _reason(item) or None} for item in oldest_first[:rows]]
+    cells = [[_cell(item.get(field)) for _, field in columns] for item in shown]
+    natural = {
+        field: max(len(text) for text in (head, *(row[index] for row in cells)))
+        for index, (head, field) in enumerate(columns)
+    }
+    limits = _name_widths(natural, width)
+    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
     for head, field in columns:
         justify: Any = "right" if field in NUMBERS else "left"
-        table.add_column(head, justify=justify, no_wrap=True, overflow="ellipsis")
-    oldest_first = sorted(requests, key=lambda item: -(item.get("age_s") or 0.0))
-    for request in oldest_first[:rows]:
-        shown = {**request, "reason": _reason(request) or None}
-        table.add_row(*(Text(_cell(shown.get(field))) for _, field in columns))
+        table.add_column(
+            head, justify=justify, no_wrap=True, overflow="ellipsis", max_width=limits.get(field)
+        )
+    for row in cells:
+        table.add_row(*map(Text, row))
     return table
+
+
+def _name_widths(natural: Mapping[str, int], width: int) -> dict[str, int]:
+    """Return how wide each name's column may be, so that no number is cut; the longest gives."""
+    names = sorted((field for field in natural if field in NAMES), key=natural.__getitem__)
+    left = width - GAP * len(natural) - sum(natural.values()) + sum(natural[name] for name in names)
+    limits = {}
+    for index, name in enumerate(names):
+        limits[name] = max(MIN_NAME_WIDTH, min(natural[name], left // (len(names) - index)))
+        left -= limits[name]
+    return limits
 
 
 def _cell(value: Any) -> str:

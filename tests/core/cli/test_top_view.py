@@ -132,3 +132,19 @@ def test_columns_appear_with_the_width_and_only_for_fields_that_are_sent() -> No
     assert "TENANT" in wide
     assert "\x1b" not in wide
     assert "TENANT" not in drawn(state, width=80)
+
+
+@pytest.mark.parametrize("width", [80, 90, 100, 120, 140])
+def test_names_are_cut_and_numbers_are_not(width: int) -> None:
+    names = {"tenant": "acme", "session": "chat:0123456789abcdef", "reason": ""}
+    requests = [
+        make_request(i, **names, id="chatcmpl-15b26abef443cea749156afa-0", prompt_tokens=123_456)
+        for i in range(2)
+    ]
+    lines = drawn(make_state(requests=requests), width=width).splitlines()
+    head, row = lines[-3:-1]
+    assert head.split()[:2] == ["STATE", "REQUEST"]
+    assert "\u2026" not in head
+    assert "123,456" in row
+    assert "chatcm" in row
+    assert max(map(len, lines)) <= width
