@@ -31,6 +31,12 @@ class EventBatch:
         """(E,) index into KV_MEDIUMS."""
 
     @property
+    def groups(
+        self,
+    ) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", writable=False)]:
+        """(E,) cache group of the block: each group's comes and goes by itself."""
+
+    @property
     def hashes(
         self,
     ) -> Annotated[NDArray[numpy.uint8], dict(shape=(None, 16), order="C", writable=False)]:
@@ -46,7 +52,9 @@ class EventBatch:
     def namespaces(
         self,
     ) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", writable=False)]:
-        """(E,) index into `salts` for stored blocks, -1 otherwise."""
+        """
+        (E,) index into `salts` for stored blocks that begin a prompt, else -1.
+        """
 
     @property
     def token_start(
@@ -636,6 +644,27 @@ class Scheduler:
         Return requests that ended outside a commit (timeouts, aborts) since the last call.
         """
 
+    def state(self) -> dict[str, Any]:
+        """
+        Return a picture of the inside as of the last call; its cost does not grow with blocks.
+
+        "requests": one list per field, an entry per live request in order of arrival: id, state,
+            reason (why it does not go on: "" it does, "queue", "slots", "room", "latency_floor",
+            "next_step", "computing", "loading", "saving", "displaced"), waits_for (id of the request
+            that computes its next block, or -1), position (in the queue, or -1), pieces and arrived
+            (blocks on their way between tiers), priority, slot (or -1), tenant, session,
+            prompt_tokens, output_tokens, cached_tokens (-1 before the first admission),
+            computed_tokens, planned_tokens; "blocks": a list per group.
+        "groups": name, kind, packing; logical blocks: held (by requests), resting (only the index knows
+            them), indexed (can be matched, held or not), retained, vacant (room in its physical blocks),
+            leaving and loading (under way to and from the host), host; physical_used, physical_cached.
+        "host": total, used, cached, free physical blocks; items, arriving. None without a host tier.
+        "store_records": records of the KV store; None without one.
+        "transfers": kind, count, oldest_us (absolute; 0: none under way).
+        "step_model": the fitted step time; None without a latency floor.
+        "parked": requests that wait for a block which another one computes.
+        """
+
     def has_work(self) -> bool:
         """
         Say whether any request is waiting or running, or a plan is uncommitted.
@@ -687,9 +716,9 @@ class Scheduler:
         blocks_free. So far: prompt_tokens, cached_tokens, output_tokens, retractions, evictions.
         """
 
-    def state(self) -> dict[str, list[dict[str, Any]]]:
+    def blocks(self) -> dict[str, list[dict[str, Any]]]:
         """
-        Return everything about every request, for explanation and tests.
+        Return every block of every request, for explanation and tests; its cost grows with blocks.
 
         "requests": id, state, priority, slot, computed_tokens, blocks per group;
         "physical_blocks": id, group, refs.

@@ -35,12 +35,15 @@ void BindEvents(nb::module_& m) {
                                "Changes of the prefix cache in order, one entry each.");
   DefArray<&EventBatch::kinds, Vector<uint8_t>>(batch, "kinds", "(E,) index into KV_EVENTS.");
   DefArray<&EventBatch::mediums, Vector<uint8_t>>(batch, "mediums", "(E,) index into KV_MEDIUMS.");
+  DefArray<&EventBatch::groups, Vector<int32_t>>(
+      batch, "groups", "(E,) cache group of the block: each group's comes and goes by itself.");
   DefArray<&EventBatch::hashes, Matrix<uint8_t, 16>>(
       batch, "hashes", "(E, 16) chain hash of the block's tokens and all before them.");
   DefArray<&EventBatch::parents, Matrix<uint8_t, 16>>(
       batch, "parents", "(E, 16) hash of the block before a stored one; zeros: it is the first.");
   DefArray<&EventBatch::namespaces, Vector<int32_t>>(
-      batch, "namespaces", "(E,) index into `salts` for stored blocks, -1 otherwise.");
+      batch, "namespaces",
+      "(E,) index into `salts` for stored blocks that begin a prompt, else -1.");
   DefArray<&EventBatch::token_start, Vector<int32_t>>(
       batch, "token_start", "(E + 1,) entry e's tokens are [token_start[e], token_start[e + 1]).");
   DefArray<&EventBatch::tokens, Vector<int32_t>>(batch, "tokens", "Tokens of the stored blocks.");

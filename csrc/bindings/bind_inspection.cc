@@ -45,7 +45,7 @@ nb::dict Describe(const PhysicalView& view) {
   return block;
 }
 
-Description DescribeState(BoundScheduler& self) {
+Description DescribeBlocks(BoundScheduler& self) {
   nb::list requests, physical_blocks;
   for (const RequestView& view : self.scheduler.Requests()) requests.append(Describe(view));
   for (const PhysicalView& view : self.scheduler.PhysicalBlocks()) {
@@ -66,6 +66,7 @@ std::optional<std::pair<int32_t, uint64_t>> SessionBase(BoundScheduler& self, in
 }  // namespace
 
 void BindInspection(nb::class_<BoundScheduler>& scheduler) {
+  BindState(scheduler);
   scheduler
       .def(
           "has_work", [](const BoundScheduler& self) { return self.scheduler.HasWork(); },
@@ -106,7 +107,7 @@ void BindInspection(nb::class_<BoundScheduler>& scheduler) {
       .def(
           "stats", [](const BoundScheduler& self) { return Dict(self.scheduler.Stats()); },
           docs::kStats)
-      .def("state", &DescribeState, docs::kState)
+      .def("blocks", &DescribeBlocks, docs::kBlocks)
       .def(
           "check_invariants", [](BoundScheduler& self) { self.scheduler.CheckInvariants(); },
           docs::kCheckInvariants);

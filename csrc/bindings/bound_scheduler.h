@@ -17,7 +17,8 @@ struct BoundScheduler {
   Ring<CommitResult> results;
 };
 
-// Methods that explain: stats, state, sessions, events, the record.
+// Methods that explain: stats, blocks, sessions, events, the record; and `state`.
 void BindInspection(nanobind::class_<BoundScheduler>& scheduler);
+void BindState(nanobind::class_<BoundScheduler>& scheduler);
 
 }  // namespace tokenspeed

@@ -111,6 +111,7 @@ FlatKv::FlatKv(const FlatKvConfig& config)
       config, GroupKind::kState,
       static_cast<int64_t>(config.state_cache_share * static_cast<double>(physical_.num_usable())));
   max_retained_ = static_cast<int32_t>(config.retain_share * sets_.max_items());
+  index_.SetEvents(events());
 }
 
 void FlatKv::SetNow(int64_t now_us) {
@@ -223,18 +224,9 @@ FlatKv::Publication FlatKv::Publish(NodeId root, KvTable& table, size_t index, c
   if (is_mine) {
     ++num_publications_;
     evicted_.Forget(key);
-    if (config_.events) RecordStored(root, parent, key, block);
   }
   PublishWindows(table, index, known, !is_mine);
   return is_mine ? Publication::kAdded : Publication::kReplaced;
-}
-
-void FlatKv::RecordStored(NodeId root, NodeId parent, const Hash128& key, Tokens block) {
-  const std::string& name = index_.name(root);
-  if (events_.salts.empty() || events_.salts.back() != name) events_.salts.push_back(name);
-  const Hash128 parent_key = parent.is_root() ? Hash128{} : index_.key(parent);
-  const auto name_space = static_cast<int32_t>(events_.salts.size()) - 1;
-  events_.Stored(KvMedium::kDevice, key, parent_key, name_space, block);
 }
 
 // The window blocks of a table's block become those of its node, or known ones take their place.

@@ -214,6 +214,8 @@ class FlatKv {
 
   // What was stored and removed since the last call; empty unless `events` is on.
   EventBatch TakeEvents() { return std::exchange(events_, EventBatch{}); }
+  // Where the tiers tell theirs; nullptr unless `events` is on. Stays where it is.
+  EventBatch* events() { return config_.events ? &events_ : nullptr; }
   const EvictedKeys& evicted() const { return evicted_; }
 
   void CheckInvariants() const;
@@ -246,7 +248,6 @@ class FlatKv {
   void EvictItem(BlockPool& pool, int32_t item);
   bool LimitSnapshots();
 
-  void RecordStored(NodeId root, NodeId parent, const Hash128& key, Tokens block);
   void PublishWindows(KvTable& table, size_t index, SetId set, bool may_replace);
   void NeedsByGroup(const KvNeed& need, std::span<int64_t> blocks) const;
   NodeId ParentOf(NodeId root, const KvTable& table, size_t index) const {

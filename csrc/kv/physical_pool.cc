@@ -81,12 +81,14 @@ void PhysicalPool::Release(GroupId group, BlockId block) {
 
 void PhysicalPool::PinFirst(GroupId group, int32_t id) {
   groups_[group.value].spare += groups_[group.value].packing - 1;
+  ++groups_[group.value].num_pinned;
   LeaveBucket(id);
   Relink(id);
 }
 
 void PhysicalPool::UnpinLast(GroupId group, int32_t id) {
   groups_[group.value].spare -= groups_[group.value].packing - 1;
+  --groups_[group.value].num_pinned;
   Settle(id, true);
   Relink(id);
 }
@@ -149,7 +151,7 @@ void PhysicalPool::LeaveBucket(int32_t id) {
 void PhysicalPool::CheckInvariants() const {
   struct Count {
     int64_t spare = 0, taken = 0;
-    int32_t roomy = 0, physical = 0, settled = 0;
+    int32_t roomy = 0, physical = 0, pinned = 0, settled = 0;
   };
   std::vector<Count> counts(groups_.size());
   int32_t num_free = 0, num_unpinned = 0;
@@ -166,6 +168,7 @@ void PhysicalPool::CheckInvariants() const {
     count.roomy += physical.used != FullMask(physical.group);
     count.taken += num_residents(PhysicalId(id));
     ++count.physical;
+    count.pinned += pinned_[id] > 0;
     const bool is_settled = has_rivals_ && pinned_[id] == 0;
     count.settled += is_settled;
     TS_CHECK(physical.bucket == (is_settled ? num_residents(PhysicalId(id)) : 0),
@@ -180,6 +183,8 @@ void PhysicalPool::CheckInvariants() const {
     TS_CHECK(count.spare == record.spare, "spare room of pinned physical blocks is counted");
     TS_CHECK(count.taken == record.num_taken && count.physical == record.num_physical,
              "taken blocks are counted");
+    TS_CHECK(count.pinned == num_pinned(GroupId(static_cast<int32_t>(group))),
+             "pinned physical blocks are counted by group");
     int32_t length = 0;
     for (const bool has_pin : {false, true}) {
       for (int32_t id = record.roomy[has_pin]; id != 0; id = blocks_[id].next) {

@@ -107,6 +107,11 @@ class PhysicalPool {
   int32_t num_free() const { return static_cast<int32_t>(free_.size()); }
   int32_t num_unpinned() const { return num_unpinned_; }  // empty, or holding cached blocks only
 
+  // Physical blocks that `group` occupies; those of them that somebody holds.
+  int32_t num_physical(GroupId group) const { return groups_[group.value].num_physical; }
+  int32_t num_pinned(GroupId group) const {
+    return is_plain_ ? num_usable() - num_unpinned_ : groups_[group.value].num_pinned;
+  }
   // Logical blocks of `group` that are taken; those that lie unused in its physical blocks.
   int64_t num_taken(GroupId group) const { return groups_[group.value].num_taken; }
   int64_t num_vacant(GroupId group) const {
@@ -142,6 +147,7 @@ class PhysicalPool {
     uint64_t full_mask = 1;
     int32_t roomy[2] = {0, 0};  // first physical block with room, without and with a pin
     int32_t num_physical = 0;
+    int32_t num_pinned = 0;  // of them; not kept while is_plain_
     int64_t num_taken = 0;
     int64_t spare = 0;            // unpinned room inside physical blocks that have a pin
     std::vector<Bucket> buckets;  // [residents], 0 unused

@@ -12,6 +12,7 @@ PrefixIndex::PrefixIndex(BlockPool& sets, std::vector<BlockPool*> windows, Block
                          int32_t block_tokens, uint64_t hash_seed)
     : pool_(sets),
       windows_(std::move(windows)),
+      rows_(rows),
       block_tokens_(block_tokens),
       hash_seed_(hash_seed),
       stamps_(sets.max_items() + 1, 0),
@@ -93,6 +94,7 @@ SetId PrefixIndex::InsertFull(SetId set, NodeId parent, const Hash128& key, Toke
   } else {
     Attach(set, parent, key, block);
   }
+  TellSet(set, true);
   DropSuperseded(set.value, parent, block);
   return set;
 }
@@ -122,11 +124,13 @@ void PrefixIndex::Remove(SetId set) {
   Node& node = nodes_[set.value];
   TS_CHECK(node.num_tokens > 0, "only an indexed set is removed");
   TS_CHECK(node.num_children == 0, "a parent is never evicted before its children");
+  TellSnapshot(set, SnapshotAt(set, block_tokens_).value == 0 ? 0 : block_tokens_, false);
   snapshots_.DetachAll(node.first_snapshot);
   for (size_t w = 0; w < windows_.size(); ++w) {
     const WindowId mine = window(set, static_cast<int32_t>(w));
     if (mine.value != 0) DetachWindow(static_cast<int32_t>(w), mine);
   }
+  TellSet(set, false);
   if (node.num_tokens == block_tokens_) EraseSlot(node.key, set.value);
   node.num_tokens = 0;
   --num_nodes_;
@@ -141,10 +145,12 @@ void PrefixIndex::AttachWindow(SetId set, int32_t w, WindowId window) {
   mine = window.value;
   set_of_window_[w][window.value] = set.value;
   windows_[w]->SetCached(window.value, true);
+  TellPool(*windows_[w], set, true);
 }
 
 void PrefixIndex::DetachWindow(int32_t w, WindowId window) {
   const int32_t set = std::exchange(set_of_window_[w][window.value], 0);
+  TellPool(*windows_[w], SetId(set), false);
   window_of_set_[static_cast<size_t>(set) * windows_.size() + w] = 0;
   windows_[w]->SetCached(window.value, false);
 }
@@ -153,9 +159,11 @@ void PrefixIndex::AttachSnapshot(RowId row, SetId set, int32_t offset, SnapshotI
                                  bool is_branch) {
   TS_CHECK(Has(set) && offset <= nodes_[set.value].num_tokens, "a snapshot lies inside its set");
   snapshots_.Attach(row, set, nodes_[set.value].first_snapshot, offset, previous, is_branch);
+  TellSnapshot(set, offset, true);
 }
 
 void PrefixIndex::DetachSnapshot(RowId row) {
+  TellSnapshot(snapshots_.set(row), snapshots_.offset(row), false);
   snapshots_.Detach(row, nodes_[snapshots_.set(row).value].first_snapshot);
 }
 
@@ -165,6 +173,33 @@ void PrefixIndex::DropSuperseded(RowId newest) {
   if (gone.value == 0 || num_children(snapshots_.set(gone)) > 1) return;
   snapshots_.Skip(newest);
   DetachSnapshot(gone);
+}
+
+// A full block of each group of a class came or went.
+void PrefixIndex::TellPool(const BlockPool& pool, SetId set, bool is_stored) const {
+  if (events_ == nullptr || !IsFull(set)) return;
+  const Node& node = nodes_[set.value];
+  const std::string* salt = node.parent.is_root() ? &name(node.parent) : nullptr;
+  for (int32_t k = 0; k < pool.num_groups(); ++k) {
+    if (is_stored) {
+      events_->Stored(KvMedium::kDevice, pool.group(k), node.key, key(node.parent), salt,
+                      tokens(set));
+    } else {
+      events_->Removed(KvMedium::kDevice, pool.group(k), node.key);
+    }
+  }
+}
+
+// A block that was filled up may have had a window block before; one that goes has lost it.
+void PrefixIndex::TellSet(SetId set, bool is_stored) const {
+  TellPool(pool_, set, is_stored);
+  for (size_t w = 0; events_ != nullptr && is_stored && w < windows_.size(); ++w) {
+    if (window(set, static_cast<int32_t>(w)).value != 0) TellPool(*windows_[w], set, true);
+  }
+}
+
+void PrefixIndex::TellSnapshot(SetId set, int32_t offset, bool is_stored) const {
+  if (offset == block_tokens_) TellPool(rows_, set, is_stored);
 }
 
 bool PrefixIndex::Holds(int32_t set, Tokens first) const {

@@ -20,6 +20,7 @@
 #include "base/ids.h"
 #include "base/pages.h"
 #include "kv/block_pool.h"
+#include "kv/events.h"
 #include "kv/snapshots.h"
 
 namespace tokenspeed {
@@ -45,6 +46,11 @@ class PrefixIndex {
 
   PrefixIndex(BlockPool& sets, std::vector<BlockPool*> windows, BlockPool& rows,
               int32_t block_tokens, uint64_t hash_seed);
+
+  // Tells of every block that can be matched from now on, or no more, by group: full blocks, their
+  // window blocks, and snapshots at their end; nothing that a block's hash does not name.
+  // nullptr: nobody listens. REQUIRES: `events` outlives this.
+  void SetEvents(EventBatch* events) { events_ = events; }
 
   // Returns the root of `salt`'s namespace, kept until ReleaseRoot and while anything hangs on it.
   NodeId AcquireRoot(const std::string& salt);
@@ -182,6 +188,9 @@ class PrefixIndex {
     return &tokens_[static_cast<size_t>(set) * block_tokens_];
   }
   bool Holds(int32_t set, Tokens first) const;
+  void TellPool(const BlockPool& pool, SetId set, bool is_stored) const;
+  void TellSet(SetId set, bool is_stored) const;
+  void TellSnapshot(SetId set, int32_t offset, bool is_stored) const;
   void Attach(SetId set, NodeId parent, const Hash128& key, Tokens tokens);
   void Remember(NodeId parent, int32_t set);
   void Grow(int32_t set, Tokens tokens);
@@ -196,6 +205,8 @@ class PrefixIndex {
 
   BlockPool& pool_;                  // of the sets; not owned, outlives this
   std::vector<BlockPool*> windows_;  // [window group]; not owned, outlive this
+  BlockPool& rows_;                  // likewise
+  EventBatch* events_ = nullptr;     // likewise
   int32_t block_tokens_;
   uint64_t hash_seed_;
   PagedVector<uint32_t> stamps_;  // by set id: counts how often it was indexed

@@ -10,6 +10,7 @@ namespace tokenspeed {
 Reload::Reload(FlatKv& kv, const Tiers& tiers, NodeId root, Tokens tokens, const ChainKeys& keys)
     : kv_(kv),
       tiers_(tiers),
+      root_(root),
       tokens_(tokens),
       keys_(keys),
       block_tokens_(tiers.host().block_tokens()) {
@@ -57,7 +58,8 @@ Content Reload::At(size_t index, int32_t num_tokens, GroupId group) const {
   const Tokens tokens = tokens_.subspan(index * block_tokens_, num_tokens);
   const Hash128 position =
       num_tokens == block_tokens_ ? keys_[index] : PositionKey(parent, tokens, block_tokens_);
-  return {GroupKey(position, group), parent, tokens, group};
+  const std::string* salt = index == 0 ? &kv_.index().name(root_) : nullptr;
+  return {GroupKey(position, group), parent, tokens, group, salt};
 }
 
 bool Reload::InTiers(size_t index, int32_t num_tokens, GroupKind kind) const {

@@ -60,6 +60,7 @@ class Reload {
 
   FlatKv& kv_;
   const Tiers& tiers_;
+  NodeId root_;
   Tokens tokens_;
   const ChainKeys& keys_;
   int32_t block_tokens_;

@@ -152,11 +152,7 @@ void FlatKv::EvictItem(BlockPool& pool, int32_t item) {
     const SetId set(item);
     ++num_evictions_;
     if (watcher_ != nullptr) watcher_->SetGoes(set);
-    if (index_.IsFull(set)) {
-      const Hash128 key = index_.key(NodeId::Of(set));
-      evicted_.Add(key);
-      if (config_.events) events_.Removed(KvMedium::kDevice, key);
-    }
+    if (index_.IsFull(set)) evicted_.Add(index_.key(NodeId::Of(set)));
     index_.Remove(set);
   } else if (&pool == &rows_) {
     ++num_snapshot_evictions_;

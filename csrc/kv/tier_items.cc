@@ -72,6 +72,7 @@ std::optional<ItemId> TierItems::Reserve(const Content& content) {
   item.is_taken = true;
   std::ranges::copy(content.tokens, &tokens_[static_cast<size_t>(id) * block_tokens_]);
   places_[PlaceOf(content.key)] = {content.key.hi, id};
+  if (events_ != nullptr && content.salt != nullptr) salts_[id] = *content.salt;
   ++num_items_;
   return ItemId(id);
 }
@@ -83,12 +84,23 @@ void TierItems::Arrived(ItemId id) {
   ++num_present_;
   slots_.Unpin(item.group, item.slot);
   Rest(id.value);
+  Tell(KvMedium::kHost, id, true);
+}
+
+void TierItems::Tell(KvMedium medium, ItemId id, bool is_stored) const {
+  if (events_ == nullptr || !is_full(id)) return;
+  const Item& item = items_[id.value];
+  if (!is_stored) return events_->Removed(medium, item.group, BlockKey(id));
+  const auto salt = salts_.find(id.value);
+  events_->Stored(medium, item.group, BlockKey(id), item.parent,
+                  salt == salts_.end() ? nullptr : &salt->second, tokens(id));
 }
 
 void TierItems::Remove(ItemId id) {
   Item& item = items_[id.value];
   TS_CHECK(item.is_taken && item.pins == 0, "an item in use stays");
   if (item.is_present) {
+    Tell(KvMedium::kHost, id, false);
     Wake(id.value);
     --num_present_;
   } else {
@@ -99,6 +111,7 @@ void TierItems::Remove(ItemId id) {
   item.is_taken = item.is_present = false;
   free_items_.push_back(id.value);
   --num_items_;
+  if (events_ != nullptr) salts_.erase(id.value);
 }
 
 void TierItems::Pin(ItemId id) {

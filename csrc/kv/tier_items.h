@@ -17,10 +17,13 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "base/hash.h"
 #include "base/ids.h"
+#include "kv/events.h"
 #include "kv/physical_pool.h"
 
 namespace tokenspeed {
@@ -34,6 +37,7 @@ struct Content {
   Hash128 parent;  // chain key of the block before; the namespace's root for the first
   std::span<const int32_t> tokens;
   GroupId group;
+  const std::string* salt = nullptr;  // of the namespace, for a block that begins a prompt
 };
 
 // Chain key of the position after `tokens`, the first n of a block: that of the block if it is
@@ -46,6 +50,15 @@ class TierItems {
  public:
   // `num_physical_blocks` with the sentinel; packing of each group as in the arena.
   TierItems(const std::vector<int32_t>& packing, int32_t num_physical_blocks, int32_t block_tokens);
+
+  // Tells of every full block that can be read from now on, or no more. nullptr: nobody listens.
+  // REQUIRES: nothing was reserved yet; `events` outlives this.
+  void SetEvents(EventBatch* events) { events_ = events; }
+  // Tells that `medium` has the block of an item, or no longer has it.
+  void Tell(KvMedium medium, ItemId item, bool is_stored) const;
+  // Hash of the block of an item. REQUIRES: it is full.
+  Hash128 BlockKey(ItemId item) const { return HashBlock(items_[item.value].parent, tokens(item)); }
+  bool is_full(ItemId item) const { return items_[item.value].num_tokens == block_tokens_; }
 
   // Returns the item with this content, arriving or present; ItemId(0) for none. An item of the
   // same key and other content is none.
@@ -125,6 +138,8 @@ class TierItems {
   int64_t num_uses_ = 0;
   int32_t num_items_ = 0, num_present_ = 0;
   int64_t num_evictions_ = 0;
+  EventBatch* events_ = nullptr;                    // not owned; outlives this
+  std::unordered_map<int32_t, std::string> salts_;  // of items that begin a prompt, if told
 };
 
 }  // namespace tokenspeed

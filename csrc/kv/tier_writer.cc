@@ -74,7 +74,9 @@ void TierWriter::Save(SetId set, int32_t num_tokens, GroupId group, BlockId bloc
   const int32_t block_tokens = tiers_.host().block_tokens();
   const Hash128 position = num_tokens == block_tokens ? index.key(NodeId::Of(set))
                                                       : PositionKey(parent, tokens, block_tokens);
-  tiers_.Write({GroupKey(position, group), parent, tokens, group}, block, batch);
+  const NodeId before = index.parent(set);
+  const std::string* salt = before.is_root() ? &index.name(before) : nullptr;
+  tiers_.Write({GroupKey(position, group), parent, tokens, group, salt}, block, batch);
 }
 
 void TierWriter::SetGoes(SetId set) {

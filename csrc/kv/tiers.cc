@@ -134,7 +134,7 @@ void Tiers::NotifyStore(const Hash128& key, bool is_present) {
   if (is_present) {
     store_.Insert(key);
   } else {
-    store_.Erase(key);
+    EraseRecord(key);
   }
 }
 
@@ -142,7 +142,7 @@ int32_t Tiers::Start(Kind kind, ItemId item, BatchId batch, int32_t piece) {
   do {
     last_id_ = last_id_ == std::numeric_limits<int32_t>::max() ? 1 : last_id_ + 1;
   } while (transfers_.contains(last_id_));
-  transfers_.emplace(last_id_, Transfer{kind, item, batch, piece});
+  transfers_.emplace(last_id_, Transfer{kind, item, batch, piece, false, now_us_});
   return last_id_;
 }
 
@@ -208,7 +208,8 @@ void Tiers::Apply(const Transfer& transfer, bool is_ok) {
       const bool is_get = transfer.kind == Kind::kGet;
       if (!is_ok) ++(is_get ? num_failed_gets_ : num_failed_writes_);
       if (is_ok) host_.Arrived(item);
-      if (!is_ok && is_get) store_.Erase(host_.key(item));
+      if (is_ok && is_get && store_.Contains(host_.key(item))) InsertRecord(item);
+      if (!is_ok && is_get) EraseRecord(host_.key(item));
       ServeWaiters(item, is_ok);
       if (!is_ok) host_.Remove(item);
       if (is_ok && config_.has_store && !store_.Contains(host_.key(item))) {
@@ -220,7 +221,7 @@ void Tiers::Apply(const Transfer& transfer, bool is_ok) {
       return;
     }
     case Kind::kPut:
-      if (is_ok) store_.Insert(host_.key(item));
+      if (is_ok) InsertRecord(item);
       if (!is_ok) ++num_failed_puts_;
       host_.Unpin(item);
       return;
@@ -238,6 +239,23 @@ void Tiers::Apply(const Transfer& transfer, bool is_ok) {
       return;
     }
   }
+}
+
+// The store has the record of a present item.
+void Tiers::InsertRecord(ItemId item) {
+  const Hash128& key = host_.key(item);
+  store_.Insert(key);
+  if (events_ == nullptr || !host_.is_full(item)) return;
+  const bool is_new = told_.emplace(key, Told{host_.BlockKey(item), host_.group(item)}).second;
+  if (is_new) host_.Tell(KvMedium::kStore, item, true);
+}
+
+void Tiers::EraseRecord(const Hash128& key) {
+  store_.Erase(key);
+  const auto told = told_.find(key);
+  if (told == told_.end()) return;
+  events_->Removed(KvMedium::kStore, told->second.group, told->second.block);
+  told_.erase(told);
 }
 
 std::map<std::string, int64_t> Tiers::Stats() const {
@@ -258,6 +276,26 @@ std::map<std::string, int64_t> Tiers::Stats() const {
       {"store_gets_failed", num_failed_gets_},
       {"transfers_in_flight", static_cast<int64_t>(transfers_.size())},
   };
+}
+
+std::pair<int32_t, int32_t> Tiers::Progress(BatchId batch) const {
+  const auto found = batches_.find(batch.value);
+  if (found == batches_.end()) return {0, 0};
+  const Batch& record = found->second;
+  const auto num_pieces = static_cast<int32_t>(record.pieces.size());
+  return {num_pieces - record.num_remaining, num_pieces};
+}
+
+std::vector<Tiers::Flight> Tiers::InFlight() const {
+  std::vector<Flight> flights;
+  for (const char* kind : kKinds) flights.push_back({kind});
+  for (const auto& [id, transfer] : transfers_) {
+    Flight& flight = flights[static_cast<size_t>(transfer.kind)];
+    flight.oldest_us =
+        flight.count == 0 ? transfer.since_us : std::min(flight.oldest_us, transfer.since_us);
+    ++flight.count;
+  }
+  return flights;
 }
 
 void Tiers::CheckInvariants() const {

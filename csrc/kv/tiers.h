@@ -13,6 +13,7 @@
 // Thread: scheduler thread only.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <map>
@@ -51,7 +52,25 @@ class Tiers {
     std::vector<int32_t> failed;
   };
 
+  // Moves of one kind under way, and since when the oldest one is.
+  struct Flight {
+    const char* kind;
+    int64_t count = 0;
+    int64_t oldest_us = 0;
+  };
+
   explicit Tiers(const TiersConfig& config);
+
+  // Time of the calls that follow.
+  void SetNow(int64_t now_us) { now_us_ = std::max(now_us_, now_us); }
+
+  // Tells of every block that can be read from a tier from now on, or no more. What a store had
+  // before is told when it is read: its keys alone name no block. nullptr: nobody listens.
+  // REQUIRES: nothing was written yet; `events` outlives this.
+  void SetEvents(EventBatch* events) {
+    events_ = events;
+    host_.SetEvents(events);
+  }
 
   // Says whether a load of this content may succeed.
   bool Has(const Content& content) const;
@@ -93,17 +112,25 @@ class Tiers {
   const TierItems& host() const { return host_; }
   const StoreIndex& store() const { return store_; }
   std::map<std::string, int64_t> Stats() const;
+  // Pieces of a batch that have ended, and all of them; zeros when it has ended.
+  std::pair<int32_t, int32_t> Progress(BatchId batch) const;
+  std::vector<Flight> InFlight() const;  // by kind
+  // Calls visit(group, is_load) for each block on its way between device and host.
+  template <class Visit>
+  void ForEachMove(const Visit& visit) const;
 
   void CheckInvariants() const;
 
  private:
   enum class Kind : uint8_t { kStore, kLoad, kPut, kGet };
+  static constexpr std::array<const char*, 4> kKinds = {"write", "load", "put", "get"};
   struct Transfer {
     Kind kind;
     ItemId item;
     BatchId batch;
     int32_t piece = -1;
     bool is_emitted = false;
+    int64_t since_us = 0;
   };
   struct Piece {
     int32_t remaining = 1;  // transfers
@@ -130,6 +157,8 @@ class Tiers {
   void EndIfDone(BatchId batch);
   void ServeWaiters(ItemId item, bool has_arrived);
   void Apply(const Transfer& transfer, bool is_ok);
+  void InsertRecord(ItemId item);
+  void EraseRecord(const Hash128& key);
 
   TiersConfig config_;
   TierItems host_;
@@ -141,11 +170,33 @@ class Tiers {
   std::vector<std::array<int32_t, 6>> new_transfers_;  // writes
   std::vector<std::array<int32_t, 6>> new_loads_;
   std::vector<int32_t> new_moves_;  // transfer ids
+  // Records that were told of: which block each holds. Empty unless somebody listens.
+  struct Told {
+    Hash128 block;
+    GroupId group;
+  };
+  struct KeyHash {
+    size_t operator()(const Hash128& key) const { return key.lo; }
+  };
+  EventBatch* events_ = nullptr;  // not owned; outlives this
+  std::unordered_map<Hash128, Told, KeyHash> told_;
   int32_t last_id_ = 0;
+  int64_t now_us_ = 0;
   int64_t num_opened_ = 0;
   int64_t num_writes_ = 0, num_failed_writes_ = 0, num_dropped_writes_ = 0;
   int64_t num_loads_ = 0, num_failed_loads_ = 0;
   int64_t num_puts_ = 0, num_failed_puts_ = 0, num_gets_ = 0, num_failed_gets_ = 0;
 };
+
+template <class Visit>
+void Tiers::ForEachMove(const Visit& visit) const {
+  std::map<std::pair<int64_t, int32_t>, GroupId> loads;  // a piece comes in several parts
+  for (const auto& [id, transfer] : transfers_) {
+    const GroupId group = host_.group(transfer.item);
+    if (transfer.kind == Kind::kStore) visit(group, false);
+    if (transfer.kind == Kind::kLoad) loads[{transfer.batch.value, transfer.piece}] = group;
+  }
+  for (const auto& [piece, group] : loads) visit(group, true);
+}
 
 }  // namespace tokenspeed

@@ -16,7 +16,7 @@ void Scheduler::Commit(int64_t step_id, const StepOutcome& outcome, int64_t now_
                        CommitResult& result) {
   record_.Commit(step_id, outcome, now_us);
   CheckCommit(step_id, outcome);
-  kv_.SetNow(now_us);
+  SetNow(now_us);
   result.Clear();
   Uncommitted step = std::move(uncommitted_.front());
   uncommitted_.pop_front();

@@ -28,6 +28,7 @@ class Floor {
   explicit Floor(double min_tps);
 
   bool is_on() const { return need_ > 0; }
+  int64_t min_tps() const { return need_; }
 
   // A step of this load was planned. Steps are committed in order.
   void Planned(const StepLoad& load, int64_t now_us, bool has_decodes);

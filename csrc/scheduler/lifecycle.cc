@@ -7,13 +7,13 @@ namespace tokenspeed {
 
 bool Scheduler::AbortRequest(RequestId id, int64_t now_us) {
   record_.End(id, true, now_us);
-  kv_.SetNow(now_us);
+  SetNow(now_us);
   return EndById(id, FinishReason::kAbort);
 }
 
 bool Scheduler::StopRequest(RequestId id, int64_t now_us) {
   record_.End(id, false, now_us);
-  kv_.SetNow(now_us);
+  SetNow(now_us);
   return EndById(id, FinishReason::kStop);
 }
 

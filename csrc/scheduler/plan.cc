@@ -17,7 +17,7 @@ bool Scheduler::Plan(int64_t now_us, std::shared_ptr<StepPlan> buffer) {
 }
 
 bool Scheduler::PlanStep(int64_t now_us, std::shared_ptr<StepPlan> buffer) {
-  kv_.SetNow(now_us);
+  SetNow(now_us);
   SettleTransfers();
   Expire(now_us);
   if (uncommitted_.size() > static_cast<size_t>(config_.depth)) return false;

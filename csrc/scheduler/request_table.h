@@ -42,6 +42,7 @@ class RequestTable {
   Request& operator[](RequestIndex index) { return rows_[index.value]; }
   const Request& operator[](RequestIndex index) const { return rows_[index.value]; }
   size_t size() const { return index_of_.size(); }
+  size_t num_rows() const { return rows_.size(); }  // live and free
 
   // Live rows in table order: the order does not depend on hashing.
   std::vector<RequestIndex> Live() const {

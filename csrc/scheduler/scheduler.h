@@ -34,12 +34,13 @@
 #include "scheduler/record.h"
 #include "scheduler/request_table.h"
 #include "scheduler/sessions.h"
+#include "scheduler/state.h"
 #include "scheduler/step.h"
 #include "scheduler/submission.h"
 
 namespace tokenspeed {
 
-// One request and one physical block as `state()` shows them.
+// One request and one physical block with every block id, for tests and explanation.
 struct RequestView {
   RequestId id;
   std::string state;
@@ -112,6 +113,8 @@ class Scheduler {
   int64_t NextDeadlineUs() const;
 
   std::map<std::string, int64_t> Stats() const;
+  // The inside as of the last call. O(requests log requests + transfers), no blocks are walked.
+  SchedulerState Inspect();
   std::vector<RequestView> Requests();
   std::vector<PhysicalView> PhysicalBlocks() const;
   void CheckInvariants();
@@ -129,6 +132,7 @@ class Scheduler {
 
   // turns.cc
   Chain ChainOf(const Submission& submission, NodeId root, size_t common);
+  size_t CommonWithPrevious(const Submission& submission) const;
   std::optional<MatchEvidence::Turn> PreviousTurn(const Submission& submission,
                                                   size_t common) const;
 
@@ -243,7 +247,20 @@ class Scheduler {
   std::vector<int32_t> BlocksOf(const KvTable& table, GroupId group) const;
   void CheckHeld(const Request& request, const KvTable& table) const;
 
+  // state.cc
+  void FillRequests(RequestColumns& columns);
+  void AddRequest(Request& request, RequestColumns& columns) const;
+  int32_t NumBlocks(const KvTable& table, GroupId group) const;
+  Wait WaitOf(const Request& request) const;
+  Wait WaitOfFirst(const Request& request) const;
+  void FillGroups(std::vector<GroupState>& groups) const;
+  ModelState StateOfModel() const;
+
   // lifecycle.cc
+  void SetNow(int64_t now_us) {
+    kv_.SetNow(now_us);
+    if (tiers_ != nullptr) tiers_->SetNow(now_us);
+  }
   template <class E>
   void Move(Request& request, E event);
   void End(RequestIndex index, FinishReason reason);

@@ -30,6 +30,11 @@ StepTime::Vector StepTime::Features(const StepLoad& load) {
           static_cast<double>(load.context_tokens) / kContext, load.prefill_work / kWork};
 }
 
+std::array<double, 5> StepTime::Coefficients() const {
+  return {weights_[0], weights_[1] / kRows, weights_[2] / kTokens, weights_[3] / kContext,
+          weights_[4] / kWork};
+}
+
 double StepTime::PredictUs(const StepLoad& load) const {
   const Vector features = Features(load);
   double sum = 0;

@@ -34,6 +34,9 @@ class StepTime {
   // prediction stays within `limit_us`.
   int64_t MaxPrefill(const StepLoad& load, int64_t context, int64_t most, double limit_us) const;
 
+  // a to e, in us per unit of the load.
+  std::array<double, 5> Coefficients() const;
+  double noise_us() const { return noise_us_; }
   int64_t num_observations() const { return num_observations_; }
 
  private:

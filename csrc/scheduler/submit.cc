@@ -38,12 +38,12 @@ Scheduler::Scheduler(const SchedulerConfig& config)
 
 void Scheduler::Submit(const Submission& submission, int64_t now_us) {
   record_.Submit(submission, now_us);
-  kv_.SetNow(now_us);
+  SetNow(now_us);
   CheckSubmission(submission, submission.prompt.size());
   const int32_t max_outputs =
       ResolveMaxOutputs(submission, static_cast<int64_t>(submission.prompt.size()));
   const NodeId root = kv_.AcquireRoot(submission.salt);
-  const size_t common = CommonPrefix(sessions_.Tokens(submission.session), submission.prompt);
+  const size_t common = CommonWithPrevious(submission);
   const auto previous = PreviousTurn(submission, common);
   Chain chain = ChainOf(submission, root, common);
   Accept(submission, root, std::move(chain), max_outputs, previous, now_us);

@@ -21,13 +21,14 @@ void Scheduler::StartTiers() {
                              : config_.write_policy == "selective"   ? WritePolicy::kSelective
                                                                      : WritePolicy::kNone;
   tiers_ = std::make_unique<Tiers>(config);
+  tiers_->SetEvents(kv_.events());
   writer_ = std::make_unique<TierWriter>(kv_, *tiers_, policy, config_.min_reuse);
   kv_.SetWatcher(writer_.get());
 }
 
 void Scheduler::Notify(std::span<const std::array<int32_t, 2>> acks, int64_t now_us) {
   record_.Notify(acks, now_us);
-  kv_.SetNow(now_us);
+  SetNow(now_us);
   if (tiers_ == nullptr) {
     if (acks.empty()) return;
     throw std::invalid_argument(

@@ -10,7 +10,7 @@ namespace tokenspeed {
 // Session's own tokens are verified by digest; what a live turn has is not a base.
 void Scheduler::SubmitTurn(const Submission& submission, const TurnBase& base, int64_t now_us) {
   record_.SubmitTurn(submission, base, now_us);
-  kv_.SetNow(now_us);
+  SetNow(now_us);
   if (!sessions_.Has(submission.session, base)) {
     throw RequestError("the turn is refused: session " + std::to_string(submission.session) +
                            " has no known base of " + std::to_string(base.tokens) +
@@ -26,6 +26,14 @@ void Scheduler::SubmitTurn(const Submission& submission, const TurnBase& base, i
   Chain chain = sessions_.Take(submission.session, base.tokens, kv_.Chain(root));
   chain.Append(submission.prompt, config_.prefix_cache);
   Accept(submission, root, std::move(chain), max_outputs, previous, now_us);
+}
+
+// First tokens that a prompt shares with the session's last turn. Of a turn under another salt
+// nothing is compared, so that no answer depends on what it held.
+size_t Scheduler::CommonWithPrevious(const Submission& submission) const {
+  const auto previous = sessions_.Previous(submission.session);
+  if (!previous || previous->salt != submission.salt) return 0;
+  return CommonPrefix(sessions_.Tokens(submission.session), submission.prompt);
 }
 
 // Why a prompt is not found: evidence from the session's last turn.

@@ -35,6 +35,12 @@ def test_every_module_says_what_it_is() -> None:
     assert silent == []
 
 
+def test_nothing_waits_in_a_way_that_loses_cancellations() -> None:
+    # Before Python 3.12 asyncio.wait_for swallows a cancellation that meets its result.
+    files = files_under(*SOURCE_ROOTS)
+    assert [str(file) for file in files if "asyncio.wait_for(" in file.read_text("utf-8")] == []
+
+
 def test_every_wheel_carries_its_manifest_and_type_marker() -> None:
     for package in ("sdk/tokenspeed_sdk", *(f"plugins_{n}/tokenspeed_{n}" for n in _VENDORS)):
         folder = ROOT / package

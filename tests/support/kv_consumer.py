@@ -29,11 +29,15 @@ class BlockStored(Event):
     medium: str | None
     lora_name: str | None
     extra_keys: list[tuple[Any, ...] | None] | None = None
+    group_idx: int | None = None
+    kv_cache_spec_kind: str | None = None
+    kv_cache_spec_sliding_window: int | None = None
 
 
 class BlockRemoved(Event):
     block_hashes: list[int | bytes]
     medium: str | None
+    group_idx: int | None = None
 
 
 class AllBlocksCleared(Event):
@@ -122,10 +126,14 @@ class Consumer:
             if int.from_bytes(number, "big") > self.last:
                 self._note(int.from_bytes(number, "big"), payload)
 
-    def stored(self) -> set[int | bytes]:
-        """Return the hashes that can be reused now, by the events seen."""
+    def stored(self, medium: str = "GPU", group: int = 0) -> set[int | bytes]:
+        """Return the hashes that can be reused now in a tier, by the events seen."""
         held: set[int | bytes] = set()
         for event in self.events:
+            if getattr(event, "medium", medium) != medium:
+                continue
+            if getattr(event, "group_idx", group) != group:
+                continue
             if isinstance(event, BlockStored | OldStored):
                 held |= set(event.block_hashes)
             elif isinstance(event, BlockRemoved | OldRemoved):

@@ -6,6 +6,7 @@ at once. With one, steps take time, and latency, throughput and queues are measu
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 from pathlib import Path
@@ -16,7 +17,6 @@ from tokenspeed.cli.table import print_table
 from tokenspeed.errors import ConfigError, PluginError
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable, Iterator
 
     from tokenspeed.contracts.policy import Policy
@@ -29,7 +29,11 @@ SUFFIXES = (".jsonl", ".jsonl.gz")
 def add_parser(subparsers: Any) -> None:
     """Add `simulate`."""
     parser = subparsers.add_parser(
-        "simulate", help="replay a trace through the scheduler, no device needed"
+        "simulate",
+        help="replay a trace through the scheduler, no device needed",
+        description="Replay a trace through the real scheduler in virtual time: hit rates, and "
+        "with --step-model latency and throughput. A run recorded with `serve --record` is "
+        "repeated plan by plan.",
     )
     parser.add_argument(
         "trace",
@@ -46,25 +50,52 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--generate", choices=("agentic",), help="make a trace with these statistics instead"
     )
-    parser.add_argument("--seed", type=_count, default=1, help="of --generate (default: 1)")
-    parser.add_argument("--total", type=_count, default=128, help="sessions of --generate (128)")
+    parser.add_argument(
+        "--seed", type=_count(0, (1 << 63) - 1), default=1, help="of --generate (default: 1)"
+    )
+    parser.add_argument(
+        "--total", type=_count(1, 1_000_000), default=128, help="sessions of --generate (128)"
+    )
     parser.add_argument("--write", type=Path, metavar="FILE", help="write what --generate made")
     parser.add_argument(
         "--step-model", metavar="NAME|FILE", help="how long a step takes: h200-qwen3-8b, or JSON"
     )
     parser.add_argument(
-        "--pool-tokens", type=_counts, default=(0,), metavar="N,...", help="cache; 0: all fits"
+        "--pool-tokens",
+        type=_counts(0, 1 << 37),
+        default=(0,),
+        metavar="N,...",
+        help="cache; 0: all fits",
     )
     parser.add_argument(
-        "--sessions", type=_counts, default=(64,), metavar="N,...", help="at once (default: 64)"
+        "--sessions",
+        type=_counts(1, 1_000_000),
+        default=(64,),
+        metavar="N,...",
+        help="at once (default: 64)",
     )
-    parser.add_argument("--policy", default="core/return_time", metavar="PLUGIN/NAME")
-    parser.add_argument("--plugins", default="", metavar="IDS", help="plugins to load")
-    parser.add_argument("--max-running", type=_count, default=64)
-    parser.add_argument("--max-step-tokens", type=_count, default=8192)
-    parser.add_argument("--max-pause-s", type=float, default=60.0, help="longest pause of a client")
     parser.add_argument(
-        "--min-tps-per-user", type=float, default=0.0, help="latency floor, tokens/s of a stream"
+        "--policy",
+        default="core/return_time",
+        metavar="PLUGIN/NAME",
+        help="who goes first and whose cached blocks do (default: core/return_time)",
+    )
+    parser.add_argument("--plugins", default="", metavar="IDS", help="plugins to load for --policy")
+    parser.add_argument(
+        "--max-running",
+        type=_count(1, 1 << 16),
+        default=64,
+        help="requests that run at once (default: 64)",
+    )
+    parser.add_argument("--max-step-tokens", type=_count(1, 1 << 24), default=8192)
+    parser.add_argument(
+        "--max-pause-s", type=_number(1e9), default=60.0, help="longest pause of a client"
+    )
+    parser.add_argument(
+        "--min-tps-per-user",
+        type=_number(1e4),
+        default=0.0,
+        help="latency floor, tokens/s of a stream",
     )
     parser.add_argument("--ideal", action="store_true", help="also the plain block cache's hits")
     parser.add_argument("--pareto", type=Path, metavar="FILE", help="plot, .png .svg or .pdf")
@@ -72,15 +103,43 @@ def add_parser(subparsers: Any) -> None:
     parser.set_defaults(run=run)
 
 
-def _count(text: str) -> int:
-    value = int(text.replace("_", ""))
-    if value < 0:
-        raise ValueError
-    return value
+def _counts(low: int, high: int) -> Callable[[str], tuple[int, ...]]:
+    """Return a reader of whole numbers with commas between them."""
+
+    def read(text: str) -> tuple[int, ...]:
+        try:
+            values = tuple(int(part.replace("_", "")) for part in text.split(","))
+        except ValueError:
+            values = ()
+        if not values or not low <= min(values) <= max(values) <= high:
+            raise argparse.ArgumentTypeError(
+                f"{text[:40]!r} is not allowed; give whole numbers {low} to {high}"
+            )
+        return values
+
+    return read
 
 
-def _counts(text: str) -> tuple[int, ...]:
-    return tuple(_count(part) for part in text.split(","))
+def _count(low: int, high: int) -> Callable[[str], int]:
+    read = _counts(low, high)
+    return lambda text: sum(read("none" if "," in text else text))
+
+
+def _number(high: float) -> Callable[[str], float]:
+    """Return a reader of numbers from 0."""
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = -1.0
+        if not 0 <= value <= high:
+            raise argparse.ArgumentTypeError(
+                f"{text[:40]!r} is not allowed; give a number 0 to {high:.0f}"
+            )
+        return value
+
+    return read
 
 
 def run(args: argparse.Namespace) -> int:
@@ -192,10 +251,13 @@ def traces_of(args: argparse.Namespace) -> Iterator[Trace]:
 
 
 def _write(path: Path, total: int, seed: int) -> None:
+    import gzip
+
     from tokenspeed.simulator.generate import agentic_lines
 
+    text = "".join(json.dumps(line) + "\n" for line in agentic_lines(total, seed)).encode()
     try:
-        path.write_text("".join(json.dumps(line) + "\n" for line in agentic_lines(total, seed)))
+        path.write_bytes(gzip.compress(text, mtime=0) if path.name.endswith(".gz") else text)
     except OSError as error:
         raise ConfigError(f"trace {path} cannot be written: {error}; name another file") from error
 

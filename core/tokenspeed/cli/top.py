@@ -71,12 +71,14 @@ def _once(server: ServerAddress, *, as_json: bool) -> int:
 
 def _watch(server: ServerAddress, interval_s: float, *, as_json: bool) -> None:
     """Show one picture after another; a server that is gone is waited for."""
+    last_problem = ""
     if as_json:
         for state, problem in _pictures(server, interval_s):
             if state is not None:
                 print(json.dumps(state), flush=True)
-            else:
+            elif problem != last_problem:
                 print(f"tokenspeed: {problem}", file=sys.stderr)
+            last_problem = problem
         return
     from tokenspeed.cli.top_screen import Screen
 

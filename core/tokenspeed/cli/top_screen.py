@@ -30,6 +30,7 @@ class Screen:
     def __init__(self, url: str, *, is_live: bool = False) -> None:
         self._url = url
         self._last: dict[str, Any] | None = None
+        self._problem = ""
         is_terminal = sys.stdout.isatty()
         self._console = Console(no_color=not is_terminal, highlight=False)
         if not is_terminal:
@@ -65,8 +66,10 @@ class Screen:
             self._last = state
         else:
             drawn = Text(problem, style="bold red")
+        is_news = not problem or problem != self._problem
+        self._problem = problem
         if self._live is not None:
             self._live.update(drawn, refresh=True)
-        else:
+        elif is_news:  # in a file or pipe a server that stays away is said once
             self._console.print(drawn)
             sys.stdout.flush()

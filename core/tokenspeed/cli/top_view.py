@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from rich.console import RenderableType
 
@@ -34,11 +34,16 @@ COLUMNS: tuple[tuple[str, str, int], ...] = (
     ("DONE", "computed_tokens", 80),
     ("OUT", "output_tokens", 0),
     ("BLOCKS", "blocks", 90),
+    ("WAITS FOR", "reason", 120),
 )
 """Head, field, and the width of the terminal from which on the column is shown."""
 NUMBERS = frozenset({"priority", "age_s", "prompt_tokens", "cached_tokens", "computed_tokens"}) | {
     "output_tokens"
 }
+NAMES = frozenset({"id", "tenant", "session"})
+"""Columns that are cut where the terminal is too narrow; numbers are not."""
+MIN_NAME_WIDTH = 6
+GAP = 2
 
 
 def picture(
@@ -52,7 +57,7 @@ def picture(
     """
     lines: list[Text] = [*_head(state, last, url), *_pools(state, width)]
     if height >= DETAILS_HEIGHT:
-        lines += [line for line in (_plan(state), _step_model(state), _cache(state)) if line]
+        lines += [line for draw in DETAILS if (line := draw(state))]
     left = height - len(lines) - 1
     queue = _queue(state, max(1, left // QUEUE_SHARE if state["requests"] else left - 1))
     lines = [*lines, *queue][: max(1, height - 1)]
@@ -114,6 +119,7 @@ def _pools(state: dict[str, Any], width: int) -> list[Text]:
     rows += [
         (tier["name"], tier.get("used", 0), tier.get("cached", 0), tier["total"])
         for tier in state.get("tiers", ())
+        if "total" in tier
     ]
     return [_bar(*row, width=bar_width) for row in rows]
 
@@ -144,6 +150,18 @@ def _plan(state: dict[str, Any]) -> Text | None:
     )
 
 
+def _tiers(state: dict[str, Any]) -> Text | None:
+    """Say what is on its way between the tiers, and for how long, and what a store keeps."""
+    parts = [
+        f"{item['kind']} {item['count']:,} ({item['oldest_s']:.1f} s)"
+        for item in state.get("transfers", ())
+        if item["count"]
+    ]
+    records = [tier["records"] for tier in state.get("tiers", ()) if "records" in tier]
+    parts += [f"store {count:,} records" for count in records]
+    return Text("transfers   " + "  ".join(parts)) if parts else None
+
+
 def _step_model(state: dict[str, Any]) -> Text | None:
     model = state.get("step_model")
     if not model:
@@ -164,14 +182,13 @@ def _cache(state: dict[str, Any]) -> Text | None:
 def _queue(state: dict[str, Any], num_shown: int) -> list[Text]:
     entries = state["queue"]
     lines = []
-    for entry in entries[:num_shown]:
-        reason = entry.get("reason")
+    for number, entry in enumerate(entries[:num_shown], start=1):
         lines.append(
             Text.assemble(
                 ("queue       ", "dim"),
-                f"{entry['position'] + 1}. {entry['id']}  waits {entry.get('age_s', 0):.1f} s  "
+                f"{number}. {entry['id']}  waits {entry.get('age_s') or 0:.1f} s  "
                 f"{entry.get('prompt_tokens', 0):,} tokens",
-                (f"  {reason}" if reason else "", "yellow"),
+                (f"  {_reason(entry)}".rstrip(), "yellow"),
             )
         )
     if len(entries) > num_shown:
@@ -179,18 +196,48 @@ def _queue(state: dict[str, Any], num_shown: int) -> list[Text]:
     return lines
 
 
+def _reason(entry: dict[str, Any]) -> str:
+    """Say why a request does not go on."""
+    reason = str(entry.get("reason") or "")
+    if entry.get("waits_for"):
+        return f"{reason} by {entry['waits_for']}"
+    if entry.get("pieces"):
+        return f"{reason} {entry['arrived']:,}/{entry['pieces']:,}".strip()
+    return reason
+
+
 def _requests(requests: Sequence[dict[str, Any]], width: int, rows: int) -> Table:
     """Draw the running requests, oldest first."""
     given = {name for request in requests for name in request}
     columns = [(head, field) for head, field, least in COLUMNS if width >= least and field in given]
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    oldest_first = sorted(requests, key=lambda item: -(item.get("age_s") or 0.0))
+    shown = [{**item, "reason": _reason(item) or None} for item in oldest_first[:rows]]
+    cells = [[_cell(item.get(field)) for _, field in columns] for item in shown]
+    natural = {
+        field: max(len(text) for text in (head, *(row[index] for row in cells)))
+        for index, (head, field) in enumerate(columns)
+    }
+    limits = _name_widths(natural, width)
+    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
     for head, field in columns:
         justify: Any = "right" if field in NUMBERS else "left"
-        table.add_column(head, justify=justify, no_wrap=True, overflow="ellipsis")
-    oldest_first = sorted(requests, key=lambda item: -item.get("age_s", 0.0))
-    for request in oldest_first[:rows]:
-        table.add_row(*(Text(_cell(request.get(field))) for _, field in columns))
+        table.add_column(
+            head, justify=justify, no_wrap=True, overflow="ellipsis", max_width=limits.get(field)
+        )
+    for row in cells:
+        table.add_row(*map(Text, row))
     return table
+
+
+def _name_widths(natural: Mapping[str, int], width: int) -> dict[str, int]:
+    """Return how wide each name's column may be, so that no number is cut; the longest gives."""
+    names = sorted((field for field in natural if field in NAMES), key=natural.__getitem__)
+    left = width - GAP * len(natural) - sum(natural.values()) + sum(natural[name] for name in names)
+    limits = {}
+    for index, name in enumerate(names):
+        limits[name] = max(MIN_NAME_WIDTH, min(natural[name], left // (len(names) - index)))
+        left -= limits[name]
+    return limits
 
 
 def _cell(value: Any) -> str:
@@ -222,3 +269,7 @@ def _duration(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}"
+
+
+DETAILS = (_plan, _tiers, _step_model, _cache)
+"""What a terminal that is high enough shows between the pools and the queue."""

@@ -103,7 +103,7 @@ class EngineConfig:
         "tokens per second that every running stream keeps: requests that would slow others below "
         "it wait in the queue; 0: no floor",
         low=0,
-        high=100_000,
+        high=10_000,
     )
     max_prefill_steps: int = setting(
         3,

@@ -14,6 +14,7 @@ from tokenspeed.checkpoint.model_path import existing_model
 from tokenspeed.engine.choices import Choices
 from tokenspeed.engine.engine import Engine
 from tokenspeed.engine.facts import EngineParts, model_info, start_report
+from tokenspeed.engine.kv_events import EventGroup
 from tokenspeed.engine.kv_publisher import KvEventSettings
 from tokenspeed.engine.memory import memory_errors
 from tokenspeed.engine.reports import Progress, ProgressCallback
@@ -295,11 +296,11 @@ def _finish(
         depth=config.depth,
         cache_groups=parts.cache_groups,
         transfers=parts.transfers,
-        kv_events=_kv_events(config, parts.sizes),
+        kv_events=_kv_events(config, parts),
     )
 
 
-def _kv_events(config: EngineConfig, sizes: EngineSizes) -> KvEventSettings | None:
+def _kv_events(config: EngineConfig, parts: EngineParts) -> KvEventSettings | None:
     """Return where changes of the prefix cache are published.
 
     Raises:
@@ -317,7 +318,8 @@ def _kv_events(config: EngineConfig, sizes: EngineSizes) -> KvEventSettings | No
         replay_endpoint=config.kv_events_replay,
         topic=config.kv_events_topic,
         is_named=config.kv_events_format == "named",
-        block_tokens=sizes.block_tokens,
+        block_tokens=parts.sizes.block_tokens,
+        groups=tuple(EventGroup(group.kind, group.group.window) for group in parts.layout.groups),
     )
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokenspeed.contracts.attention import CacheDemand
-from tokenspeed.errors import CapabilityError, CheckpointError, PluginError
+from tokenspeed.engine.policy_guard import GuardedPolicy
+from tokenspeed.errors import CapabilityError, CheckpointError, ConfigError, PluginError
 from tokenspeed.kernels import Decision, select
 from tokenspeed.models.registry import architecture_of, architectures, resolve_architecture
 
@@ -153,8 +154,7 @@ class Choices:
         decision = self._decide(
             "policy", self._registry.offers("policy"), {}, pin=self._config.policy
         )
-        policy: Policy = self._load("policy", decision)
-        return policy
+        return GuardedPolicy(self._load("policy", decision), decision.winner.pin)
 
     def _attention_of(
         self, group: CacheGroup, sizes: EngineSizes, runtime: DeviceRuntime
@@ -210,6 +210,8 @@ class Choices:
         winner = decision.winner
         try:
             return winner.offer.load(**arguments)
+        except ConfigError:  # a setting is wrong, not the plugin
+            raise
         except Exception as error:
             raise PluginError(
                 f"plugin {winner.plugin_id} {winner.plugin_version} failed at load of "

@@ -19,6 +19,7 @@ from tokenspeed.engine.cache_tally import CacheTally
 from tokenspeed.engine.intake import Intake, now_us
 from tokenspeed.engine.messages import EngineStats
 from tokenspeed.engine.meter import StepMeter
+from tokenspeed.engine.picture import spelled_out
 from tokenspeed.engine.publisher import Publisher
 from tokenspeed.engine.requests import RequestTable
 from tokenspeed.engine.snapshot import Snapshot
@@ -40,6 +41,14 @@ IDLE_WAIT_MS = 10_000
 
 STALLED_WAIT_MS = 1
 """Sleep when there are requests and none can run: no burning of a core on what only time solves."""
+
+TIER_FAILURES = (
+    "tier_loads_failed",
+    "host_writes_failed",
+    "store_puts_failed",
+    "store_gets_failed",
+)
+"""The scheduler's counts of moves between tiers that failed."""
 
 MAX_FAILED_STEPS = 2
 """Failed steps in a row after which the engine gives itself up."""
@@ -159,7 +168,7 @@ class EventLoop:
 
     def state(self) -> dict[str, Any]:
         """Return a picture of everything inside, as `GET /v1/engine/state` shows it."""
-        return self._snapshot.build()
+        return spelled_out(self._snapshot.build())
 
     def stats(self) -> EngineStats:
         """Return counters and gauges as of now."""
@@ -179,6 +188,13 @@ class EventLoop:
             created_tokens=self._tally.total.created,
             recomputed_tokens=self._tally.total.recomputed,
             match_ends=dict(self._tally.match_ends),
+            evictions=counts["evictions"],
+            loaded_tokens=counts["loaded_tokens"],
+            tier_failures=sum(counts.get(name, 0) for name in TIER_FAILURES),
+            tps_floor_violated=counts["tps_floor_violated"],
+            host_blocks_total=counts.get("host_blocks_total", 0),
+            host_blocks_free=counts.get("host_blocks_free", 0),
+            store_records=counts.get("store_keys", 0),
             hook_calls_after_freeze=self._engine.registry.hook_calls_after_freeze,
             step_us_p50=self._meter.step_us_p50,
             overhead_us_p50=self._meter.overhead_us_p50,

@@ -31,6 +31,7 @@ from tokenspeed.engine.messages import (
     Unhealthy,
     Welcome,
 )
+from tokenspeed.engine.picture import spelled_out
 from tokenspeed.engine.streams import Stream, error_of
 from tokenspeed.engine.submits import make_submit
 from tokenspeed.errors import EngineAwayError, EngineError, EngineGoneError, RequestError
@@ -85,7 +86,8 @@ class Frontend:
         """
         frontend = cls(address)
         try:
-            await asyncio.wait_for(frontend._welcomed.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await frontend._welcomed.wait()
         except TimeoutError:
             await frontend.close()
             raise EngineError(
@@ -159,7 +161,8 @@ class Frontend:
             self._asked = self._loop.create_future()
             self._send(StateQuery(self._query_id))
         try:
-            packed = await asyncio.wait_for(asyncio.shield(self._asked), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                packed = await asyncio.shield(self._asked)
         except TimeoutError:
             self._asked = None
             raise EngineAwayError(
@@ -170,8 +173,7 @@ class Frontend:
             if self.unhealthy_reason is not None:
                 raise EngineGoneError(self.unhealthy_reason)
             raise EngineError("the engine could not tell its state; its log has the reason")
-        state: dict[str, Any] = msgspec.msgpack.decode(packed)
-        return state
+        return spelled_out(msgspec.msgpack.decode(packed))
 
     def give_up(self, reason: str) -> None:
         """End every live request with an EngineError, after what was delivered; take no more."""

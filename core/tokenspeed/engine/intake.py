@@ -139,7 +139,7 @@ class Intake:
         prompt_ids = np.frombuffer(message.prompt_ids, dtype="<i4")
         output_ids = np.frombuffer(message.output_ids, dtype="<i4")
         now = now_us()
-        session = number_of(message.session, message.salt)
+        session = number_of(message.session, owner=message.owner)
         tenant = number_of(message.tenant)
         arrival = Arrival(session, tenant, message.priority, prompt_ids.size, now)
         keys = self._engine.policy.keys(arrival)

@@ -3,11 +3,15 @@
 A batch is an array; an event is a map tagged by "type" ("named", as vLLM writes since 0.24) or an
 array that starts with its tag ("positional", as before). Blocks are named by the low 64 bits of
 their chain hash, as an unsigned number. Only full blocks are told: consumers count in blocks.
+Each cache group tells of its own blocks, under its `group_idx`; readers of the positional shape
+know no groups and hear of the first full-attention group only. A recurrent state is told where it
+lies at the end of a block.
 Source: vllm/distributed/kv_events.py, vllm-project/vllm#42892 (maps); the field order is theirs.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -16,7 +20,7 @@ import numpy as np
 from tokenspeed.scheduler import KV_EVENTS, KV_MEDIUMS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -24,7 +28,21 @@ if TYPE_CHECKING:
 
 MEDIUMS = {"device": "GPU", "host": "CPU", "store": "STORAGE"}
 """Our media -> the names that consumers know."""
-_FULL_ATTENTION = "full_attention"
+SPEC_KINDS = {"full": "full_attention", "window": "sliding_window", "state": "mamba"}
+"""Our kinds of cache groups -> the names that consumers know."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventGroup:
+    """A cache group as consumers know it.
+
+    Args:
+        kind: full, window or state.
+        window: tokens, 0 for the other kinds.
+    """
+
+    kind: str = "full"
+    window: int = 0
 
 
 class BlockStored(msgspec.Struct, frozen=True, tag=True, kw_only=True, omit_defaults=True):
@@ -35,6 +53,9 @@ class BlockStored(msgspec.Struct, frozen=True, tag=True, kw_only=True, omit_defa
         parent_block_hash: of the block before the first; None: it begins the prompt.
         token_ids: of all blocks, `block_size` each.
         extra_keys: one a block: the salt of the first block of a salted prompt, else None.
+        group_idx: cache group whose blocks these are.
+        kv_cache_spec_kind: what keeps them, see SPEC_KINDS.
+        kv_cache_spec_sliding_window: tokens, of a window group.
     """
 
     block_hashes: tuple[int, ...]
@@ -47,6 +68,7 @@ class BlockStored(msgspec.Struct, frozen=True, tag=True, kw_only=True, omit_defa
     extra_keys: tuple[tuple[str, ...] | None, ...]
     group_idx: int = -1
     kv_cache_spec_kind: str = ""
+    kv_cache_spec_sliding_window: int | None = None
 
 
 class BlockRemoved(msgspec.Struct, frozen=True, tag=True, kw_only=True, omit_defaults=True):
@@ -79,64 +101,92 @@ def _positional(event: Event) -> tuple[Any, ...]:
     return (type(event).__name__, *msgspec.structs.astuple(event))
 
 
-def events_of(batch: EventBatch, block_tokens: int) -> list[Event]:
-    """Translate what the scheduler drained; neighbours in a chain become one event."""
-    return [_event(run, batch, block_tokens) for run in _runs(batch, block_tokens)]
+def events_of(
+    batch: EventBatch, block_tokens: int, groups: Sequence[EventGroup], *, is_named: bool = True
+) -> list[Event]:
+    """Translate what the scheduler drained; neighbours in a chain become one event.
+
+    Args:
+        groups: the scheduler's cache groups, in its order.
+        is_named: False: of the first full group only.
+    """
+    return [
+        _event(run, batch, block_tokens, groups)
+        for entries in _by_group(batch, groups, is_named=is_named)
+        for run in _runs(entries, batch, block_tokens)
+    ]
 
 
-def _event(run: range, batch: EventBatch, block_tokens: int) -> Event:
-    kind = KV_EVENTS[batch.kinds[run.start]]
+def _by_group(
+    batch: EventBatch, groups: Sequence[EventGroup], *, is_named: bool
+) -> list[list[int]]:
+    """Return the entries of each group in order: what befalls one group leaves the others alone."""
+    if len(groups) == 1:
+        return [list(range(len(batch.kinds)))]
+    first = next(index for index, group in enumerate(groups) if group.kind == "full")
+    told = range(len(groups)) if is_named else (first,)
+    return [np.flatnonzero(batch.groups == group).tolist() for group in told]
+
+
+def _event(
+    run: list[int], batch: EventBatch, block_tokens: int, groups: Sequence[EventGroup]
+) -> Event:
+    first = run[0]
+    kind = KV_EVENTS[batch.kinds[first]]
     if kind == "cleared":
         return AllBlocksCleared()
-    medium = MEDIUMS[KV_MEDIUMS[batch.mediums[run.start]]]
-    hashes = tuple(_short(batch.hashes)[run.start : run.stop].tolist())
+    medium = MEDIUMS[KV_MEDIUMS[batch.mediums[first]]]
+    hashes = tuple(_short(batch.hashes[run]).tolist())
+    index = int(batch.groups[first])
     if kind == "removed":
-        return BlockRemoved(block_hashes=hashes, medium=medium, group_idx=0)
-    start, stop = batch.token_start[run.start], batch.token_start[run.stop]
-    is_first = not batch.parents[run.start].any()
-    salt = _salt(batch, run.start) if is_first else None
+        return BlockRemoved(block_hashes=hashes, medium=medium, group_idx=index)
+    is_first = not batch.parents[first].any()
+    salt = _salt(batch, first) if is_first else ""
     return BlockStored(
         block_hashes=hashes,
-        parent_block_hash=None if is_first else int(_short(batch.parents)[run.start]),
-        token_ids=batch.tokens[start:stop].tolist(),
+        parent_block_hash=None if is_first else int(_short(batch.parents[first : first + 1])[0]),
+        token_ids=[token for entry in run for token in _tokens(batch, entry)],
         block_size=block_tokens,
         lora_id=None,
         medium=medium,
         lora_name=None,
         extra_keys=((salt,) if salt else None, *(None for _ in hashes[1:])),
-        group_idx=0,
-        kv_cache_spec_kind=_FULL_ATTENTION,
+        group_idx=index,
+        kv_cache_spec_kind=SPEC_KINDS[groups[index].kind],
+        kv_cache_spec_sliding_window=groups[index].window or None,
     )
 
 
-def _runs(batch: EventBatch, block_tokens: int) -> Iterator[range]:
-    """Cut the entries into runs that make one event each; stored tails are left out."""
+def _tokens(batch: EventBatch, entry: int) -> list[int]:
+    tokens: list[int] = batch.tokens[
+        batch.token_start[entry] : batch.token_start[entry + 1]
+    ].tolist()
+    return tokens
+
+
+def _runs(entries: list[int], batch: EventBatch, block_tokens: int) -> Iterator[list[int]]:
+    """Cut a group's entries into runs that make one event each; stored tails are left out."""
     lengths = np.diff(batch.token_start)
-    start = 0
-    while start < len(batch.kinds):
-        stop = start + 1
-        if KV_EVENTS[batch.kinds[start]] == "stored" and lengths[start] != block_tokens:
-            start = stop
+    run: list[int] = []
+    for entry in entries:
+        if KV_EVENTS[batch.kinds[entry]] == "stored" and lengths[entry] != block_tokens:
             continue
-        while stop < len(batch.kinds) and _continues(batch, stop, lengths):
-            stop += 1
-        yield range(start, stop)
-        start = stop
+        if run and not _continues(batch, run[-1], entry):
+            yield run
+            run = []
+        run.append(entry)
+    if run:
+        yield run
 
 
-def _continues(batch: EventBatch, index: int, lengths: NDArray[np.int32]) -> bool:
+def _continues(batch: EventBatch, before: int, entry: int) -> bool:
     """Say whether an entry belongs into the event of the one before it."""
-    before = index - 1
-    if batch.kinds[index] != batch.kinds[before] or batch.mediums[index] != batch.mediums[before]:
+    if batch.kinds[entry] != batch.kinds[before] or batch.mediums[entry] != batch.mediums[before]:
         return False
-    kind = KV_EVENTS[batch.kinds[index]]
+    kind = KV_EVENTS[batch.kinds[entry]]
     if kind == "removed":
         return True
-    return bool(
-        kind == "stored"
-        and lengths[index] == lengths[before]
-        and (batch.parents[index] == batch.hashes[before]).all()
-    )
+    return bool(kind == "stored" and (batch.parents[entry] == batch.hashes[before]).all())
 
 
 def _short(hashes: NDArray[np.uint8]) -> NDArray[np.uint64]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import zmq
 
-from tokenspeed.engine.kv_events import AllBlocksCleared, encode_batch, events_of
+from tokenspeed.engine.kv_events import AllBlocksCleared, EventGroup, encode_batch, events_of
 from tokenspeed.errors import ConfigError
 from tokenspeed.log import LOGGER
 
@@ -32,6 +32,9 @@ KEPT_BYTES = 64 << 20
 """What is kept for replay: at most so many of the last batches, and so many bytes."""
 REPLAYED_A_TURN = 64
 """Replayed batches a client and turn of the loop."""
+REQUESTS_A_TURN = 256
+"""Requests for replay taken in one turn: whoever floods them must not hold the steps up."""
+MAX_PORT = 65535
 END = (-1).to_bytes(8, "big", signed=True)
 _NUMBER_BYTES = 8
 _NOBLOCK = int(zmq.NOBLOCK)
@@ -47,6 +50,7 @@ class KvEventSettings:
         topic: first frame of every message.
         is_named: events as maps (see `kv_events.py`), and the topic in replays too.
         block_tokens: tokens of a block.
+        groups: cache groups, in the scheduler's order.
     """
 
     endpoint: str
@@ -54,6 +58,7 @@ class KvEventSettings:
     topic: str = ""
     is_named: bool = True
     block_tokens: int
+    groups: tuple[EventGroup, ...] = (EventGroup(),)
 
 
 @dataclass(slots=True)
@@ -113,7 +118,10 @@ class KvPublisher:
     def publish(self, batch: EventBatch | None) -> None:
         """Publish what changed in the cache; None: nothing did."""
         if batch is not None:
-            events = events_of(batch, self._settings.block_tokens)
+            settings = self._settings
+            events = events_of(
+                batch, settings.block_tokens, settings.groups, is_named=settings.is_named
+            )
             if events:
                 self._publish(events)
 
@@ -133,6 +141,13 @@ class KvPublisher:
         self._context.term()
 
     def _bind(self, setting: str, kind: int, address: str) -> zmq.Socket[bytes]:
+        flag = f"--{setting.replace('_', '-')}"
+        port = address.rpartition(":")[2]
+        if address.startswith("tcp:") and port.isdecimal() and int(port) > MAX_PORT:
+            self.close()
+            raise ConfigError(  # ZeroMQ would take the port modulo 65536
+                f"{flag} is {address!r}, ports are 0 to {MAX_PORT}; give another"
+            )
         socket = self._context.socket(kind)
         self._sockets.append(socket)
         socket.setsockopt(zmq.SNDHWM, QUEUED_BATCHES)
@@ -143,7 +158,7 @@ class KvPublisher:
         except zmq.ZMQError as error:
             self.close()
             raise ConfigError(
-                f"--{setting.replace('_', '-')} is {address!r}, which cannot be bound: {error}; "
+                f"{flag} is {address!r}, which cannot be bound: {error}; "
                 "give a free ZeroMQ address such as tcp://*:5557 or ipc:///path"
             ) from None
         return socket
@@ -157,7 +172,9 @@ class KvPublisher:
         self._number += 1
 
     def _take_requests(self, socket: zmq.Socket[bytes]) -> None:
-        while int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+        for _ in range(REQUESTS_A_TURN):
+            if not int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+                return
             client, *frames = socket.recv_multipart(_NOBLOCK)
             if len(frames) != 2 or frames[0] or len(frames[1]) != _NUMBER_BYTES:
                 LOGGER.warning("kv_events_replay: an unreadable request of %d frames", len(frames))

@@ -48,6 +48,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         salt: cache namespace; b"" is the shared one.
         tenant: on whose account it runs, for fair shares; "": the nameless one.
         session: conversation that it is a turn of; "": none.
+        owner: who names sessions: turns of two owners are never one session's.
         timeout_s: seconds from arrival to the end of the request; None: none.
         retain_s: seconds to keep the prompt's cache after the end, within the quota.
         reuse_points: at most 3 increasing positions in the prompt after which others will go on.
@@ -57,6 +58,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     salt: bytes = b""
     tenant: str = ""
     session: str = ""
+    owner: str = ""
     timeout_s: float | None = None
     retain_s: float = 0.0
     reuse_points: tuple[int, ...] = ()
@@ -206,6 +208,14 @@ class EngineStats(msgspec.Struct, frozen=True, tag=True, kw_only=True, omit_defa
     recomputed_tokens: int = 0
     match_ends: dict[str, int] = {}
     """Why matches ended: reason -> prompts."""
+    evictions: int = 0
+    loaded_tokens: int = 0
+    tier_failures: int = 0
+    """Moves between device, host and store that failed; each costs computing again only."""
+    tps_floor_violated: int = 0
+    host_blocks_total: int = 0
+    host_blocks_free: int = 0
+    store_records: int = 0
     hook_calls_after_freeze: int = 0
     step_us_p50: float = 0.0
     overhead_us_p50: float = 0.0

@@ -15,9 +15,14 @@ if TYPE_CHECKING:
     from tokenspeed.engine.messages import CacheReport
 
 
-def number_of(name: str, salt: bytes = b"") -> int:
-    """Return the number by which the scheduler knows a tenant or session; 0: the nameless one."""
-    digest = hashlib.blake2b(name.encode(), digest_size=8, key=salt[:64]).digest()
+def number_of(name: str, *, owner: str = "") -> int:
+    """Return the number by which the scheduler knows a tenant or session; 0: the nameless one.
+
+    Args:
+        owner: who gave the name: two owners' sessions of one name are different ones.
+    """
+    key = hashlib.blake2b(owner.encode()).digest() if owner else b""
+    digest = hashlib.blake2b(name.encode(), digest_size=8, key=key).digest()
     return int.from_bytes(digest, "little") >> 1 or 1 if name else 0
 
 

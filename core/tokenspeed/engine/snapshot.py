@@ -12,21 +12,33 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tokenspeed.engine.picture import (
+    blocks_of,
+    picked,
+    running_rows,
+    step_model_of,
+    transfers_of,
+    waiting_rows,
+)
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
     from tokenspeed.engine.activity import Activity
     from tokenspeed.engine.cache_tally import CacheTally
     from tokenspeed.engine.engine import Engine
     from tokenspeed.engine.meter import StepMeter
-    from tokenspeed.engine.requests import LiveRequest, RequestTable
+    from tokenspeed.engine.requests import RequestTable
 
 MIN_AGE_S = 0.1
 """A picture younger than this is sent again: many watchers cost no more than one."""
 MAX_SHARE = 0.05
 """Share of the engine's time that pictures may take, however large they are."""
-RUNNING_STATES = frozenset({"Prefilling", "Decoding", "Loading", "Draining", "Retracting"})
-"""States that are not in the queue."""
+PLAIN = (
+    "state", "reason", "priority", "slot", "prompt_tokens", "output_tokens", "computed_tokens",
+    "planned_tokens", "pieces", "arrived",
+)  # fmt: skip
+"""What is passed on of a request as the scheduler says it."""
 
 
 class Snapshot:
@@ -65,11 +77,10 @@ class Snapshot:
         return self._packed
 
     def build(self) -> dict[str, Any]:
-        """Return the picture as of now."""
+        """Return the picture as of now, its requests and queue as columns (see `spelled_out`)."""
         state: dict[str, Any] = dict(self._engine.scheduler.state())
         counters = self._engine.scheduler.stats()
-        physical = state.pop("physical_blocks", [])
-        requests = [self._request(item) for item in state.pop("requests", [])]
+        columns = self._columns(state["requests"])
         return {
             "time": round(time.time(), 3),
             "epoch": self._epoch,
@@ -83,15 +94,17 @@ class Snapshot:
                 "overhead_us_p50": round(self._meter.overhead_us_p50, 1),
             },
             "last_plan": self._activity.last_plan(),
+            "step_model": step_model_of(state["step_model"]),
             "counters": counters,
             "cache": self._tally.total.shown(),
             "match_ends": dict(self._tally.match_ends),
             "sessions": self._tally.sessions(),
-            "blocks": _blocks(counters, physical, self._engine.cache_groups),
-            "states": dict(Counter(item["state"] for item in requests)),
-            "requests": [item for item in requests if item["state"] in RUNNING_STATES],
-            "queue": _queue(requests),
-            **state,
+            "blocks": blocks_of(counters, state["groups"]),
+            "tiers": self._tiers(state, counters),
+            "transfers": transfers_of(state["transfers"]),
+            "states": dict(Counter(columns["state"])),
+            "requests": picked(columns, running_rows(columns)),
+            "queue": picked(columns, waiting_rows(columns)),
         }
 
     def _limits(self) -> dict[str, Any]:
@@ -104,62 +117,37 @@ class Snapshot:
             "depth": report.depth,
         }
 
-    def _request(self, item: Mapping[str, Any]) -> dict[str, Any]:
-        """Return one request with its names, and its blocks counted by group."""
-        shown = {name: value for name, value in item.items() if name not in ("id", "blocks")}
-        blocks = _counted(item.get("blocks", ()), self._engine.cache_groups)
-        live = self._requests.by_key(item["id"])
-        if live is None:  # it has ended; its blocks drain with the step that still uses them
-            return {"id": None, "key": item["id"], **shown, "blocks": blocks}
-        return {**self._names(live), "key": live.key, **shown, "blocks": blocks}
-
-    def _names(self, live: LiveRequest) -> dict[str, Any]:
+    def _columns(self, columns: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the scheduler's columns with the names that only Python knows."""
+        lives = [self._requests.by_key(key) for key in columns["id"]]
+        now_s = time.monotonic()
+        names = {
+            key: live.request_id for key, live in zip(columns["id"], lives, strict=True) if live
+        }
         return {
-            "id": live.request_id,
-            "tenant": live.tenant or None,
-            "session": live.session or None,
-            "age_s": round(time.monotonic() - live.arrived_s, 3),
-            "prompt_tokens": live.num_prompt,
-            "cached_tokens": live.cached_tokens,
-            "output_tokens": live.num_outputs,
-            "cache": None if live.cache is None else msgspec.structs.asdict(live.cache),
+            "id": [live and live.request_id for live in lives],
+            "key": columns["id"],
+            "tenant": [(live and live.tenant) or None for live in lives],
+            "session": [(live and live.session) or None for live in lives],
+            "age_s": [live and now_s - live.arrived_s for live in lives],
+            **{name: columns[name] for name in PLAIN},
+            "waits_for": [names.get(key) for key in columns["waits_for"]],
+            "position": [None if at < 0 else at for at in columns["position"]],
+            "cached_tokens": [None if count < 0 else count for count in columns["cached_tokens"]],
+            "cache": [
+                live.cache and msgspec.structs.asdict(live.cache) if live else None
+                for live in lives
+            ],
+            "blocks": dict(zip(self._engine.cache_groups, columns["blocks"], strict=True)),
         }
 
-
-def _counted(blocks: Any, groups: tuple[str, ...]) -> dict[str, int]:
-    """Return how many blocks of each group a request holds, from lists of ids or from counts."""
-    if isinstance(blocks, dict):
-        return {name: _count(held) for name, held in blocks.items()}
-    return {name: _count(held) for name, held in zip(groups, blocks, strict=False)}
-
-
-def _count(held: Any) -> int:
-    return held if isinstance(held, int) else len(held)
-
-
-def _queue(requests: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return what waits; in the scheduler's order where it gives one, else by rank and arrival."""
-    waiting = [item for item in requests if item["state"] not in RUNNING_STATES]
-    waiting.sort(key=lambda item: (item.get("position", 0), -item["priority"], item["key"]))
-    return [{**item, "position": index} for index, item in enumerate(waiting)]
-
-
-def _blocks(
-    counters: Mapping[str, int], physical: Iterable[Mapping[str, int]], groups: tuple[str, ...]
-) -> dict[str, Any]:
-    """Return physical blocks by group and by who holds them."""
-    used: Counter[int] = Counter()
-    cached: Counter[int] = Counter()
-    for block in physical:
-        if block["group"] >= 0:
-            (used if block["refs"] else cached)[block["group"]] += 1
-    return {
-        "total": counters["blocks_total"],
-        "used": counters["blocks_used"],
-        "cached": counters["blocks_cached"],
-        "free": counters["blocks_free"],
-        "groups": [
-            {"name": name, "used": used[index], "cached": cached[index]}
-            for index, name in enumerate(groups)
-        ],
-    }
+    def _tiers(self, state: Mapping[str, Any], counters: Mapping[str, int]) -> list[dict[str, Any]]:
+        """Return what each tier behind the device holds."""
+        host, records = state["host"], state["store_records"]
+        tiers = []
+        if host is not None:
+            block_bytes = self._engine.report.kv_bytes // (counters["blocks_total"] + 1)
+            tiers.append({"name": "host", **host, "bytes": host["total"] * block_bytes})
+        if records is not None:
+            tiers.append({"name": "store", "records": records})
+        return tiers

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from tokenspeed.sampling.params import SamplingParams
 
 
+MAX_TIMEOUT_S = 24 * 3600.0
+
+
 def make_submit(
     model: ModelInfo,
     prompt_ids: Sequence[int] | NDArray[np.int32],
@@ -59,7 +62,17 @@ def make_submit(
 
 
 def _checked(terms: Terms, num_prompt: int) -> dict[str, Any]:
-    """Return the terms' fields; reuse points outside of the prompt do not count."""
+    """Return the terms' fields; reuse points outside of the prompt do not count.
+
+    Raises:
+        RequestError: the time limit is out of range.
+    """
+    if terms.timeout_s is not None and not 0 < terms.timeout_s <= MAX_TIMEOUT_S:
+        raise RequestError(
+            f"timeout_s is {terms.timeout_s}, allowed is more than 0 to {MAX_TIMEOUT_S:.0f}; "
+            "change or omit it",
+            param="timeout_s",
+        )
     points = tuple(dict.fromkeys(p for p in terms.reuse_points if 0 < p < num_prompt))
     return {**msgspec.structs.asdict(terms), "reuse_points": points}
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokenspeed._core import GroupSpec, Scheduler, SchedulerConfig
 from tokenspeed.errors import ConfigError
+from tokenspeed.log import LOGGER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,7 +34,7 @@ PRIVATE = 0o600
 
 
 class RecordWriter:
-    """Appends a scheduler's input to a file. Thread: the scheduler's.
+    """Appends a scheduler's input to a file, as long as it can. Thread: the scheduler's.
 
     Raises:
         ConfigError: the file cannot be written.
@@ -48,12 +49,23 @@ class RecordWriter:
                 f"record {path} cannot be written: {error}; name a file in a folder that exists"
             ) from error
         weakref.finalize(self, os.close, self._file)
-        self._write(head)
+        self._path = path
+        self._is_ended = False
+        try:
+            self._write(head)
+        except OSError as error:
+            raise ConfigError(f"record {path} cannot be written: {error}; make room") from error
 
     def append(self, scheduler: Scheduler) -> None:
-        """Write what went into the scheduler since the last call."""
-        if part := scheduler.take_record():
+        """Write what went into the scheduler since the last call; a full disk ends the record."""
+        part = scheduler.take_record()
+        if not part or self._is_ended:
+            return
+        try:
             self._write(part)
+        except OSError as error:
+            self._is_ended = True
+            LOGGER.error("record %s ends here, serving goes on: %s", self._path, error)
 
     def _write(self, data: bytes) -> None:
         rest = memoryview(data)
@@ -95,7 +107,9 @@ def read_record(path: Path) -> Record | None:
             return None
         file.seek(0)
         try:
-            head = json.loads(file.readline())
-        except ValueError as error:
-            raise ConfigError(f"record {path} has a damaged head: {error}; record again") from error
-        return Record(head["scheduler"], file.read())
+            settings = json.loads(file.readline())["scheduler"]
+        except (ValueError, KeyError, RecursionError) as error:
+            raise ConfigError(
+                f"record {path} has a damaged head: {error!r}; record again"
+            ) from error
+        return Record(settings, file.read())

@@ -32,6 +32,9 @@ _GAUGES = {
     "blocks_total": "KV blocks of the arena",
     "blocks_used": "KV blocks held by live requests",
     "blocks_cached": "KV blocks that hold reusable prefixes and can be evicted",
+    "host_blocks_total": "KV blocks of the host tier; 0: there is none",
+    "host_blocks_free": "KV blocks of the host tier that hold nothing",
+    "store_records": "records that the KV store behind the host tier keeps",
     "step_us_p50": "median time of a step, microseconds",
     "overhead_us_p50": "median control and event-loop time of a step, microseconds",
     "epoch": "engine starts, from 1",
@@ -44,6 +47,10 @@ _COUNTERS = {
     "recomputed_tokens": "prompt tokens computed again after their eviction",
     "output_tokens": "tokens sampled",
     "retractions": "requests retracted for lack of blocks",
+    "evictions": "cached things that left the device to make room",
+    "loaded_tokens": "prompt tokens whose cache came back from the host tier or the store",
+    "tier_failures": "moves between device, host and store that failed; computed again instead",
+    "tps_floor_violated": "steps in which running streams alone were below min_tps_per_user",
     "hook_calls_after_freeze": "plugin hook calls after the plan was frozen; must stay 0",
 }
 

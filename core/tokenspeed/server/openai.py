@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import pydantic
 from pydantic import ConfigDict, Field
 
+from tokenspeed.engine.submits import MAX_TIMEOUT_S
 from tokenspeed.errors import RequestError
 from tokenspeed.server.fields import NEUTRAL_MESSAGE, known_fields, shorten
 
@@ -21,7 +22,8 @@ MAX_CHOICES = 128
 MAX_STOPS = 16
 MAX_SESSION_CHARS = 512
 MAX_RETENTION_S = 24 * 3600
-MAX_TIMEOUT_S = 24 * 3600
+MAX_SALT_CHARS = 256
+"""Of `cache_salt`: the engine keeps it beside each session's and each block's place."""
 
 
 class _Strict(pydantic.BaseModel):
@@ -96,7 +98,7 @@ class _Sampling(_Strict):
     logit_bias: dict[str, float] = {}
     prompt_logprobs: int | None = None
     priority: int = Field(0, ge=-(2**31), le=2**31 - 1)
-    cache_salt: str = ""
+    cache_salt: str = Field("", max_length=MAX_SALT_CHARS)
     prompt_cache_key: str = Field("", max_length=MAX_SESSION_CHARS)
     prompt_cache_retention: Literal["in_memory", "in-memory", "24h"] = "in_memory"
     prompt_cache_options: CacheOptions | None = None

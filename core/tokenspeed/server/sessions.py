@@ -1,8 +1,8 @@
 """Which conversation a request is a turn of, so that the cache knows who will be back and when.
 
 The client says so with `prompt_cache_key`, or an agent in a header. Else a chat is known by how it
-began: its messages up to the first of the user, which every later turn repeats. A plain completion
-without a name is no turn.
+began: its cache salt and its messages up to the first of the user, which every later turn repeats.
+A plain completion without a name is no turn.
 """
 
 from __future__ import annotations
@@ -32,15 +32,24 @@ def session_of(body: ChatRequest | CompletionRequest, headers: Headers) -> str:
 
 
 def _beginning(body: ChatRequest) -> str:
-    """Name a chat by its beginning; how a text is cut into parts and marked makes no difference."""
+    """Name a chat by its beginning; how a text is cut into parts and marked makes no difference.
+
+    The salt belongs to it: a session may tell that it was there under another salt, and a name
+    made of texts would then tell one salt what another one holds.
+    """
     digest = hashlib.blake2b(digest_size=8)
+    _add(digest, body.cache_salt)
     for message in body.messages:
         for text in (message.role, message.name or "", _text(message)):
-            data = text.encode()
-            digest.update(len(data).to_bytes(8, "little") + data)
+            _add(digest, text)
         if message.role == "user":
             return f"chat:{digest.hexdigest()}"
     return ""
+
+
+def _add(digest: hashlib.blake2b, text: str) -> None:
+    data = text.encode()
+    digest.update(len(data).to_bytes(8, "little") + data)
 
 
 def _text(message: ChatMessage) -> str:

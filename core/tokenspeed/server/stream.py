@@ -62,8 +62,10 @@ class Mailbox:
     async def take(self, timeout_s: float | None = None) -> list[tuple[int, Piece]]:
         """Return everything that waits, by choice; an empty list after `timeout_s` of silence."""
         if not self._ready.is_set():
+            # Not asyncio.wait_for: Python 3.11's loses a cancellation that meets what it waits for.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._ready.wait(), timeout_s)
+                async with asyncio.timeout(timeout_s):
+                    await self._ready.wait()
         taken = sorted(self._pieces.items())
         self._pieces.clear()
         if self._error is not None and not taken:

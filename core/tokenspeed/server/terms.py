@@ -36,6 +36,7 @@ def read_terms(body: ChatRequest | CompletionRequest, request: Request) -> Terms
         salt=body.cache_salt.encode(),
         tenant=_tenant(request),
         session=session_of(body, request.headers),
+        owner=_owner(request),
         timeout_s=body.timeout_s,
         retain_s=max(_retentions(body), default=0.0),
     )
@@ -58,6 +59,17 @@ def _tenant(request: Request) -> str:
             param="X-Tenant",
         )
     return of_key or given
+
+
+def _owner(request: Request) -> str:
+    """Return who names the sessions: the key's tenant, else the key's holder, else the tenant.
+
+    A key without a tenant may speak for many tenants; its holder sees what becomes of them all.
+    """
+    of_key = request.scope.get(KEY_TENANT)
+    if of_key is None:
+        return f"tenant:{_tenant(request)}"
+    return f"key-of:{of_key}"
 
 
 def _retentions(body: ChatRequest | CompletionRequest) -> Iterator[float]:

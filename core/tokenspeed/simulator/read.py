@@ -10,9 +10,17 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from typing import TYPE_CHECKING, Any, TextIO
 
 from tokenspeed.errors import ConfigError
+from tokenspeed.simulator.limits import (
+    MAX_BLOCK_TOKENS,
+    MAX_ID,
+    MAX_TOKENS,
+    seconds,
+    whole_number,
+)
 from tokenspeed.simulator.trace import Conversation, Trace, Turn
 
 if TYPE_CHECKING:
@@ -32,7 +40,7 @@ def read_trace(path: Path) -> Trace:
     try:
         with _open(path) as file:
             lines = list(_objects(file, path))
-    except OSError as error:
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise ConfigError(
             f"trace {path} cannot be read: {error}; give a .jsonl or .jsonl.gz file"
         ) from error
@@ -53,7 +61,7 @@ def trace_of(lines: list[dict[str, Any]], name: str, source: str) -> Trace:
         return _requests(lines, name)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise ConfigError(
-            f"trace {source} is of no known shape ({type(error).__name__}: {error}); lines are "
+            f"trace {source} cannot be used ({type(error).__name__}: {error}); lines are "
             'either {"timestamp", "input_length", "output_length", "hash_ids"} or {"block", "req"}'
         ) from error
 
@@ -70,7 +78,7 @@ def _objects(file: TextIO, path: Path) -> Iterator[dict[str, Any]]:
             continue
         try:
             item = json.loads(line)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigError(
                 f"trace {path}, line {number}: {error}; each line is one JSON object"
             ) from error
@@ -86,21 +94,32 @@ def _requests(lines: list[dict[str, Any]], name: str) -> Trace:
     conversations = []
     for line in lines:
         turn = Turn(
-            prompt_tokens=int(line["input_length"]),
-            output_tokens=max(1, int(line["output_length"])),
+            prompt_tokens=whole_number("input_length", line["input_length"], 1, MAX_TOKENS),
+            output_tokens=_output_tokens(line["output_length"]),
             service_s=DEFAULT_SERVICE_S,
             pause_s=0.0,
             runs=_runs(line["hash_ids"]),
         )
-        start_s = float(line["timestamp"]) / 1000
+        _check_length(turn, REQUEST_BLOCK_TOKENS)
+        start_s = seconds("timestamp", line["timestamp"], unit_s=1e-3)
         conversations.append(Conversation((turn,), start_s, is_named=False))
     return Trace(name, REQUEST_BLOCK_TOKENS, tuple(conversations))
+
+
+def _output_tokens(value: Any) -> int:
+    return max(1, whole_number("output length", value, 0, MAX_TOKENS))
+
+
+def _check_length(turn: Turn, block_tokens: int) -> None:
+    """Check that the blocks are of a prompt's size before anybody makes tokens of them."""
+    whole_number("tokens of all ids", sum(n for _, n in turn.runs) * block_tokens, 0, MAX_TOKENS)
 
 
 def _runs(ids: list[int]) -> tuple[tuple[int, int], ...]:
     """Join consecutive ids."""
     runs: list[tuple[int, int]] = []
-    for item in ids:
+    for value in ids:
+        item = whole_number("id", value, 0, MAX_ID)
         if runs and sum(runs[-1]) == item:
             runs[-1] = (runs[-1][0], runs[-1][1] + 1)
         else:
@@ -109,12 +128,14 @@ def _runs(ids: list[int]) -> tuple[tuple[int, int], ...]:
 
 
 def _sessions(lines: list[dict[str, Any]], name: str) -> Trace:
-    block_tokens, base = int(lines[0]["block"]), 0
+    block_tokens, base = whole_number("block", lines[0]["block"], 1, MAX_BLOCK_TOKENS), 0
     conversations = []
     for line in lines:
-        if int(line["block"]) != block_tokens:
+        if line["block"] != block_tokens:
             raise ValueError(f"blocks of {block_tokens} and of {line['block']} tokens")
-        turns = tuple(_turn(request, base) for request in line["req"])
+        turns = tuple(_turn(request, base, block_tokens) for request in line["req"])
+        if not turns:
+            raise ValueError("req is empty, a session has 1 request or more")
         conversations.append(Conversation(turns))
         base = 1 + max(
             (first + count for turn in turns for first, count in turn.runs), default=base
@@ -122,12 +143,19 @@ def _sessions(lines: list[dict[str, Any]], name: str) -> Trace:
     return Trace(name, block_tokens, tuple(conversations))
 
 
-def _turn(request: list[Any], base: int) -> Turn:
+def _turn(request: list[Any], base: int, block_tokens: int) -> Turn:
     _, _, prompt_tokens, output_tokens, service_s, pause_s, runs = request
-    return Turn(
-        prompt_tokens=int(prompt_tokens),
-        output_tokens=max(1, int(output_tokens)),
-        service_s=float(service_s or DEFAULT_SERVICE_S),
-        pause_s=float(pause_s or 0.0),
-        runs=tuple((base + first, count) for first, count in runs),
+    turn = Turn(
+        prompt_tokens=whole_number("input length", prompt_tokens, 1, MAX_TOKENS),
+        output_tokens=_output_tokens(output_tokens),
+        service_s=seconds("service time", service_s) or DEFAULT_SERVICE_S,
+        pause_s=seconds("pause", pause_s),
+        runs=tuple(_run(first, count, base) for first, count in runs),
     )
+    _check_length(turn, block_tokens)
+    return turn
+
+
+def _run(first: Any, count: Any, base: int) -> tuple[int, int]:
+    first = whole_number("id", first, 0, MAX_ID)
+    return whole_number("id", base + first, 0, MAX_ID), whole_number("count", count, 1, MAX_TOKENS)

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tokenspeed.contracts.policy import Arrival, Policy
-from tokenspeed.errors import CapacityError
+from tokenspeed.errors import CapacityError, ConfigError
 from tokenspeed.scheduler import GroupSpec, Scheduler, SchedulerConfig
 from tokenspeed.simulator.figures import Figures, Tally, percentile
+from tokenspeed.simulator.limits import MAX_POOL_BLOCKS, MAX_TIME_S
 from tokenspeed.simulator.trace import Arrivals, Trace
 
 if TYPE_CHECKING:
@@ -81,6 +82,8 @@ def replay(
 
     Args:
         progress: told how many requests have ended, after each.
+    Raises:
+        ConfigError: the engine is out of range, or so slow that its time is.
     """
     run = _Replay(trace, settings, policy, step_model, progress or (lambda _: None))
     run.run()
@@ -166,6 +169,7 @@ class _Replay:
         if self._step_model is not None:
             time_us = self._step_model.step_time_us(plan)
             self._now_s += time_us * 1e-6
+            _check_time(self._now_s)
             waiting = len(self._live) - plan.num_rows
             self._tally.note_step(time_us, plan.num_rows, max(0, waiting))
         else:
@@ -252,16 +256,34 @@ class _Replay:
         )
 
 
+def _check_time(now_s: float) -> None:
+    if now_s > 2 * MAX_TIME_S:  # twice: the last arrival's own time is within it
+        raise ConfigError(
+            f"the trace takes {now_s:.3g} s, allowed are {2 * MAX_TIME_S:.3g}; correct the times "
+            "of the step model"
+        )
+
+
+def _pool_blocks(trace: Trace, settings: SimulatorSettings, beside: int) -> int:
+    pool_tokens = settings.pool_tokens or trace.unique_tokens + beside
+    num_blocks = pool_tokens // settings.block_tokens
+    if not 0 < num_blocks < MAX_POOL_BLOCKS:
+        raise ConfigError(
+            f"a pool of {pool_tokens} tokens has {num_blocks} blocks, allowed are 1 to "
+            f"{MAX_POOL_BLOCKS - 1} of {settings.block_tokens} tokens; change --pool-tokens"
+        )
+    return num_blocks
+
+
 def _scheduler_config(trace: Trace, settings: SimulatorSettings, is_order: bool) -> SchedulerConfig:
     turns = [turn for item in trace.conversations for turn in item.turns]
     longest = max(turn.prompt_tokens + turn.output_tokens for turn in turns)
     # Outputs, and two blocks a request that are not full, come on top of the prompts.
     beside = sum(turn.output_tokens + 2 * settings.block_tokens for turn in turns)
-    pool_tokens = settings.pool_tokens or trace.unique_tokens + beside
     return SchedulerConfig(
         block_tokens=settings.block_tokens,
         groups=[GroupSpec(name="full")],
-        num_physical_blocks=pool_tokens // settings.block_tokens + 1,
+        num_physical_blocks=_pool_blocks(trace, settings, beside) + 1,
         max_running=settings.max_running,
         max_waiting=1_000_000,
         max_step_tokens=ORDER_STEP_TOKENS if is_order else settings.max_step_tokens,

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+MAX_TERM_US = 1e9
+
+
 class StepShape(Protocol):
     """What a step's time depends on; a `StepPlan` has it."""
 
@@ -107,15 +110,17 @@ def load_step_model(name: str) -> StepModel:
     try:
         given = json.loads(path.read_text())
         values = {key: float(given.pop(key)) for key in allowed}
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ConfigError(
             f"step model {path}: {type(error).__name__} {error}; it is a JSON object with the "
             f"numbers {', '.join(allowed)}, microseconds each"
         ) from error
-    wrong = [key for key in given if key != "name"] + [k for k, v in values.items() if not v >= 0]
+    wrong = [key for key in given if key != "name"] + [
+        key for key, value in values.items() if not 0 <= value <= MAX_TERM_US
+    ]
     if wrong:
         raise ConfigError(
-            f"step model {path}: {', '.join(wrong)} is unknown or negative; allowed are "
-            f"{', '.join(allowed)}, at least 0"
+            f"step model {path}: {', '.join(wrong)} is unknown or out of range; allowed are "
+            f"{', '.join(allowed)}, 0 to {MAX_TERM_US:.0f}"
         )
     return StepModel(name=str(given.get("name", path.stem)), **values)

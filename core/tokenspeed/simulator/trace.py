@@ -116,7 +116,7 @@ class Arrivals:
         for number, item in enumerate(trace.conversations):
             if item.start_s is not None:
                 self._push(item.start_s, number, 0)
-        for place in range(num_places):
+        for place in range(min(num_places, len(trace.conversations))):
             self._start_next(place * 1.0)
 
     def __bool__(self) -> bool:

@@ -13,6 +13,7 @@ import fcntl
 import os
 import queue
 import threading
+import time
 from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 
 MAX_CALLS_WAITING = 4096
 """Calls that may wait for the thread; more are refused, so that a slow disk slows nobody."""
+
+WARNING_INTERVAL_S = 60.0
+"""A full disk fails every call: it is told once in this time, with how often."""
 
 
 class DiskStore:
@@ -57,7 +61,16 @@ class DiskStore:
         self._done: deque[StoreDone] = deque()
         self._num_calls = 0
         self._num_done = 0
-        self._scan()
+        self._num_untold = 0
+        self._next_warning_s = 0.0
+        try:
+            self._scan()
+        except OSError as error:
+            self._lock.close()
+            raise ConfigError(
+                f"kv_store_folder {folder} holds {error.filename}, which cannot be read or deleted "
+                f"({error.strerror}); a folder of this process alone is needed; name another"
+            ) from error
         self._keys = {bytes.fromhex(path.name) for path in self._recency if self._is_own(path)}
         self._calls: queue.SimpleQueue[tuple[int, Callable[[], bool]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="kv-store-disk", daemon=True)
@@ -108,9 +121,20 @@ class DiskStore:
             try:
                 ok = call()
             except OSError as error:
-                LOGGER.warning("KV store %s: %s", self._root, error)
+                self._warn(str(error))
                 ok = False
             self._done.append(StoreDone(ticket, ok))
+
+    def _warn(self, problem: str) -> None:
+        self._num_untold += 1
+        now_s = time.monotonic()
+        if now_s >= self._next_warning_s:
+            LOGGER.warning(
+                "KV store %s: %s (%d problems since last told)",
+                self._root, problem, self._num_untold,
+            )  # fmt: skip
+            self._next_warning_s = now_s + WARNING_INTERVAL_S
+            self._num_untold = 0
 
     def _write(self, key: bytes, tag: bytes, data: memoryview) -> bool:
         path, num_bytes = self._path(key), record_bytes(tag, data)
@@ -134,7 +158,7 @@ class DiskStore:
         try:
             is_same = read_record(path, tag, into)
         except (DamagedRecordError, FileNotFoundError) as error:
-            LOGGER.warning("KV store: %s is damaged and dropped (%r)", path, error)
+            self._warn(f"{path} is damaged and dropped ({error!r})")
             self._recency.remove(path)
             self._forget(path)
             return False
@@ -157,7 +181,7 @@ class DiskStore:
         """Find the records of all namespaces, oldest use first; delete what a killed write left."""
         found = []
         for path in self._root.glob("*/??/*"):
-            if not _is_key(path.name.removesuffix(TEMPORARY)):
+            if not _is_key(path.name.removesuffix(TEMPORARY)) or not _is_plain_file(path):
                 continue  # not ours
             stat = path.stat()
             if path.suffix == TEMPORARY or stat.st_size <= HEAD_BYTES:
@@ -195,6 +219,10 @@ def _lock_folder(root: Path, folder: Path) -> IO[bytes]:
             "name another folder"
         ) from error
     return lock
+
+
+def _is_plain_file(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
 
 
 def _is_key(name: str) -> bool:

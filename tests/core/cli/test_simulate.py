@@ -96,3 +96,64 @@ def test_what_cannot_be_done_is_said(
     monkeypatch.delenv("TRACES", raising=False)
     assert run(["simulate", *arguments]) != 0
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--pool-tokens", "-1"),
+        ("--pool-tokens", "9" * 20),
+        ("--sessions", "0"),
+        ("--sessions", ","),
+        ("--max-running", "0"),
+        ("--max-running", "1,2"),
+        ("--max-step-tokens", "9" * 11),
+        ("--max-pause-s", "nan"),
+        ("--min-tps-per-user", "1e9"),
+        ("--total", "0"),
+    ],
+)
+def test_numbers_out_of_range_are_refused_with_what_is_allowed(
+    flags: tuple[str, str], trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        run(["simulate", str(trace), *flags])
+    assert "is not allowed; give" in capsys.readouterr().err
+
+
+def test_a_pool_of_no_block_is_refused(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["simulate", str(trace), "--pool-tokens", "1"]) == 2
+    assert "has 0 blocks" in capsys.readouterr().err
+
+
+def test_more_places_than_sessions_change_nothing(
+    trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["simulate", str(trace), "--json", "--sessions", "1_000_000"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["requests"] == 3
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"step_us": Infinity}', "\x00"])
+def test_a_step_model_out_of_range_is_refused(
+    text: str, trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    terms = dict.fromkeys(("row_us", "context_token_us", "prefill_token_us", "prefill_pair_us"), 1)
+    path = trace.parent / "model.json"
+    path.write_text(text.replace("}", ", " + json.dumps(terms)[1:]))
+    assert run(["simulate", str(trace), "--step-model", str(path)]) == 2
+    assert "step model" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["t.jsonl", "t.jsonl.gz"])
+def test_a_written_trace_is_read_again(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / name
+    made = ["simulate", "--generate", "agentic", "--total", "2", "--write", str(path), "--json"]
+    assert run(made) == 0
+    generated = json.loads(capsys.readouterr().out)[0]
+    assert path.read_bytes().startswith(b"\x1f\x8b") == name.endswith(".gz")
+    assert run(["simulate", str(path), "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)[0]
+    figures = ("requests", "steps", "hit_rate")
+    assert [again[field] for field in figures] == [generated[field] for field in figures]

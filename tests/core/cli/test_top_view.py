@@ -88,6 +88,25 @@ def test_the_queue_says_what_each_waits_for() -> None:
     assert text.count("out of blocks") == 2
 
 
+def test_who_waits_for_whom_and_what_is_on_its_way_is_shown() -> None:
+    state = make_state(
+        1,
+        1,
+        tiers=[{"name": "store", "records": 12}],
+        transfers=[
+            {"kind": "write", "count": 3, "oldest_s": 0.25},
+            {"kind": "load", "count": 0, "oldest_s": None},
+        ],
+    )
+    state["queue"][0].update(reason="computing", waits_for="cmpl-0000", position=None)
+    state["requests"][0].update(state="Loading", reason="loading", arrived=2, pieces=5, age_s=None)
+    text = drawn(state, width=140)
+    assert "1. cmpl-0500" in text
+    assert "computing by cmpl-0000" in text
+    assert "loading 2/5" in text
+    assert "transfers   write 3 (0.2 s)  store 12 records" in text
+
+
 @pytest.mark.parametrize("height", [2, 5, 8, 12, 24, 60])
 @pytest.mark.parametrize("width", [20, 60, 120])
 def test_nothing_is_larger_than_the_terminal(width: int, height: int) -> None:
@@ -113,3 +132,19 @@ def test_columns_appear_with_the_width_and_only_for_fields_that_are_sent() -> No
     assert "TENANT" in wide
     assert "\x1b" not in wide
     assert "TENANT" not in drawn(state, width=80)
+
+
+@pytest.mark.parametrize("width", [80, 90, 100, 120, 140])
+def test_names_are_cut_and_numbers_are_not(width: int) -> None:
+    names = {"tenant": "acme", "session": "chat:0123456789abcdef", "reason": ""}
+    requests = [
+        make_request(i, **names, id="chatcmpl-15b26abef443cea749156afa-0", prompt_tokens=123_456)
+        for i in range(2)
+    ]
+    lines = drawn(make_state(requests=requests), width=width).splitlines()
+    head, row = lines[-3:-1]
+    assert head.split()[:2] == ["STATE", "REQUEST"]
+    assert "\u2026" not in head
+    assert "123,456" in row
+    assert "chatcm" in row
+    assert max(map(len, lines)) <= width

@@ -111,6 +111,10 @@ def test_answers_are_those_of_the_whole_prefix_with_a_host_tier(tmp_path: Path) 
     settings = {"block_tokens": 16, "max_step_tokens": 32, "max_running": 4, "kv_gib": 2**-13}
     rng, cached = random.Random(seed), {}
     jobs, answers = conversations(rng, oracle.answer)
+    # Without reuse points a state is kept at the end only, and random turns may never go on there.
+    history = [*jobs[0].prompt, *answers[0], *_tokens(rng, 3)]
+    jobs.append(Job(tuple(history), SamplingParams(temperature=0.0, max_tokens=5)))
+    answers.append(oracle.answer(history, 5))
     for host_kv_gib in (0.0, 2**-8):
         with LLM(
             str(path), plugins="reference,sdk", kv_write="on_commit", host_kv_gib=host_kv_gib,
@@ -126,7 +130,8 @@ def test_answers_are_those_of_the_whole_prefix_with_a_host_tier(tmp_path: Path) 
             ]
         assert [list(output.token_ids) for output in outputs] == answers * 2, seed
         cached[host_kv_gib] = sum(output.cached_tokens for output in outputs)
-    assert cached[2**-8] >= cached[0.0] > 0, seed
+    assert cached[2**-8] >= cached[0.0], seed
+    assert cached[2**-8] > 0, seed
 
 
 @pytest.mark.parametrize("name", ["qwen3", "gpt_oss"])

@@ -20,8 +20,8 @@ from tests.support.kv_consumer import (
     PositionalBatch,
 )
 
-from tokenspeed.engine import kv_publisher
-from tokenspeed.engine.kv_events import events_of
+from tokenspeed.engine import kv_events, kv_publisher
+from tokenspeed.engine.kv_events import EventGroup, events_of
 from tokenspeed.engine.kv_publisher import KvEventSettings, KvPublisher
 from tokenspeed.errors import ConfigError
 from tokenspeed.scheduler import KV_EVENTS, KV_MEDIUMS
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 BLOCK = 16
+ONE = (EventGroup(),)
 Change = tuple[str, int, int, int]
 """kind, block number, parent's number (-1: none), tokens; hashes are made from the numbers."""
 
@@ -55,6 +56,7 @@ def make_batch(changes: Sequence[Change], *, medium: str = "device", salt: bytes
     return SimpleNamespace(
         kinds=np.array([KV_EVENTS.index(kind) for kind, *_ in changes], dtype=np.uint8),
         mediums=np.full(len(changes), KV_MEDIUMS.index(medium), dtype=np.uint8),
+        groups=np.zeros(len(changes), dtype=np.int32),
         hashes=np.frombuffer(b"".join(hashes), dtype=np.uint8).reshape(-1, 16),
         parents=np.frombuffer(b"".join(parents), dtype=np.uint8).reshape(-1, 16),
         namespaces=np.array([0 if n else -1 for n in lengths], dtype=np.int32),
@@ -103,7 +105,7 @@ def connected(publisher: KvPublisher, settings: KvEventSettings, **options: Any)
 
 def test_neighbours_of_a_chain_are_one_event() -> None:
     changes = [stored(0), stored(1, 0), stored(2, 1), stored(9), ("removed", 4, -1, 0)]
-    first, other, gone = events_of(make_batch(changes, salt=b"s"), BLOCK)
+    first, other, gone = events_of(make_batch(changes, salt=b"s"), BLOCK, ONE)
     assert first.block_hashes == (short(0), short(1), short(2))  # type: ignore[union-attr]
     assert first.parent_block_hash is None  # type: ignore[union-attr]
     assert first.token_ids == list(range(48))  # type: ignore[union-attr]
@@ -113,20 +115,40 @@ def test_neighbours_of_a_chain_are_one_event() -> None:
 
 
 def test_the_salt_is_told_with_the_first_block_of_a_prompt_only() -> None:
-    (event,) = events_of(make_batch([stored(5, 4), stored(6, 5)], salt=b"s"), BLOCK)
+    (event,) = events_of(make_batch([stored(5, 4), stored(6, 5)], salt=b"s"), BLOCK, ONE)
     assert event.parent_block_hash == short(4)  # type: ignore[union-attr]
     assert event.extra_keys == (None, None)  # type: ignore[union-attr]
 
 
-def test_tails_are_left_out_and_cut_the_chain_before_them() -> None:
-    events = events_of(make_batch([stored(0), stored(1, 0, tokens=5), stored(2, 0)]), BLOCK)
-    assert [event.block_hashes for event in events] == [(short(0),), (short(2),)]  # type: ignore[union-attr]
-    assert events[1].token_ids == list(range(21, 37))  # type: ignore[union-attr]
+def test_tails_are_left_out_and_the_chain_goes_on_past_them() -> None:
+    changes = [stored(0), stored(1, 0, tokens=5), stored(2, 0)]
+    (event,) = events_of(make_batch(changes), BLOCK, ONE)
+    assert event.block_hashes == (short(0), short(2))  # type: ignore[union-attr]
+    assert event.token_ids == [*range(16), *range(21, 37)]  # type: ignore[union-attr]
+
+
+def test_each_group_has_its_events_with_its_kind_and_none_goes_to_readers_of_the_old_shape() -> (
+    None
+):
+    batch = make_batch([stored(0), stored(0), stored(1, 0), stored(1, 0), ("removed", 0, -1, 0)])
+    batch.groups[:] = (0, 1, 0, 1, 1)
+    groups = (EventGroup(), EventGroup("window", 24))
+    full, window, gone = events_of(batch, BLOCK, groups)
+    assert isinstance(full, kv_events.BlockStored)
+    assert isinstance(window, kv_events.BlockStored)
+    assert isinstance(gone, kv_events.BlockRemoved)
+    assert full.block_hashes == window.block_hashes == (short(0), short(1))
+    assert (full.group_idx, full.kv_cache_spec_kind) == (0, "full_attention")
+    assert full.kv_cache_spec_sliding_window is None
+    assert (window.group_idx, window.kv_cache_spec_kind) == (1, "sliding_window")
+    assert window.kv_cache_spec_sliding_window == 24
+    assert (gone.group_idx, gone.block_hashes) == (1, (short(0),))
+    assert events_of(batch, BLOCK, groups, is_named=False) == [full]
 
 
 def test_media_have_the_names_that_consumers_know() -> None:
     names = [
-        events_of(make_batch([stored(0)], medium=medium), BLOCK)[0].medium  # type: ignore[union-attr]
+        events_of(make_batch([stored(0)], medium=medium), BLOCK, ONE)[0].medium  # type: ignore[union-attr]
         for medium in KV_MEDIUMS
     ]
     assert names == ["GPU", "CPU", "STORAGE"]
@@ -143,9 +165,18 @@ def test_a_consumer_reads_every_event_in_order(
     assert all(consumer.receive() for _ in range(3))
     assert consumer.events == [
         BlockStored(
-            [short(0), short(1)], None, list(range(32)), BLOCK, None, "CPU", None, [None, None]
+            [short(0), short(1)],
+            None,
+            list(range(32)),
+            BLOCK,
+            None,
+            "CPU",
+            None,
+            [None, None],
+            0,
+            "full_attention",
         ),
-        BlockRemoved([short(1), short(0)], "GPU"),
+        BlockRemoved([short(1), short(0)], "GPU", 0),
         AllBlocksCleared(),
     ]
     consumer.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import signal
@@ -196,6 +197,13 @@ def test_a_deadline_ends_a_request_with_its_reason(tmp_path: Path) -> None:
         outputs = llm.generate("x", SamplingParams(max_tokens=2000), timeout_s=0.2)
     assert outputs[0].finish_reason == "timeout"
     assert 0 < len(outputs[0].token_ids) < 100
+
+
+@pytest.mark.parametrize("timeout_s", [0.0, -1.0, math.nan, math.inf, 1e30])
+def test_a_time_limit_out_of_range_is_refused(llm: LLM, timeout_s: float) -> None:
+    with pytest.raises(RequestError, match="timeout_s is"):
+        llm.generate("x", GREEDY, timeout_s=timeout_s)
+    assert llm.stats().blocks_used == 0
 
 
 def test_overhead_per_step_is_measured(llm: LLM) -> None:

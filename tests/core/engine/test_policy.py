@@ -6,13 +6,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from tests.support.engines import TEST_SETTINGS
 from tests.support.fake_plugins import PluginSpace
+from tests.support.scripted import write_scripted_model
 
+from tokenspeed import LLM, SamplingParams
 from tokenspeed.config.schema import EngineConfig
-from tokenspeed.contracts.policy import Arrival, Policy
+from tokenspeed.contracts.policy import Arrival, Keys, Policy
 from tokenspeed.engine.choices import Choices
+from tokenspeed.engine.policy_guard import GuardedPolicy
 from tokenspeed.engine.requests import number_of
-from tokenspeed.errors import CapabilityError, PluginError
+from tokenspeed.errors import CapabilityError, EngineError, PluginError
 from tokenspeed.plugins import load_plugins
 from tokenspeed.scheduler import GroupSpec, Scheduler, SchedulerConfig
 
@@ -103,7 +107,7 @@ def test_an_out_of_tree_policy_changes_who_goes(space: PluginSpace) -> None:
 
 def test_a_loaded_policy_that_is_not_named_changes_nothing(space: PluginSpace) -> None:
     space.install("acme", BODY, slots='policy = "1.0"')
-    assert type(chosen("core/return_time", ("acme",))).__name__ == "ReturnTimePolicy"
+    assert evicted_session(chosen("core/lru", ("acme",))) == 2
 
 
 def test_a_policy_that_nobody_offers_is_refused() -> None:
@@ -111,7 +115,53 @@ def test_a_policy_that_nobody_offers_is_refused() -> None:
         chosen("nobody/knows")
 
 
-def test_a_session_has_one_number_in_its_namespace() -> None:
+def test_a_session_has_one_number_for_each_owner() -> None:
     assert number_of("") == 0
     assert number_of("a") == number_of("a") > 0
-    assert len({number_of("a"), number_of("b"), number_of("a", b"s")}) == 3
+    assert len({number_of("a"), number_of("b"), number_of("a", owner="s")}) == 3
+
+
+class Broken:
+    """Answers with what it was given, or raises it."""
+
+    def __init__(self, answer: object) -> None:
+        self.answer = answer
+        self.num_ended = 0
+
+    def keys(self, arrival: Arrival) -> Keys:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer  # type: ignore[return-value]
+
+    def turn_ended(self, session: int, now_us: int) -> None:
+        self.num_ended += 1
+        raise RuntimeError("lost count")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [None, 5, (1, 2, 3), Keys("soon"), Keys(1.5), Keys(-1), Keys(queue_key=2**63), Keys(True)],  # type: ignore[arg-type]
+)
+def test_keys_that_the_scheduler_cannot_hold_are_refused_by_the_policys_name(
+    answer: object,
+) -> None:
+    policy = GuardedPolicy(Broken(answer), "acme/odd")
+    with pytest.raises(EngineError, match="policy acme/odd returned"):
+        policy.keys(Arrival(1, 0, 0, 10, 5))
+
+
+@pytest.mark.parametrize("answer", [Keys(), None, ZeroDivisionError("keys")])
+def test_a_policy_that_raises_ends_requests_and_not_the_engine(
+    answer: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = Broken(answer)
+    monkeypatch.setattr(Choices, "policy", lambda self: GuardedPolicy(broken, "acme/odd"))
+    with LLM(str(write_scripted_model(tmp_path / "model")), **TEST_SETTINGS) as llm:
+        for _ in range(2):
+            if isinstance(answer, Keys):
+                llm.generate([[1, 2, 3]], SamplingParams(max_tokens=2))
+            else:
+                with pytest.raises(EngineError, match=r"acme/odd|ZeroDivisionError"):
+                    llm.generate([[1, 2, 3]], SamplingParams(max_tokens=2))
+        assert llm.stats().blocks_used == 0
+    assert broken.num_ended == (2 if isinstance(answer, Keys) else 0)

@@ -193,11 +193,11 @@ def test_stop_and_abort_are_reported_once() -> None:
     assert not scheduler.has_work()
 
 
-def test_state_shows_requests_and_blocks() -> None:
+def test_blocks_shows_requests_and_their_blocks() -> None:
     scheduler = make_scheduler()
     scheduler.submit(5, prompt(20), priority=3, now_us=0)
     scheduler.plan(now_us=0)
-    state = scheduler.state()
+    state = scheduler.blocks()
     (request,) = state["requests"]
     assert request["id"] == 5
     assert request["state"] == "Decoding"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -62,10 +64,11 @@ def test_a_run_of_another_configuration_is_refused(tmp_path: Path) -> None:
         record.replay()
 
 
-def test_a_damaged_head_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", [b'"scheduler"', b'"scheduled":', b'"a":' + b"[" * 100_000])
+def test_a_damaged_head_is_named(tmp_path: Path, damage: bytes) -> None:
     path = tmp_path / "run"
     record_run(path)
-    path.write_bytes(path.read_bytes().replace(b'"scheduler":', b'"scheduler"', 1))
+    path.write_bytes(path.read_bytes().replace(b'"scheduler":', damage, 1))
     with pytest.raises(ConfigError, match="damaged head"):
         read_record(path)
 
@@ -79,3 +82,24 @@ def test_other_files_are_no_records(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="nowhere"):
         RecordWriter(tmp_path / "nowhere" / "run", SETTINGS)
+
+
+def test_a_disk_that_is_full_at_the_start_is_named() -> None:
+    with pytest.raises(ConfigError, match="No space left"):
+        RecordWriter(Path("/dev/full"), SETTINGS)
+
+
+def test_a_disk_that_fills_up_ends_the_record_and_not_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    writes = iter((os.write, os.write))
+
+    def write(file: int, data: memoryview) -> int:
+        kept = next(writes, None)
+        if kept is None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return kept(file, data)
+
+    monkeypatch.setattr(os, "write", write)
+    assert record_run(tmp_path / "run") > 2
+    assert [line.message.count("ends here") for line in caplog.records] == [1]

@@ -241,6 +241,8 @@ HUGE = 10**400 - 1
         (TEXT, {"prompt": "x", "length_penalty": HUGE}, "length_penalty"),
         (TEXT, {"prompt": "x", "temperature": HUGE}, "temperature"),
         (TEXT, {"prompt": "x", "seed": HUGE}, "seed"),
+        (TEXT, {"prompt": "x", "cache_salt": "s" * 257}, "cache_salt"),
+        (CHAT, {"cache_salt": "s" * 257}, "cache_salt"),
         (CHAT, {"logit_bias": {"1": HUGE}}, "logit_bias"),
         (TEXT, {"prompt": [HUGE]}, "prompt"),
         (TEXT, {"prompt": "x", "x" * 1_000_000: 1}, "x" * 64),

@@ -67,6 +67,62 @@ def test_each_planted_cause_has_its_label_and_position(server: ServerProcess) ->
     assert truth_of(server, prompt) == ("evicted", 0, 0)
 
 
+@pytest.fixture(scope="module")
+def keyed_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A key without a tenant, which may speak for any, and one of a tenant."""
+    folder = tmp_path_factory.mktemp("keyed")
+    model = write_scripted_model(folder / "hashed")
+    (folder / "keys").write_text("team-a key-a\n")
+    flags = ("--api-key", "gateway", "--api-keys-file", str(folder / "keys"))
+    with ServerProcess(model, folder, *flags) as server:
+        yield server
+
+
+def reasons(server: ServerProcess, *turns: tuple[str, str, str, str], session: str) -> list[str]:
+    """Run turns of one session, each (key, tenant, salt, prompt); return why each match ended."""
+    ends = []
+    for key, tenant, salt, prompt in turns:
+        headers = {"Authorization": f"Bearer {key}", **({"X-Tenant": tenant} if tenant else {})}
+        body = {"model": "hashed", "prompt": prompt, "max_tokens": 2, "cache_salt": salt}
+        named = {"prompt_cache_key": session} if session else {}
+        answer = server.call(TEXT, {**body, **named}, headers=headers)
+        assert answer.status == 200, answer.body
+        (end,) = answer.json()["usage"]["prompt_tokens_details"]["match_ends"]
+        ends.append(end["reason"])
+    return ends
+
+
+def test_another_salt_and_another_tenant_have_their_labels(keyed_server: ServerProcess) -> None:
+    prompt = text("scopes", 100)
+    turns = [("gateway", "t1", "a", prompt), ("gateway", "t1", "b", prompt)]
+    assert reasons(keyed_server, *turns, session="s1") == ["never_stored", "salt"]
+    turns = [("gateway", "t1", "c", prompt), ("gateway", "t2", "d", prompt)]
+    assert reasons(keyed_server, *turns, session="s2") == ["never_stored", "tenant_or_adapter"]
+
+
+def test_a_label_tells_nothing_of_what_another_salt_holds(keyed_server: ServerProcess) -> None:
+    """A right guess and a wrong one get the same answer, also for sessions without a name."""
+    secret, wrong = text("secret", 100), text("guess", 100)
+    for index, guess in enumerate((secret, wrong)):
+        turns = [("gateway", "", f"a{index}", secret), ("gateway", "", f"b{index}", guess)]
+        assert reasons(keyed_server, *turns, session=f"named-{index}")[1] == "salt"
+        chat = {"model": "hashed", "max_tokens": 2}
+        for salt, content in ((f"c{index}", secret), (f"d{index}", guess)):
+            body = {**chat, "cache_salt": salt, "messages": [{"role": "user", "content": content}]}
+            answer = keyed_server.call(
+                "/v1/chat/completions", body, headers={"Authorization": "Bearer gateway"}
+            )
+            (end,) = answer.json()["usage"]["prompt_tokens_details"]["match_ends"]
+            assert end["reason"] == "never_stored"
+
+
+def test_a_session_of_another_keys_holder_is_another_session(keyed_server: ServerProcess) -> None:
+    prompt = text("holders", 100)
+    changed = prompt[:37] + "#" + prompt[38:]
+    turns = [("gateway", "team-a", "x", prompt), ("key-a", "", "y", changed)]
+    assert reasons(keyed_server, *turns, session="shared name") == ["never_stored"] * 2
+
+
 def test_what_another_request_is_computing_is_told(server: ServerProcess) -> None:
     """Who is of higher priority does not wait for it."""
     prompt = text("computing", 1900)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from tests.support.server import ServerProcess
 
 SEED = 20261129
+KEEP_ALIVE_S = 0.2
+"""What `hash_server` is started with."""
 
 
 def send(server: ServerProcess, body: dict[str, Any]) -> socket.socket:
@@ -89,13 +91,18 @@ def test_comment_lines_keep_a_stream_open_from_before_prefill_on(
     hash_server: ServerProcess,
 ) -> None:
     busy = [send(hash_server, {"prompt": f"{i}" + "b" * 1500, "max_tokens": 200}) for i in range(6)]
+    sent_s = time.monotonic()
     with send(hash_server, {"prompt": "late" * 300, "max_tokens": 2, "stream": True}) as late:
-        text = b""
+        text, first_data_s = b"", 0.0
         while b"[DONE]" not in text:
             text += late.recv(65536)
+            if not first_data_s and b"data:" in text:
+                first_data_s = time.monotonic() - sent_s
     head, _, body = text.partition(b"\r\n\r\n")
     assert b"text/event-stream" in head
-    assert b": keep-alive\n\n" in body.split(b"data:")[0]
+    num_comments = body.split(b"data:")[0].count(b": keep-alive\n\n")
+    assert first_data_s > 3 * KEEP_ALIVE_S, "the scheduler was not busy for long enough"
+    assert num_comments >= first_data_s / KEEP_ALIVE_S / 2, f"{num_comments} in {first_data_s} s"
     for connection in busy:
         connection.close()
     hash_server.wait_metric("tokenspeed_blocks_used", 0)

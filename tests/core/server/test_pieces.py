@@ -78,3 +78,26 @@ def test_a_mailbox_merges_by_choice_and_fails_after_what_came_before() -> None:
             await mailbox.take(1)
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("steps", range(6))
+def test_a_reader_cancelled_right_after_a_piece_came_ends(steps: int) -> None:
+    """A client that goes away while tokens come; the cancellation must not be lost."""
+
+    async def scenario() -> None:
+        mailbox = Mailbox()
+
+        async def read() -> None:
+            while True:
+                await mailbox.take(5)
+
+        reader = asyncio.create_task(read())
+        await asyncio.sleep(0.001)
+        mailbox.put(0, Piece("x", 1))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        reader.cancel()
+        await asyncio.wait([reader], timeout=1)
+        assert reader.cancelled()
+
+    asyncio.run(scenario())

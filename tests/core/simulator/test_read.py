@@ -65,7 +65,7 @@ def test_prompts_are_equal_just_as_far_as_their_ids(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
-        ([{"block": 64}], "no known shape"),
+        ([{"block": 64}], "cannot be used"),
         ([{"timestamp": 0, "input_length": "x", "output_length": 1, "hash_ids": []}], "x"),
         ([[1, 2]], "line 1 is a JSON list"),
         ([SESSIONS[0], {**SESSIONS[1], "block": 32}], "32"),
@@ -90,3 +90,63 @@ def test_a_file_that_is_no_trace_is_refused(tmp_path: Path, content: bytes | Non
         path.write_bytes(content)
     with pytest.raises(ConfigError, match=r"t\.jsonl\.gz"):
         read_trace(path)
+
+
+@pytest.mark.parametrize(
+    "content", [gzip.compress(b"{}\n" * 5000)[:-9], b"\x1f\x8b\x08\x00", b"\x1f\x8b" + b"\x08" * 99]
+)
+def test_a_file_that_is_cut_off_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "t.jsonl.gz"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_trace(path)
+
+
+@pytest.mark.parametrize("line", [b"\xff", b"[" * 100_000, b'{"a":' * 100_000, b"1" * 5000])
+def test_a_line_that_python_cannot_hold_is_refused(tmp_path: Path, line: bytes) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_bytes(line)
+    with pytest.raises(ConfigError, match=r"t\.jsonl"):
+        read_trace(path)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("input_length", 0),
+        ("input_length", True),
+        ("input_length", 600.0),
+        ("input_length", 10**12),
+        ("output_length", -1),
+        ("output_length", 2**70),
+        ("timestamp", -1),
+        ("timestamp", float("nan")),
+        ("timestamp", float("inf")),
+        ("timestamp", 1e30),
+        ("hash_ids", [-1]),
+        ("hash_ids", [0.5]),
+        ("hash_ids", ["a"]),
+        ("hash_ids", [2**62]),
+        ("hash_ids", list(range(40_000))),
+    ],
+)
+def test_a_request_out_of_range_is_refused(tmp_path: Path, field: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match="cannot be used"):
+        read_trace(write(tmp_path, [{**REQUESTS[0], field: value}]))
+
+
+@pytest.mark.parametrize(
+    "session",
+    [
+        {"block": 64, "req": []},
+        {"block": 0, "req": [[0, "", 130, 5, 2.0, 0, [[1, 2]]]]},
+        {"block": 64, "req": [[0, "", 130, 5, -2.0, 0, [[1, 2]]]]},
+        {"block": 64, "req": [[0, "", 130, 5, 2.0, float("nan"), [[1, 2]]]]},
+        {"block": 64, "req": [[0, "", 130, 5, 2.0, 0, [[1, 0]]]]},
+        {"block": 64, "req": [[0, "", 130, 5, 2.0, 0, [[1, 10**11]]]]},
+        {"block": 64, "req": [[0, "", 130, 5, 2.0, 0, [[2**62, 1]]]]},
+    ],
+)
+def test_a_session_out_of_range_is_refused(tmp_path: Path, session: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="cannot be used"):
+        read_trace(write(tmp_path, [SESSIONS[0], session] if session["block"] else [session]))

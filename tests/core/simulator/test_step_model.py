@@ -71,7 +71,7 @@ def test_a_model_is_read_from_a_file(tmp_path: Path) -> None:
         ("[]", "JSON object"),
         (json.dumps({"step_us": 1}), "row_us"),
         (json.dumps(FIELDS | {"speed": 1}), "speed is unknown"),
-        (json.dumps(FIELDS | {"row_us": -1}), "row_us is unknown or negative"),
+        (json.dumps(FIELDS | {"row_us": -1}), "row_us is unknown or out of range"),
     ],
 )
 def test_a_wrong_file_is_refused_by_field(tmp_path: Path, content: str, words: str) -> None:

@@ -4,9 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <deque>
+#include <map>
 #include <random>
 #include <string>
+#include <utility>
 
 #include "support/tier_model.h"
 
@@ -100,6 +103,65 @@ TEST_F(TiersTest, AFailedWriteWasNever) {
   EXPECT_FALSE(tiers_->Has(sample.content));
   EXPECT_FALSE(tiers_->has_rows()) << "and is not handed on to the store";
   EXPECT_EQ(tiers_->host().num_items(), 0);
+}
+
+// What a listener believes each tier to have.
+std::map<std::pair<int, EventBatch::Key>, int> Believed(const EventBatch& events) {
+  std::map<std::pair<int, EventBatch::Key>, int> believed;
+  for (size_t i = 0; i < events.kinds.size(); ++i) {
+    const bool is_stored = static_cast<KvEvent>(events.kinds[i]) == KvEvent::kStored;
+    believed[{events.mediums[i], events.hashes[i]}] += is_stored ? 1 : -1;
+  }
+  return believed;
+}
+
+TEST_F(TiersTest, ABlockIsToldInATierWhenItCanBeReadThereAndWhenItIsGone) {
+  Make({.packing = {1}, .num_host_blocks = 3, .has_store = true});
+  EventBatch events;
+  tiers_->SetEvents(&events);
+  const Sample first(1), second(2), third(3), part(4);
+  const std::string salt = "s";
+  Content head = first.content;
+  head.salt = &salt;
+  model_.device[{0, 1}] = 1;
+  ASSERT_TRUE(tiers_->Write(head, BlockId(1)));
+  EXPECT_TRUE(events.empty()) << "it has not arrived";
+  RunAll();
+  const auto mediums = [&events] { return std::exchange(events, EventBatch{}).mediums; };
+  EXPECT_EQ(events.salts, std::vector<std::string>{"s"});
+  EXPECT_THAT(events.namespaces, ElementsAre(0, 0));
+  EXPECT_THAT(events.tokens, testing::SizeIs(2 * kBlockTokens));
+  EXPECT_THAT(mediums(), ElementsAre(1, 2)) << "the host, then the store";
+  Keep(part);
+  EXPECT_THAT(mediums(), IsEmpty()) << "a part of a block has no name";
+  Keep(second);
+  Keep(third);  // of three slots' worth the host keeps two
+  const auto believed = Believed(events);
+  const Hash128 key = HashBlock(first.content.parent, first.content.tokens);
+  EventBatch::Key name;
+  std::memcpy(name.data(), &key, sizeof(key));
+  EXPECT_EQ(believed.at({1, name}), -1) << "evicted from the host";
+  EXPECT_FALSE(believed.contains({2, name})) << "and still in the store";
+  mediums();
+  tiers_->NotifyStore(first.content.key, false);
+  EXPECT_EQ(Believed(events).at({2, name}), -1);
+  tiers_->NotifyStore(first.content.key, false);
+  EXPECT_THAT(events.kinds, testing::SizeIs(1)) << "what is gone does not go again";
+}
+
+TEST_F(TiersTest, ARecordFromBeforeTheStartIsToldWhenItIsRead) {
+  Make({.packing = {1}, .num_host_blocks = 3, .has_store = true});
+  const Sample sample(1);
+  Keep(sample);
+  const TierModel kept = model_;
+  Make({.packing = {1}, .num_host_blocks = 3, .has_store = true});
+  model_ = kept;
+  EventBatch events;
+  tiers_->SetEvents(&events);
+  tiers_->NotifyStore(sample.content.key, true);
+  EXPECT_TRUE(events.empty());
+  EXPECT_THAT(LoadNow(sample, 5), IsEmpty());
+  EXPECT_THAT(events.mediums, ElementsAre(1, 2));
 }
 
 TEST_F(TiersTest, WhatIsThereIsNotWrittenTwice) {

@@ -122,8 +122,42 @@ def test_what_a_killed_write_left_is_deleted_and_foreign_files_are_not(tmp_path:
     assert record_files(tmp_path) == sorted([path, foreign])
 
 
-def test_a_full_disk_is_an_answer_and_the_old_record_stays(
+def test_folders_and_links_with_a_records_name_are_left_alone(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        put(store, 1)
+    (path,) = record_files(tmp_path)
+    folder, half, link = (
+        path.with_name(f"{n:032x}{end}") for n, end in ((1, ""), (2, ".partial"), (3, ""))
+    )
+    folder.mkdir()
+    half.mkdir()
+    link.symlink_to(path)
+    with opened(tmp_path) as store:
+        assert list(store.keys()) == [key_of(1)]
+    assert all((folder.is_dir(), half.is_dir(), link.is_symlink()))
+
+
+def test_a_folder_that_cannot_be_cleaned_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path) as store:
+        put(store, 1)
+    (path,) = record_files(tmp_path)
+    path.with_name(path.name + ".partial").write_bytes(b"half")
+
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        raise PermissionError(1, "Operation not permitted", str(path))
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(ConfigError, match=r"\.partial, which cannot be"):
+        opened(tmp_path).__enter__()
+    monkeypatch.undo()
+    with opened(tmp_path) as store:
+        assert list(store.keys()) == [key_of(1)]
+
+
+def test_a_full_disk_is_an_answer_and_the_old_record_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with opened(tmp_path) as store:
         put(store, 1)
@@ -133,7 +167,8 @@ def test_a_full_disk_is_an_answer_and_the_old_record_stays(
 
         monkeypatch.setattr(os, "fsync", no_space)
         assert not put(store, 1, num_bytes=2000)
-        assert not put(store, 2)
+        assert not any(put(store, number) for number in range(2, 30))
+        assert len(caplog.records) == 1, "a full disk does not fill the log"
         monkeypatch.undo()
         assert get(store, 1) == bytes(data_of(1, 1000))
         assert list(store.keys()) == [key_of(1)]
