@@ -32,7 +32,9 @@ INTERRUPTED = 130
 
 def run(argv: list[str] | None = None) -> int:
     """Parse `argv` (default: the process's) and run the sub-command; return the exit code."""
-    args = make_parser().parse_args(argv)
+    argv = sys.argv[1:] if argv is None else argv
+    # One command's options are known without importing the others.
+    args = make_parser(argv[:1] if set(argv[:1]) & set(COMMANDS) else COMMANDS).parse_args(argv)
     try:
         code: int = args.run(args)
     except TokenSpeedError as error:
@@ -72,8 +74,8 @@ def exit_code(error: TokenSpeedError) -> int:
     return 5 if isinstance(error, CapabilityError) else 1
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Build the parser of all sub-commands."""
+def make_parser(commands: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
+    """Build the parser of these sub-commands."""
     import tokenspeed
 
     parser = _Parser(
@@ -85,7 +87,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--version", action="version", version=f"tokenspeed {tokenspeed.__version__}"
     )
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
-    for name in COMMANDS:
+    for name in commands:
         importlib.import_module(f"tokenspeed.cli.{name}").add_parser(subparsers)
     return parser
 
