@@ -131,7 +131,7 @@ class Scheduler {
   void ChoosePoints(Request& request) const;
 
   // turns.cc
-  Chain ChainOf(const Submission& submission, NodeId root, size_t common);
+  Chain ChainOf(const Submission& submission, NodeId root, size_t common, int32_t max_outputs);
   size_t CommonWithPrevious(const Submission& submission) const;
   std::optional<MatchEvidence::Turn> PreviousTurn(const Submission& submission,
                                                   size_t common) const;

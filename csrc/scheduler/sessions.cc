@@ -8,10 +8,12 @@
 
 namespace tokenspeed {
 
-void Chain::Append(std::span<const int32_t> more, bool has_keys) {
+void Chain::Append(std::span<const int32_t> more, bool has_keys, size_t room) {
   constexpr size_t kStretch = 4096;
   const size_t num_tokens = tokens.size() + more.size();
-  if (num_tokens > tokens.capacity()) tokens.reserve(std::max(num_tokens, 2 * tokens.size()));
+  if (num_tokens + room > tokens.capacity()) {
+    tokens.reserve(std::max(num_tokens + room, 2 * tokens.size()));
+  }
   if (has_keys) keys.Reserve(num_tokens);
   while (!more.empty()) {
     const auto stretch = more.first(std::min(kStretch, more.size()));

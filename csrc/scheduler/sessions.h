@@ -35,7 +35,7 @@ struct Chain {
 
   // Appends tokens and, if asked, the keys of the blocks that they fill: a stretch at a time, which
   // is hashed while it is in the nearest cache.
-  void Append(std::span<const int32_t> more, bool has_keys);
+  void Append(std::span<const int32_t> more, bool has_keys, size_t room);
 };
 
 // Digest of the first `num_tokens` of a chain: of the key of its full blocks and the rest's tokens.

@@ -45,7 +45,7 @@ void Scheduler::Submit(const Submission& submission, int64_t now_us) {
   const NodeId root = kv_.AcquireRoot(submission.salt);
   const size_t common = CommonWithPrevious(submission);
   const auto previous = PreviousTurn(submission, common);
-  Chain chain = ChainOf(submission, root, common);
+  Chain chain = ChainOf(submission, root, common, max_outputs);
   Accept(submission, root, std::move(chain), max_outputs, previous, now_us);
 }
 

@@ -6,6 +6,17 @@
 #include "scheduler/scheduler.h"
 
 namespace tokenspeed {
+namespace {
+
+// So many outputs find room behind the prompt, so that no step of an ordinary answer moves a long
+// prompt to a larger place. What is not written takes no memory.
+constexpr int32_t kMaxRoomTokens = 16 * 1024;
+
+size_t RoomForOutputs(int32_t max_outputs) {
+  return static_cast<size_t>(std::min(max_outputs, kMaxRoomTokens));
+}
+
+}  // namespace
 
 // Session's own tokens are verified by digest; what a live turn has is not a base.
 void Scheduler::SubmitTurn(const Submission& submission, const TurnBase& base, int64_t now_us) {
@@ -24,7 +35,7 @@ void Scheduler::SubmitTurn(const Submission& submission, const TurnBase& base, i
   const NodeId root = kv_.AcquireRoot(submission.salt);
   const auto previous = PreviousTurn(submission, base.tokens);
   Chain chain = sessions_.Take(submission.session, base.tokens, kv_.Chain(root));
-  chain.Append(submission.prompt, config_.prefix_cache);
+  chain.Append(submission.prompt, config_.prefix_cache, RoomForOutputs(max_outputs));
   Accept(submission, root, std::move(chain), max_outputs, previous, now_us);
 }
 
@@ -51,18 +62,17 @@ std::optional<TurnBase> Scheduler::SessionBase(int64_t session) const {
 
 // The prompt with what is known of it: a session's last turn gives its buffers if the prompt goes
 // on from most of it, else they are made new.
-Chain Scheduler::ChainOf(const Submission& submission, NodeId root, size_t common) {
+Chain Scheduler::ChainOf(const Submission& submission, NodeId root, size_t common,
+                         int32_t max_outputs) {
+  const size_t room = RoomForOutputs(max_outputs);
   const size_t num_known = sessions_.Tokens(submission.session).size();
   if (2 * common < num_known || common == 0) {
     Chain chain{{}, kv_.Chain(root)};
-    // With room for an answer, so that the first tokens do not move a long prompt.
-    constexpr size_t kAnswerTokens = 1024;
-    chain.tokens.reserve(submission.prompt.size() + submission.outputs.size() + kAnswerTokens);
-    chain.Append(submission.prompt, config_.prefix_cache);
+    chain.Append(submission.prompt, config_.prefix_cache, room);
     return chain;
   }
   Chain chain = sessions_.Take(submission.session, common, kv_.Chain(root));
-  chain.Append(submission.prompt.subspan(common), config_.prefix_cache);
+  chain.Append(submission.prompt.subspan(common), config_.prefix_cache, room);
   return chain;
 }
 

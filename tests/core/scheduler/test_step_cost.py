@@ -21,6 +21,8 @@ NUM_RUNNING = 16
 STEPS = 128
 """Steps of one measurement; each crosses a block's end once per request."""
 MOST = 1.3
+ROUNDS = 10
+"""Measurements whose instructions are counted."""
 MIXES = [("full",), ("full", "window", "state")]
 
 
@@ -94,24 +96,24 @@ def test_a_decode_step_executes_the_same_instructions(
 
 
 def instructions_per_step(context: int, kinds: tuple[str, ...], folder: Path) -> float:
-    """Return what a step costs when start-up, which varies by some millions, is little of it."""
-    few, many = (counted(context, kinds, rounds, folder) for rounds in (2, 42))
-    return (many - few) / (40 * STEPS)
-
-
-def counted(context: int, kinds: tuple[str, ...], rounds: int, folder: Path) -> int:
-    """Return the instructions of a process that measures `rounds` times."""
+    """Return the mean instructions of a step, counted between two calls of a marked function."""
     code = f"""
+import os
 from tests.core.scheduler.test_step_cost import Decoding
+mark = os.getloadavg
 engine = Decoding({context}, {kinds!r})
-for _ in range({rounds}):
+engine.measure()
+mark()
+for _ in range({ROUNDS}):
     engine.measure()
+mark()
 """
-    tool = ["valgrind", "--tool=cachegrind", "--cache-sim=no", "--log-file=log"]
-    tool.append("--cachegrind-out-file=out")
+    tool = ["valgrind", "--tool=callgrind", "--dump-before=getloadavg", f"--log-file={context}.log"]
+    tool.append(f"--callgrind-out-file={context}")
     root = Path(__file__).parents[3]
     environment = {**os.environ, "PYTHONPATH": str(root), "PYTHONHASHSEED": "0"}
     subprocess.run([*tool, sys.executable, "-c", code], cwd=folder, env=environment, check=True)
-    found = re.search(r"I\s+refs:\s+([\d,]+)", (folder / "log").read_text())
+    between_the_marks = (folder / f"{context}.2").read_text()
+    found = re.search(r"^(?:summary|totals): (\d+)", between_the_marks, re.MULTILINE)
     assert found is not None
-    return int(found.group(1).replace(",", ""))
+    return int(found.group(1)) / (ROUNDS * STEPS)
