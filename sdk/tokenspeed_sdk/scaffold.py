@@ -1,0 +1,187 @@
+"""`tokenspeed plugins new NAME --slots ...`: renders `templates/` into a folder that works at once.
+
+Rendering is pure: text in, text out, nothing is fetched and nothing is imported from the result.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from tokenspeed.plugins.nearest import suggestion
+from tokenspeed.plugins.slots import API_VERSION, SLOTS
+from tokenspeed.plugins.trust import FIRST_PARTY
+from tokenspeed_sdk import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SUFFIX = ".j2"
+PACKAGE = "package"
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What a slot's stub is, and what its author replaces first."""
+
+    what: str
+    first: str
+
+
+ABOUT = {
+    "device": About("the device: memory, streams", "`find_devices` in `probe.py`"),
+    "attention": About("attention over the paged cache", "`write`"),
+    "moe": About("the experts of mixture models", "`forward`"),
+    "weight_format": About("how checkpoint files are read", "`open`"),
+    "communicator": About("collectives between ranks", "`all_reduce`"),
+    "sampler": About("logits to tokens", "`sample` of greedy rows"),
+    "kv_store": About("cache blocks outside the engine", "`put` and `get`"),
+    "speculator": About("drafts for the next tokens", "`draft`"),
+    "model": About("an architecture", "`make_attention`, `make_mlp`"),
+}
+"""The stable slots, in the order of a bring-up."""
+
+_ID = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+
+
+@dataclass(frozen=True, slots=True)
+class Scaffold:
+    """What is asked for.
+
+    Args:
+        id: plugin id: lower-case words joined by "-".
+        slots: of ABOUT, without repeats.
+        native: with a kernel in C++; needs slot attention.
+    Raises:
+        ConfigError: a bad or reserved id, an unknown slot, none, or native without attention.
+    """
+
+    id: str
+    slots: tuple[str, ...]
+    native: bool = False
+
+    def __post_init__(self) -> None:
+        _check_id(self.id)
+        if not self.slots:
+            raise ConfigError(f"no plugin is made: it fills no slot; allowed: {_known()}; name one")
+        for slot in self.slots:
+            if slot not in ABOUT:
+                raise ConfigError(
+                    f"no plugin is made: unknown slot {slot!r}; {suggestion(slot, ABOUT)}"
+                )
+        if self.native and "attention" not in self.slots:
+            raise ConfigError(
+                f"no plugin is made: --native with slots {', '.join(self.slots)}; the native part "
+                "is a kernel of slot attention; add attention to --slots or leave --native out"
+            )
+
+    @property
+    def package(self) -> str:
+        """Name of the import package."""
+        return "tokenspeed_" + self.id.replace("-", "_")
+
+
+def render(scaffold: Scaffold) -> dict[str, str]:
+    """Return path -> text of every file, paths relative to the plugin's folder."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    root = templates_folder()
+    environment = Environment(
+        loader=FileSystemLoader(root),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701: what is rendered is Python and TOML, not HTML
+    )
+    names = _names(scaffold)
+    return {
+        path: environment.get_template(template).render(names)
+        for path, template in _files(root, scaffold)
+    }
+
+
+def write(scaffold: Scaffold, folder: Path) -> list[Path]:
+    """Render into `folder`, which must not exist or be empty; return the files written.
+
+    Raises:
+        ConfigError: the folder holds files, or cannot be written.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(
+            f"no plugin is made: {folder} exists and is not empty; a new or empty folder is "
+            "needed; name another with --folder"
+        )
+    written = []
+    try:
+        for path, text in render(scaffold).items():
+            target = folder / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text, encoding="utf-8")
+            written.append(target)
+    except OSError as error:
+        raise ConfigError(
+            f"no plugin is made: {folder} cannot be written ({error}); a writable folder is "
+            "needed; name another with --folder"
+        ) from error
+    return written
+
+
+def templates_folder() -> Path:
+    """Return the folder of the templates that this wheel carries."""
+    return Path(str(resources.files("tokenspeed_sdk") / "templates"))
+
+
+def _files(root: Path, scaffold: Scaffold) -> Iterator[tuple[str, str]]:
+    """Yield (path in the plugin, name of the template)."""
+    yield from _tree(root, "common", scaffold)
+    for slot in scaffold.slots:
+        for template in sorted((root / "slots" / slot).glob("*" + SUFFIX)):
+            name = template.name.removesuffix(SUFFIX)
+            if name != "hook.py":
+                yield f"{scaffold.package}/{name}", template.relative_to(root).as_posix()
+    if scaffold.native:
+        yield from _tree(root, "native", scaffold)
+
+
+def _tree(root: Path, part: str, scaffold: Scaffold) -> Iterator[tuple[str, str]]:
+    for template in sorted((root / part).rglob("*" + SUFFIX)):
+        relative = PurePosixPath(template.relative_to(root / part).as_posix().removesuffix(SUFFIX))
+        words = (scaffold.package if word == PACKAGE else word for word in relative.parts)
+        yield "/".join(words), template.relative_to(root).as_posix()
+
+
+def _names(scaffold: Scaffold) -> dict[str, Any]:
+    return {
+        "id": scaffold.id,
+        "package": scaffold.package,
+        "class_name": "".join(word.title() for word in scaffold.id.split("-")),
+        "distribution": f"tokenspeed-{scaffold.id}",
+        "slots": sorted(scaffold.slots, key=list(ABOUT).index),
+        "native": scaffold.native,
+        "device_kind": scaffold.id if "device" in scaffold.slots else "*",
+        "hooks": {slot: SLOTS[slot].hooks[0] for slot in ABOUT},
+        "versions": {slot: SLOTS[slot].version for slot in ABOUT},
+        "api": f">={API_VERSION},<{int(API_VERSION.split('.', maxsplit=1)[0]) + 1}",
+        "about": ABOUT,
+    }
+
+
+def _check_id(plugin_id: str) -> None:
+    if not _ID.fullmatch(plugin_id):
+        raise ConfigError(
+            f"no plugin is made: its name is {plugin_id!r}; lower-case words of letters and digits "
+            "joined by '-' are allowed; choose one such as acme"
+        )
+    if plugin_id in FIRST_PARTY or plugin_id in {"core", "auto"}:
+        raise ConfigError(
+            f"no plugin is made: the name {plugin_id!r} is taken by TokenSpeed itself; choose "
+            "another"
+        )
+
+
+def _known() -> str:
+    return ", ".join(ABOUT)
