@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.device import DeviceRuntime
     from tokenspeed.contracts.kv_store import KVStore
     from tokenspeed.contracts.model import CacheGroup, CausalLM
+    from tokenspeed.contracts.moe import ExpertGroup, MoEBackend
     from tokenspeed.contracts.policy import Policy
     from tokenspeed.contracts.registration import Offer
     from tokenspeed.contracts.sampler import Sampler
@@ -103,6 +104,16 @@ class Choices:
             if group.kind != "state"
         }
 
+    def moe(
+        self, groups: Sequence[ExpertGroup], sizes: EngineSizes, runtime: DeviceRuntime
+    ) -> dict[str, MoEBackend]:
+        """Choose one MoE backend an expert group.
+
+        Raises:
+            CapabilityError: none takes the experts; lists why each does not.
+        """
+        return {group.name: self._moe_of(group, sizes, runtime) for group in groups}
+
     def cache_demands(self) -> dict[str, CacheDemand]:
         """Return what the chosen attention backends need of the cache's layout, by group."""
         demands = {}
@@ -182,6 +193,23 @@ class Choices:
             num_kv_heads=num_kv_heads,
             head_dim=head_dim,
             block_tokens=sizes.block_tokens,
+            dtype=getattr(torch, sizes.dtype),
+            device=runtime.torch_device(),
+        )
+        return backend
+
+    def _moe_of(
+        self, group: ExpertGroup, sizes: EngineSizes, runtime: DeviceRuntime
+    ) -> MoEBackend:
+        import torch
+
+        slot = f"moe.{group.name}"
+        traits = {"device": runtime.facts.kind, "dtype": sizes.dtype, **group.traits()}
+        decision = self._decide(slot, self._registry.offers("moe"), traits, pin=self._config.moe)
+        backend: MoEBackend = self._load(
+            slot,
+            decision,
+            group=group,
             dtype=getattr(torch, sizes.dtype),
             device=runtime.torch_device(),
         )
