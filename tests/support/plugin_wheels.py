@@ -1,18 +1,26 @@
 """Real tiny plugin wheels, installed as `pip install --target` leaves them: package and dist-info.
 
-`install_plugin` writes one; `PluginSpace` puts the folder on this process's path and on that of
-child processes, so that discovery, probes and imports are the real ones.
+`WheelFolder` is such a folder for child processes: `install` writes a wheel with manifest, entry
+point, METADATA and a RECORD of true digests; `tokenspeed` and `python` run a child that sees them.
+`PluginSpace` puts the folder on this process's path too. Discovery, probes, imports are the real
+ones.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import itertools
 import os
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pytest
 
 _UNIQUE = itertools.count()
@@ -48,14 +56,16 @@ def manifest_text(plugin_id: str, **changes: str) -> str:
     return f"{head}\n[slots]\n{slots}\n{tail}\n"
 
 
-class PluginSpace:
-    """A folder of installed plugins that this process and its children import from."""
+class WheelFolder:
+    """A folder of installed wheels that child processes import from.
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Several can be stacked: `WheelFolder(path, before=(other,))` runs children that see `other`
+    first.
+    """
+
+    def __init__(self, folder: Path, *, before: tuple[WheelFolder, ...] = ()) -> None:
         self.folder = folder
-        monkeypatch.syspath_prepend(str(folder))
-        paths = [str(folder), os.environ.get("PYTHONPATH", "")]
-        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in paths if path))
+        self._before = before
 
     def install(
         self,
@@ -66,28 +76,91 @@ class PluginSpace:
         version: str = "1.2.3",
         folder: Path | None = None,
         package: str | None = None,
+        files: Mapping[str, str | bytes] | None = None,
         **manifest: str,
     ) -> str:
-        """Install one plugin and return the name of its package, new unless given."""
+        """Install one plugin and return the name of its package, new unless given.
+
+        Args:
+            body: of the package's `__init__.py`, after `from tokenspeed_sdk import *`.
+            files: further files of the package by name, such as a native library.
+            manifest: lines of the manifest as TOML; PACKAGE stands for the package's name.
+        """
         package = package or f"fake_{plugin_id.replace('-', '_')}_{next(_UNIQUE)}"
-        home = (folder or self.folder) / package
-        home.mkdir(parents=True, exist_ok=True)
         manifest = {key: value.replace("PACKAGE", package) for key, value in manifest.items()}
-        (home / "__init__.py").write_text(HEAD + textwrap.dedent(body))
-        (home / "tokenspeed-plugin.toml").write_text(manifest_text(plugin_id, **manifest))
+        contents: dict[str, str | bytes] = {
+            "__init__.py": HEAD + textwrap.dedent(body),
+            "tokenspeed-plugin.toml": manifest_text(plugin_id, **manifest),
+            **(files or {}),
+        }
+        folder = folder or self.folder
+        for name, content in contents.items():
+            path = folder / package / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content.encode() if isinstance(content, str) else content)
         write_metadata(
-            folder or self.folder,
+            folder,
             distribution or f"fake-{plugin_id}",
             version,
             f"{plugin_id} = {package}:plugin",
+            files=tuple(f"{package}/{name}" for name in contents),
         )
         return package
 
+    def environ(self, **extra: str) -> dict[str, str]:
+        """Return an environment for a child that sees this folder first."""
+        before = [str(space.folder) for space in self._before]
+        paths = [*before, str(self.folder), os.environ.get("PYTHONPATH", "")]
+        return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **extra}
+
+    def tokenspeed(
+        self, *arguments: str, timeout_s: float = 60, **environ: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run the command line to its end in a child that sees the wheels."""
+        return self._run(("-m", "tokenspeed", *arguments), timeout_s, environ)
+
+    def python(
+        self, code: str, *, timeout_s: float = 60, **environ: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run Python code in a child that sees the wheels."""
+        return self._run(("-c", textwrap.dedent(code)), timeout_s, environ)
+
+    def _run(
+        self, arguments: tuple[str, ...], timeout_s: float, environ: Mapping[str, str]
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            env=self.environ(**environ),
+            check=False,
+        )
+
+
+class PluginSpace(WheelFolder):
+    """A folder of installed plugins that this process and all its children import from."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(folder)
+        monkeypatch.syspath_prepend(str(folder))
+        monkeypatch.setenv("PYTHONPATH", self.environ()["PYTHONPATH"])
+
 
 def write_metadata(
-    folder: Path, distribution: str, version: str, entry_point: str, *, egg: bool = False
+    folder: Path,
+    distribution: str,
+    version: str,
+    entry_point: str,
+    *,
+    egg: bool = False,
+    files: tuple[str, ...] = (),
 ) -> Path:
-    """Write a dist-info (or egg-info) folder with one entry point and return it."""
+    """Write a dist-info (or egg-info) folder with one entry point and return it.
+
+    Args:
+        files: of the wheel, relative to `folder`; a dist-info's RECORD states their digests.
+    """
     name = distribution.replace("-", "_")
     kind, metadata_file = ("egg-info", "PKG-INFO") if egg else ("dist-info", "METADATA")
     info = folder / f"{name}-{version}.{kind}"
@@ -96,4 +169,14 @@ def write_metadata(
         f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n\nText: x\n"
     )
     (info / "entry_points.txt").write_text(f"[tokenspeed.plugins]\n{entry_point}\n")
+    if not egg:
+        own = [f"{info.name}/{item}" for item in (metadata_file, "entry_points.txt")]
+        rows = [_record_row(folder, path) for path in (*files, *own)]
+        (info / "RECORD").write_text("\n".join([*rows, f"{info.name}/RECORD,,"]) + "\n")
     return info
+
+
+def _record_row(folder: Path, path: str) -> str:
+    data = (folder / path).read_bytes()
+    digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+    return f"{path},sha256={digest},{len(data)}"
