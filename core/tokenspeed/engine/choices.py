@@ -52,7 +52,8 @@ class Choices:
         if not offers:
             raise CapabilityError(
                 f"device {wanted!r} is not offered; loaded plugins have: "
-                f"{', '.join(kinds) or 'none'}; load its plugin with --plugins"
+                f"{', '.join(kinds) or 'none'}; load its plugin with --plugins",
+                id="device-not-offered",
             )
         runtime: DeviceRuntime = self._load("device", self._decide("device", offers, {}))
         return runtime
@@ -149,7 +150,8 @@ class Choices:
             known = ", ".join(item.pin for item in offers)
             raise CapabilityError(
                 f"kv_store {config.kv_store!r} is not offered; loaded plugins have: "
-                f"{known or 'none'}; choose one, or load its plugin with --plugins"
+                f"{known or 'none'}; choose one, or load its plugin with --plugins",
+                id="pin-unknown",
             )
         store: KVStore = self._load(
             "kv_store",
@@ -244,7 +246,8 @@ class Choices:
             raise PluginError(
                 f"plugin {winner.plugin_id} {winner.plugin_version} failed at load of "
                 f"{slot}/{winner.offer.name}: {type(error).__name__}: {error}; fix or leave out "
-                "the plugin"
+                "the plugin",
+                id="offer-load-failed",
             ) from error
 
 
@@ -259,7 +262,8 @@ def _kv_shape(group: CacheGroup) -> tuple[int, int]:
         raise CapabilityError(
             f"cache group {group.name!r} keeps the fields {list(shapes.items())}, attention "
             "backends of this version read k and v of one shape (heads, head dim); serve a model "
-            "with such a cache"
+            "with such a cache",
+            id="cache-unsupported",
         )
     num_kv_heads, head_dim = shapes["k"]
     return num_kv_heads, head_dim
