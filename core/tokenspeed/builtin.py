@@ -16,6 +16,7 @@ MODELS = {
     "LlamaForCausalLM": "tokenspeed.models.llama:EntryClass",
     "Qwen2ForCausalLM": "tokenspeed.models.qwen2:EntryClass",
     "Qwen3ForCausalLM": "tokenspeed.models.qwen3:EntryClass",
+    "Qwen3MoeForCausalLM": "tokenspeed.models.qwen3_moe:EntryClass",
     "Qwen3NextForCausalLM": "tokenspeed.models.qwen3_next:EntryClass",
     "Qwen3_5ForCausalLM": "tokenspeed.models.qwen3_5:EntryClass",
     "Qwen3_5MoeForCausalLM": "tokenspeed.models.qwen3_5:EntryClass",

@@ -25,6 +25,18 @@ _ATTENTION: dict[str, tuple[object, ...]] = {
     "sinks": (True,),
     "softcap": ("*",),
 }
+_EXPERTS: dict[str, tuple[object, ...]] = {
+    "device": ("*",),
+    "arch": ("*",),
+    "dtype": FLOATS,
+    "num_experts": ("*",),
+    "top_k": ("*",),
+    "hidden_size": ("*",),
+    "expert_features": ("*",),
+    "expert_gate": ("silu", "clamped_swiglu"),
+    "expert_bias": (True, False),
+    "routing": ("*",),
+}
 PACKINGS = ("q4_0", "q4_1", "q8_0", "q4_k", "q6_k")
 _BATCHED_PRODUCTS = (
     "linear_plain_any",
@@ -120,6 +132,15 @@ def attention_offers() -> tuple[Offer, ...]:
     )
 
 
+def moe_offers() -> tuple[Offer, ...]:
+    """Offer experts one by one, fast, or bitwise the same in every batch."""
+    batched, rowwise = ({**_EXPERTS, "deterministic": (value,)} for value in (False, True))
+    return (
+        Offer("moe", "plain", _experts, requires=batched),
+        Offer("moe", "rowwise", lambda **given: _experts(**given, rowwise=True), requires=rowwise),
+    )
+
+
 def sampler_offers() -> tuple[Offer, ...]:
     """Offer the seeded sampler."""
     return (Offer("sampler", "philox", _sampler, requires=DETERMINISTIC),)
@@ -141,6 +162,10 @@ def _attention(**traits: Any) -> Any:
 
 def _native_attention(**traits: Any) -> Any:
     return _load("attention_native:NativePagedAttention")(**traits)
+
+
+def _experts(**options: Any) -> Any:
+    return _load("moe:PlainExperts")(**options)
 
 
 def _sampler(**options: Any) -> Any:

@@ -30,6 +30,14 @@ from tokenspeed.contracts.model import (
     StateRows,
     gqa_fields,
 )
+from tokenspeed.contracts.moe import (
+    ClampedSwiGLU,
+    ExpertGroup,
+    ExpertWeights,
+    MoEBackend,
+    Routing,
+    RoutingMoEBackend,
+)
 from tokenspeed.contracts.placement import ParallelGroup, Partial, Placement, Replicate, Shard
 from tokenspeed.contracts.policy import Arrival, Keys, Policy
 from tokenspeed.contracts.registration import Offer, Registration
@@ -80,11 +88,14 @@ __all__ = [
     "CapacityError",
     "CausalLM",
     "CheckpointError",
+    "ClampedSwiGLU",
     "Clause",
     "ConfigError",
     "DeviceFacts",
     "DeviceRuntime",
     "EngineError",
+    "ExpertGroup",
+    "ExpertWeights",
     "Fault",
     "Faults",
     "ForwardContext",
@@ -97,6 +108,7 @@ __all__ = [
     "KernelOffer",
     "Keys",
     "LinearWeight",
+    "MoEBackend",
     "ModelContext",
     "Offer",
     "Operator",
@@ -109,6 +121,8 @@ __all__ = [
     "Registration",
     "Replicate",
     "RequestError",
+    "Routing",
+    "RoutingMoEBackend",
     "SafetensorsHeader",
     "SafetensorsTensor",
     "SampleResult",

@@ -51,6 +51,7 @@ class EngineConfig:
     )
     plugin_config: tuple[str, ...] = setting((), "PLUGIN.KEY=VALUE, comma separated")
     attention: str = setting("auto", "pin the attention backend: PLUGIN/NAME")
+    moe: str = setting("auto", "pin the backend of routed experts: PLUGIN/NAME")
     sampler: str = setting("auto", "pin the sampler: PLUGIN/NAME")
     fallback: str = setting(
         "warn",

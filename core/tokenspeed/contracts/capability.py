@@ -46,6 +46,13 @@ TRAITS: Mapping[str, Trait] = {
         Trait("sinks", "1.0", False, "attention sink logits per head"),
         Trait("window", "1.0", 0, "sliding window in tokens; 0: full attention"),
         Trait("softcap", "1.0", 0.0, "logit soft cap; 0: none"),
+        Trait("num_experts", "1.0", None, "routed experts of a layer"),
+        Trait("top_k", "1.0", None, "experts chosen a token"),
+        Trait("hidden_size", "1.0", None, "elements of a token's hidden state"),
+        Trait("expert_features", "1.0", None, "hidden features of one expert"),
+        Trait("expert_gate", "1.0", "silu", "gate of an expert: silu or clamped_swiglu"),
+        Trait("expert_bias", "1.0", False, "experts add biases"),
+        Trait("routing", "1.0", "softmax", "score of experts: softmax, sigmoid; _grouped: best groups"),
         Trait("deterministic", "1.0", False, "result independent of batch composition"),
         Trait("graph_safe", "1.0", False, "may be captured into a device graph"),
     )

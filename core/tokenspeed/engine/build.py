@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokenspeed.checkpoint.model_path import existing_model
+from tokenspeed.contracts.model import ModelContext, expert_groups_of
 from tokenspeed.engine.choices import Choices
 from tokenspeed.engine.engine import Engine
 from tokenspeed.engine.facts import EngineParts, model_info, start_report
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.attention import AttentionBackend
     from tokenspeed.contracts.device import DeviceRuntime
     from tokenspeed.contracts.model import CausalLM
+    from tokenspeed.contracts.moe import MoEBackend
     from tokenspeed.contracts.weights import WeightSource
     from tokenspeed.engine.engine import StepExecutor
     from tokenspeed.executor.transfers import TierTransfers
@@ -120,13 +122,15 @@ def _build_parts(
     eos_token_ids = check_vocabulary(load_tokenizer(path), sizes.vocab_size)
     check_tables(config, groups, sizes, free_bytes=runtime.free_memory_bytes())
     attention = choices.attention(groups, sizes, runtime)
+    moe = choices.moe(expert_groups_of(model_class, model_config), sizes, runtime)
     binder = KernelRegistry(registry).binder(
         {"device": runtime.facts.kind, "dtype": sizes.dtype},
         fallback=config.fallback,
         objective="determinism" if config.deterministic else "latency",
     )
     with memory_errors("the model"):
-        model = _build_model(model_class, model_config, sizes, attention, binder, runtime)
+        context = _model_context(sizes, attention, moe, binder, runtime)
+        model = model_class(model_config, context)
         weights_bytes = _load_weights(
             model, source, sizes, keep_packed=config.weights == "packed", tell=tell
         )
@@ -164,26 +168,23 @@ def _build_parts(
     )
 
 
-def _build_model(
-    model_class: type[CausalLM],
-    model_config: Mapping[str, Any],
+def _model_context(
     sizes: EngineSizes,
     attention: Mapping[str, AttentionBackend],
+    moe: Mapping[str, MoEBackend],
     binder: Binder,
     runtime: DeviceRuntime,
-) -> CausalLM:
+) -> ModelContext:
     import torch
 
-    from tokenspeed.contracts.model import ModelContext
-
-    context = ModelContext(
+    return ModelContext(
         kernels=binder,
         attention=attention,
         dtype=getattr(torch, sizes.dtype),
         device=runtime.torch_device(),
         max_context_tokens=sizes.max_context_tokens,
+        moe=moe,
     )
-    return model_class(model_config, context)
 
 
 def _load_weights(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.device import DeviceRuntime
     from tokenspeed.contracts.kv_store import KVStore
     from tokenspeed.contracts.model import CacheGroup, CausalLM
+    from tokenspeed.contracts.moe import ExpertGroup, MoEBackend
     from tokenspeed.contracts.policy import Policy
     from tokenspeed.contracts.registration import Offer
     from tokenspeed.contracts.sampler import Sampler
@@ -51,7 +52,8 @@ class Choices:
         if not offers:
             raise CapabilityError(
                 f"device {wanted!r} is not offered; loaded plugins have: "
-                f"{', '.join(kinds) or 'none'}; load its plugin with --plugins"
+                f"{', '.join(kinds) or 'none'}; load its plugin with --plugins",
+                id="device-not-offered",
             )
         runtime: DeviceRuntime = self._load("device", self._decide("device", offers, {}))
         return runtime
@@ -103,6 +105,16 @@ class Choices:
             if group.kind != "state"
         }
 
+    def moe(
+        self, groups: Sequence[ExpertGroup], sizes: EngineSizes, runtime: DeviceRuntime
+    ) -> dict[str, MoEBackend]:
+        """Choose one MoE backend an expert group.
+
+        Raises:
+            CapabilityError: none takes the experts; lists why each does not.
+        """
+        return {group.name: self._moe_of(group, sizes, runtime) for group in groups}
+
     def cache_demands(self) -> dict[str, CacheDemand]:
         """Return what the chosen attention backends need of the cache's layout, by group."""
         demands = {}
@@ -138,7 +150,8 @@ class Choices:
             known = ", ".join(item.pin for item in offers)
             raise CapabilityError(
                 f"kv_store {config.kv_store!r} is not offered; loaded plugins have: "
-                f"{known or 'none'}; choose one, or load its plugin with --plugins"
+                f"{known or 'none'}; choose one, or load its plugin with --plugins",
+                id="pin-unknown",
             )
         store: KVStore = self._load(
             "kv_store",
@@ -187,6 +200,23 @@ class Choices:
         )
         return backend
 
+    def _moe_of(
+        self, group: ExpertGroup, sizes: EngineSizes, runtime: DeviceRuntime
+    ) -> MoEBackend:
+        import torch
+
+        slot = f"moe.{group.name}"
+        traits = {"device": runtime.facts.kind, "dtype": sizes.dtype, **group.traits()}
+        decision = self._decide(slot, self._registry.offers("moe"), traits, pin=self._config.moe)
+        backend: MoEBackend = self._load(
+            slot,
+            decision,
+            group=group,
+            dtype=getattr(torch, sizes.dtype),
+            device=runtime.torch_device(),
+        )
+        return backend
+
     def _decide(
         self,
         slot: str,
@@ -216,7 +246,8 @@ class Choices:
             raise PluginError(
                 f"plugin {winner.plugin_id} {winner.plugin_version} failed at load of "
                 f"{slot}/{winner.offer.name}: {type(error).__name__}: {error}; fix or leave out "
-                "the plugin"
+                "the plugin",
+                id="offer-load-failed",
             ) from error
 
 
@@ -231,7 +262,8 @@ def _kv_shape(group: CacheGroup) -> tuple[int, int]:
         raise CapabilityError(
             f"cache group {group.name!r} keeps the fields {list(shapes.items())}, attention "
             "backends of this version read k and v of one shape (heads, head dim); serve a model "
-            "with such a cache"
+            "with such a cache",
+            id="cache-unsupported",
         )
     num_kv_heads, head_dim = shapes["k"]
     return num_kv_heads, head_dim

@@ -5,9 +5,9 @@ Legend: T tokens, E experts, X experts chosen a token, D hidden, F hidden featur
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tokenspeed.contracts.moe import ClampedSwiGLU, Routing
 from tokenspeed.ops.declare import operator
 
 if TYPE_CHECKING:
@@ -15,38 +15,7 @@ if TYPE_CHECKING:
 
     import torch
 
-
-@dataclass(frozen=True, slots=True)
-class Routing:
-    """How experts are chosen.
-
-    Softmax over the chosen logits alone, as some models describe it, is "softmax" normalised.
-
-    Args:
-        top_k: X, experts chosen a token.
-        score: "softmax" over all experts, or "sigmoid" of each.
-        normalise: the weights of a token are divided by their sum.
-        groups, top_groups: experts lie in `groups` equal runs, and only the `top_groups` best runs
-            are eligible; 1 and 1: all are.
-        group_best: a run is worth the sum of its `group_best` best experts.
-        scale: multiplies the weights.
-    """
-
-    top_k: int
-    score: str = "softmax"
-    normalise: bool = True
-    groups: int = 1
-    top_groups: int = 1
-    group_best: int = 1
-    scale: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class ClampedSwiGLU:
-    """The gate g sigmoid(alpha g) (u + 1), with g at most `limit` and u within +-`limit`."""
-
-    alpha: float
-    limit: float
+__all__ = ["ClampedSwiGLU", "Routing", "add_shared", "experts", "route"]
 
 
 def _route_cases(seed: int) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
