@@ -95,7 +95,7 @@ def render(scaffold: Scaffold) -> dict[str, str]:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        autoescape=False,  # noqa: S701: what is rendered is Python and TOML, not HTML
+        autoescape=False,  # what is rendered is Python and TOML, not HTML
     )
     names = _names(scaffold)
     return {
@@ -115,9 +115,10 @@ def write(scaffold: Scaffold, folder: Path) -> list[Path]:
             f"no plugin is made: {folder} exists and is not empty; a new or empty folder is "
             "needed; name another with --folder"
         )
+    files = render(scaffold)
     written = []
     try:
-        for path, text in render(scaffold).items():
+        for path, text in files.items():
             target = folder / path
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(text, encoding="utf-8")

@@ -1,0 +1,128 @@
+"""What a run of the kit found: as data, as JSON, as Markdown and as text for a terminal."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from tokenspeed_sdk.conformance.waivers import Waiver
+
+SCHEMA = 1
+PASSED, FAILED, SKIPPED, WAIVED = "passed", "failed", "skipped", "waived"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """One check of one subject.
+
+    Args:
+        id: level and name, such as "C1/every-offer-constructs[attention/paged]"; stable.
+        outcome: passed, failed, skipped (it does not apply here) or waived (failed, and a waiver
+            in force says why that is accepted).
+        message: why it failed or was skipped; of a waived one also the waiver's reason.
+        seconds: what it took.
+    """
+
+    id: str
+    outcome: str
+    message: str = ""
+    seconds: float = 0.0
+
+    @property
+    def level(self) -> str:
+        """C0 to C3."""
+        return self.id.partition("/")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A run of the kit.
+
+    Args:
+        plugin: id, version, distribution and device facts of the subject.
+        engine: version of TokenSpeed and of the plugin API.
+        level: the highest level that was asked for.
+        checks: in the order in which they ran.
+        problems: what is wrong with the run itself: a waiver that expired or matches nothing, a
+            kit that could not run.
+    """
+
+    plugin: Mapping[str, Any]
+    engine: Mapping[str, str]
+    level: str
+    checks: tuple[CheckResult, ...]
+    problems: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Something passed, nothing failed, and the run itself is sound."""
+        counts = self.counts()
+        return counts[PASSED] > 0 and counts[FAILED] == 0 and not self.problems
+
+    def counts(self) -> Counter[str]:
+        """Return outcome -> number of checks."""
+        return Counter(check.outcome for check in self.checks)
+
+    def to_json(self) -> str:
+        """Return the whole report as JSON."""
+        data = {"schema": SCHEMA, "ok": self.ok, **asdict(self)}
+        return json.dumps(data, indent=2, default=str) + "\n"
+
+    def to_markdown(self) -> str:
+        """Return the report as a page: a verdict, a table of levels, and what did not pass."""
+        name = f"{self.plugin.get('id')} {self.plugin.get('version', '')}".strip()
+        lines = [f"# Conformance of {name}: {'passed' if self.ok else 'FAILED'}", ""]
+        lines += [f"TokenSpeed {self.engine.get('version')}, plugin API {self.engine.get('api')}."]
+        lines += ["", "| level | passed | failed | waived | skipped |", "|---|---|---|---|---|"]
+        for level in sorted({check.level for check in self.checks}):
+            counts = Counter(check.outcome for check in self.checks if check.level == level)
+            cells = (counts[name] for name in (PASSED, FAILED, WAIVED, SKIPPED))
+            lines.append(f"| {level} | " + " | ".join(map(str, cells)) + " |")
+        lines += ["", *self._findings("- **{}** {}: {}")]
+        return "\n".join(lines) + "\n"
+
+    def text(self) -> str:
+        """Return what did not pass, a line each, and the totals."""
+        counts = self.counts()
+        totals = ", ".join(f"{counts[name]} {name}" for name in (PASSED, FAILED, WAIVED, SKIPPED))
+        return "\n".join([*self._findings("{} {}: {}"), totals])
+
+    def _findings(self, form: str) -> list[str]:
+        lines = [form.format("problem", "run", problem) for problem in self.problems]
+        for check in self.checks:
+            if check.outcome != PASSED:
+                lines.append(form.format(check.outcome, check.id, " ".join(check.message.split())))
+        return lines
+
+
+def with_waivers(report: Report, waivers: Iterable[Waiver], today: str) -> Report:
+    """Turn failures that a waiver in force covers into waived ones.
+
+    Args:
+        today: ISO date; a waiver is in force up to and including its `expires`.
+    Returns:
+        The report with a problem for each waiver that has expired or that no failed check needs.
+    """
+    checks = list(report.checks)
+    problems = list(report.problems)
+    for waiver in waivers:
+        matching = [
+            i for i, check in enumerate(checks) if check.outcome == FAILED and waiver.covers(check)
+        ]
+        if waiver.expires < today:
+            problems.append(
+                f"the waiver of {waiver.check} expired on {waiver.expires}: {waiver.reason}; "
+                "repair what it covers, or renew it with a reason"
+            )
+            continue
+        if not matching and any(waiver.covers(check) for check in checks):
+            problems.append(f"the waiver of {waiver.check} is not needed any more; remove it")
+        for i in matching:
+            message = f"waived until {waiver.expires}: {waiver.reason}; {checks[i].message}"
+            checks[i] = replace(checks[i], outcome=WAIVED, message=message)
+    return replace(report, checks=tuple(checks), problems=tuple(problems))
