@@ -83,19 +83,19 @@ class Report:
             counts = Counter(check.outcome for check in self.checks if check.level == level)
             cells = (counts[name] for name in (PASSED, FAILED, WAIVED, SKIPPED))
             lines.append(f"| {level} | " + " | ".join(map(str, cells)) + " |")
-        lines += ["", *self._findings("- **{}** {}: {}")]
+        lines += ["", *self._findings("- **{}** {}: {}", (FAILED, WAIVED, SKIPPED))]
         return "\n".join(lines) + "\n"
 
     def text(self) -> str:
-        """Return what did not pass, a line each, and the totals."""
+        """Return what failed or was waived, a line each, and the totals."""
         counts = self.counts()
         totals = ", ".join(f"{counts[name]} {name}" for name in (PASSED, FAILED, WAIVED, SKIPPED))
-        return "\n".join([*self._findings("{} {}: {}"), totals])
+        return "\n".join([*self._findings("{} {}: {}", (FAILED, WAIVED)), totals])
 
-    def _findings(self, form: str) -> list[str]:
+    def _findings(self, form: str, outcomes: tuple[str, ...]) -> list[str]:
         lines = [form.format("problem", "run", problem) for problem in self.problems]
         for check in self.checks:
-            if check.outcome != PASSED:
+            if check.outcome in outcomes:
                 lines.append(form.format(check.outcome, check.id, " ".join(check.message.split())))
         return lines
 

@@ -1,7 +1,7 @@
 """What a plugin must leave as it found it: a picture of the process, and what changed between two.
 
-The core's own objects are compared by identity, so that a function that was replaced by a look-alike
-is seen. Submodules that an import binds to their package are no change.
+The core's own objects are compared by identity, so that a look-alike of a function is seen.
+Submodules that an import binds to their package are no change.
 """
 
 from __future__ import annotations

@@ -1,0 +1,90 @@
+"""Slot interfaces as data: required members, and optional ones with the flag that declares them."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from tokenspeed_sdk import (
+    AttentionBackend,
+    CausalLM,
+    DeviceRuntime,
+    KVStore,
+    MoEBackend,
+    Policy,
+    Sampler,
+    WeightFormat,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+INTERFACES: Mapping[str, type] = {
+    "device": DeviceRuntime,
+    "attention": AttentionBackend,
+    "moe": MoEBackend,
+    "weight_format": WeightFormat,
+    "sampler": Sampler,
+    "kv_store": KVStore,
+    "model": CausalLM,
+    "policy": Policy,
+}
+"""Slot -> interface of what its offers build; a model's is the class that `load` returns."""
+
+OPTIONAL: Mapping[str, tuple[tuple[str, str, str], ...]] = {
+    "device": (("features", "pinned", "allocate_pinned"),),
+    "moe": (("fuses_routing", "", "route_and_forward"),),
+}
+"""Slot -> (attribute, member of it or "" if it is a flag, the method that it declares)."""
+
+
+def problems(slot: str, built: Any) -> list[str]:
+    """List what `built` lacks of its slot's interface."""
+    return [*_missing(INTERFACES[slot], built), *_undeclared(slot, built)]
+
+
+def _missing(interface: type, built: Any) -> Iterator[str]:
+    for name in getattr(interface, "__annotations__", {}):
+        if not name.startswith("_") and not hasattr(built, name):
+            yield f"attribute {name} is missing"
+    for name, specification in vars(interface).items():
+        function = getattr(specification, "__func__", specification)
+        if name.startswith("_") or not inspect.isfunction(function):
+            continue
+        member = getattr(built, name, None)
+        if not callable(member):
+            yield f"method {name} is missing"
+        else:
+            yield from _misfits(name, function, member)
+
+
+def _misfits(name: str, specification: Any, member: Any) -> Iterator[str]:
+    """Compare parameters; `self` and `cls` of the specification are bound away in the member."""
+    wanted = list(inspect.signature(specification).parameters.values())[1:]
+    have = inspect.signature(member).parameters
+    if inspect.isclass(member) or any(item.kind is item.VAR_KEYWORD for item in have.values()):
+        return
+    positional = [item.name for item in have.values() if item.name != "self"]
+    for item in wanted:
+        if item.name not in positional:
+            yield f"method {name} takes no {item.name!r}; it takes {', '.join(positional)}"
+    names = {item.name for item in wanted}
+    for item in have.values():
+        required = item.default is item.empty and item.kind not in {
+            item.VAR_POSITIONAL,
+            item.VAR_KEYWORD,
+        }
+        if required and item.name not in names | {"self"}:
+            yield f"method {name} demands {item.name!r}, which the engine does not give"
+
+
+def _undeclared(slot: str, built: Any) -> Iterator[str]:
+    for attribute, member, method in OPTIONAL.get(slot, ()):
+        flag: Any = getattr(built, attribute, ())
+        declared = member in flag if member else bool(flag)
+        present = callable(getattr(built, method, None))
+        label = f"{attribute} {member}".strip()
+        if declared and not present:
+            yield f"{label} is declared and method {method} is missing"
+        if present and not declared:
+            yield f"method {method} is there and {label} does not declare it"
