@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.support.attention import Row, copy_kv, make_batch, make_kv, make_rows
+from tokenspeed_sdk.testkit.paged_steps import Row, copy_kv, make_batch, make_kv, make_rows
 
 from tokenspeed.contracts.attention import AttentionBackend, KVView
 from tokenspeed.ops.kv import paged_attention, write_kv

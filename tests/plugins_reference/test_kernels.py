@@ -10,6 +10,7 @@ import torch
 from tokenspeed.contracts.kernel import KernelOffer, Operator
 from tokenspeed.ops import OPERATORS
 from tokenspeed_reference import offers
+from tokenspeed_reference.kernels import activation
 
 FLOAT32_RESULTS = ("linear_attention.delta_gates",)
 PLAIN = [offer for offer in offers.kernel_offers() if not offer.operator.endswith("packed")]
@@ -114,3 +115,14 @@ def test_embedding_reads_no_row_outside_the_table() -> None:
     lookup = next(offer for offer in PLAIN if offer.operator == "embedding.lookup").load()
     table = torch.arange(6.0).reshape(3, 2)
     assert lookup(torch.tensor([-5, 99]), table).tolist() == [[0, 1], [4, 5]]
+
+
+@pytest.mark.parametrize("features", [16, 20, 40, 100])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_gated_row_is_bitwise_the_same_alone(features: int, dtype: torch.dtype) -> None:
+    random = torch.Generator().manual_seed(0)
+    x_TF, gate_TF = (torch.randn(9, features, generator=random).to(dtype) for _ in range(2))
+    whole = activation.sigmoid_mul(x_TF, gate_TF)
+    for t in range(9):
+        alone = activation.sigmoid_mul(x_TF[t : t + 1], gate_TF[t : t + 1])
+        assert torch.equal(alone[0], whole[t])

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from tests.support.attention import copy_kv, make_batch, make_kv, make_rows
+from tokenspeed_sdk.testkit.paged_steps import copy_kv, make_batch, make_kv, make_rows
 
 from tokenspeed.contracts.attention import KVView
 from tokenspeed.ops import OPERATORS, kv, packing

@@ -13,4 +13,13 @@ def silu_mul(gate_up_TF2: torch.Tensor) -> torch.Tensor:
 
 def sigmoid_mul(x_TF: torch.Tensor, gate_TF: torch.Tensor) -> torch.Tensor:
     """Compute x * sigmoid(gate)."""
-    return x_TF * torch.sigmoid(gate_TF)
+    return x_TF * sigmoid(gate_TF)
+
+
+def sigmoid(x: torch.Tensor) -> torch.Tensor:
+    """Return the sigmoid, of each element the same wherever it stands.
+
+    In float64: torch's float32 exp rounds otherwise at the end of a tensor than in its middle, so
+    that a token's gate would depend on how many tokens stand beside it.
+    """
+    return x.double().sigmoid().type_as(x)

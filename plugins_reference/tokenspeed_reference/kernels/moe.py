@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import torch
 
+from tokenspeed_reference.kernels.activation import sigmoid
 from tokenspeed_reference.kernels.linear import linear, linear_rowwise
 from tokenspeed_sdk import ops
 
@@ -16,7 +17,7 @@ def route(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Sort all experts: stable, so that ties go to the lower number."""
     logits = logits_TE.float()
-    scores = logits.softmax(-1) if routing.score == "softmax" else logits.sigmoid()
+    scores = logits.softmax(-1) if routing.score == "softmax" else sigmoid(logits)
     ranks = scores if bias_E is None else scores + bias_E
     if routing.groups > 1:
         ranks = _within_best_groups(ranks, routing)
@@ -74,13 +75,11 @@ def _gated(gate_up: torch.Tensor, clamped: ops.moe.ClampedSwiGLU | None) -> torc
     if clamped is None:
         return torch.nn.functional.silu(gate) * up
     gate, up = gate.clamp(max=clamped.limit), up.clamp(-clamped.limit, clamped.limit)
-    return gate * torch.sigmoid(clamped.alpha * gate) * (up + 1)
+    return gate * sigmoid(clamped.alpha * gate) * (up + 1)
 
 
 def add_shared(
     routed_TD: torch.Tensor, shared_TD: torch.Tensor, gate_T1: torch.Tensor
 ) -> torch.Tensor:
     """Compute moe.add_shared."""
-    # In float64: torch's float32 exp rounds otherwise at the end of a tensor than in its middle,
-    # so that a token's gate would depend on how many tokens stand beside it.
-    return torch.addcmul(routed_TD, gate_T1.double().sigmoid().type_as(routed_TD), shared_TD)
+    return torch.addcmul(routed_TD, sigmoid(gate_T1).type_as(routed_TD), shared_TD)

@@ -64,7 +64,8 @@ def request_of(offer: SubjectOffer, traits: dict[str, Any], *names: str) -> dict
 
 def _load(offer: SubjectOffer, **arguments: Any) -> Any:
     assert isinstance(offer.offer, Offer | KernelOffer)
-    return offer.offer.load(**arguments)
+    load: Callable[..., Any] = offer.offer.load
+    return load(**arguments)
 
 
 def _nothing(*_: Any) -> dict[str, Any]:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from tokenspeed.contracts.attention import AttentionBatch, KVView
+from tokenspeed_sdk import AttentionBatch, KVView
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Row:
     """One row of a step: its cached tokens, its query tokens, and its blocks."""
 

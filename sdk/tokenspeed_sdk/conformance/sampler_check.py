@@ -1,0 +1,184 @@
+"""A sampler against exact distributions: greedy rows, filters, draws, bias, scores, failed rows.
+
+Draws are compared in two ways: with the numbers that the contract prescribes (Philox by seed and
+position, so a seeded request answers the same everywhere), and as frequencies, which finds a skew
+that the first way would only call different. Legend: R rows, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+
+from tokenspeed_sdk import SamplingBatch
+
+if TYPE_CHECKING:
+    from tokenspeed_sdk import Sampler
+
+DRAWS = 4000
+MAX_DEVIATIONS = 6.0
+"""Allowed deviations of the chi-square statistic; draws are seeded, so the outcome is fixed."""
+SETTINGS = (
+    (1.0, 0, 1.0, 0.0),
+    (0.7, 0, 1.0, 0.0),
+    (1.5, 5, 1.0, 0.0),
+    (1.0, 0, 0.8, 0.0),
+    (1.0, 0, 1.0, 0.2),
+    (0.9, 12, 0.9, 0.05),
+)
+"""temperature, top_k, top_p, min_p."""
+
+
+def check_greedy(sampler: Sampler, vocab_size: int, device: torch.device) -> None:
+    """Rows of temperature 0 take the largest logit, the lowest id on a tie; bias counts before."""
+    logits = _logits(5, vocab_size)
+    logits[1, [7, 3]] = logits[1].max() + 1
+    logits[2, 11] = float("-inf")
+    wanted = logits.argmax(dim=-1)
+    wanted[1] = 3
+    tokens = sampler.sample(logits.to(device), _batch(5, device)).tokens_R.cpu()
+    assert tokens.tolist() == wanted.tolist(), f"greedy rows give {tokens}, not {wanted}"
+    best = int(logits[0].argmax())
+    bias = _entries([(0, best, float("-inf")), (3, 4, 1000.0)], device)
+    tokens = sampler.sample(logits.clone().to(device), _batch(5, device, bias=bias)).tokens_R
+    second = int(logits[0].topk(2).indices[1])
+    assert tokens[0] == second, f"a forbidden token: {int(tokens[0])} is taken, not {second}"
+    assert tokens[3] == 4, f"a token with bias 1000 is not taken but {int(tokens[3])}"
+
+
+def check_failed_rows(sampler: Sampler, vocab_size: int, device: torch.device) -> None:
+    """Rows with NaN, +Inf or nothing finite are marked failed, with token 0; others are not."""
+    logits = _logits(4, vocab_size)
+    logits[0, 5], logits[1, 6], logits[2, :] = float("nan"), float("inf"), float("-inf")
+    result = sampler.sample(logits.to(device), _batch(4, device, setting=SETTINGS[0]))
+    assert result.failed_R.tolist() == [True, True, True, False], f"marked: {result.failed_R}"
+    assert result.tokens_R[:3].tolist() == [0, 0, 0], "failed rows give token 0"
+
+
+def check_draws(sampler: Sampler, vocab_size: int, device: torch.device) -> None:
+    """Tokens come in the frequencies of their probabilities, and never from outside the filters."""
+    for number, setting in enumerate(SETTINGS):
+        logits_V = _logits(1, vocab_size, seed=number)[0] * 2
+        probabilities = exact_probabilities(logits_V, setting)
+        batch = _batch(DRAWS, device, setting=setting, seed=100 * number)
+        tokens = sampler.sample(logits_V.expand(DRAWS, -1).clone().to(device), batch).tokens_R
+        counts = torch.bincount(tokens.cpu(), minlength=vocab_size).double()
+        what = f"temperature, top_k, top_p, min_p = {setting}"
+        outside = (counts > 0) & (probabilities == 0)
+        assert not outside.any(), f"{what}: draws tokens that the filters exclude"
+        _check_frequencies(counts, probabilities, what)
+
+
+def check_scores(sampler: Sampler, vocab_size: int, device: torch.device) -> None:
+    """Log probabilities are those before temperature; ranks and the most likely tokens agree."""
+    logits = _logits(3, vocab_size)
+    batch = _batch(3, device, num_logprobs=(-1, 0, 4))
+    result = sampler.sample(logits.clone().to(device), batch)
+    assert result.logprobs is not None, "log probabilities were asked for and are missing"
+    exact = logits.double().log_softmax(-1)
+    assert result.logprobs[0] is None, "row 0 asked for none"
+    for row in (1, 2):
+        entry = result.logprobs[row]
+        assert entry is not None, f"row {row} asked for its token's log probability"
+        wanted = float(exact[row, entry.token_id])
+        assert math.isclose(entry.logprob, wanted, abs_tol=1e-4), f"{entry.logprob}, not {wanted}"
+        assert entry.rank == 1 + int((exact[row] > exact[row, entry.token_id]).sum())
+    top = result.logprobs[2]
+    assert top is not None
+    assert [token for token, _ in top.top] == exact[2].topk(4).indices.tolist()
+
+
+def check_rows_are_independent(sampler: Sampler, vocab_size: int, device: torch.device) -> None:
+    """A row's token does not depend on the rows beside it."""
+    logits = _logits(6, vocab_size)
+    whole = sampler.sample(logits.clone().to(device), _batch(6, device, setting=SETTINGS[0]))
+    for row in range(6):
+        batch = _batch(1, device, setting=SETTINGS[0], seed=row)
+        alone = sampler.sample(logits[row : row + 1].clone().to(device), batch)
+        assert alone.tokens_R[0] == whole.tokens_R[row], f"row {row} differs in a batch of one"
+
+
+def exact_probabilities(
+    logits_V: torch.Tensor, setting: tuple[float, int, float, float]
+) -> torch.Tensor:
+    """Return (V,) float64: temperature, then top_k, top_p and min_p, each on what is left."""
+    temperature, top_k, top_p, min_p = setting
+    probabilities = (logits_V.double() / temperature).softmax(-1)
+    if top_k:
+        threshold = probabilities.topk(top_k).values[-1]
+        probabilities = _kept(probabilities, probabilities >= threshold)
+    if top_p < 1:
+        ordered, ids = probabilities.sort(descending=True, stable=True)
+        before = ordered.cumsum(-1) - ordered
+        keep = torch.zeros_like(probabilities, dtype=torch.bool)
+        keep[ids[before < top_p]] = True
+        probabilities = _kept(probabilities, keep)
+    if min_p:
+        probabilities = _kept(probabilities, probabilities >= min_p * probabilities.max())
+    return probabilities
+
+
+def _kept(probabilities: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
+    left = probabilities * keep
+    return left / left.sum()
+
+
+def _check_frequencies(counts: torch.Tensor, probabilities: torch.Tensor, what: str) -> None:
+    """Chi-square over the tokens that are expected five times or more, the rest as one."""
+    expected = probabilities * DRAWS
+    common = expected >= 5
+    cells = [*zip(counts[common].tolist(), expected[common].tolist(), strict=True)]
+    cells.append((float(counts[~common].sum()), max(float(expected[~common].sum()), 1e-9)))
+    used = [(have, wanted) for have, wanted in cells if wanted > 1]
+    statistic = sum((have - wanted) ** 2 / wanted for have, wanted in used)
+    freedom = max(1, len(used) - 1)
+    deviations = (statistic - freedom) / math.sqrt(2 * freedom)
+    assert deviations <= MAX_DEVIATIONS, (
+        f"{what}: frequencies of {DRAWS} draws lie {deviations:.1f} standard deviations from the "
+        f"probabilities; {MAX_DEVIATIONS} are allowed"
+    )
+
+
+def _logits(num_rows: int, vocab_size: int, *, seed: int = 0) -> torch.Tensor:
+    return torch.randn(num_rows, vocab_size, generator=torch.Generator().manual_seed(seed)) * 2
+
+
+def _entries(
+    entries: list[tuple[int, int, float]], device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    rows, ids, values = zip(*entries, strict=True)
+    return (
+        torch.tensor(rows, device=device),
+        torch.tensor(ids, device=device),
+        torch.tensor(values, dtype=torch.float32, device=device),
+    )
+
+
+def _batch(
+    num_rows: int,
+    device: torch.device,
+    *,
+    setting: tuple[float, int, float, float] | None = None,
+    seed: int = 0,
+    bias: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None,
+    num_logprobs: tuple[int, ...] | None = None,
+) -> SamplingBatch:
+    def filled(index: int, dtype: torch.dtype, neutral: float) -> torch.Tensor | None:
+        value = neutral if setting is None else setting[index]
+        if setting is None or (index and value == neutral):
+            return None
+        return torch.full((num_rows,), value, dtype=dtype, device=device)
+
+    return SamplingBatch(
+        temperature_R=filled(0, torch.float32, 0),
+        top_k_R=filled(1, torch.int32, 0),
+        top_p_R=filled(2, torch.float32, 1.0),
+        min_p_R=filled(3, torch.float32, 0.0),
+        seeds_R=torch.arange(seed, seed + num_rows, dtype=torch.int64, device=device),
+        output_index_R=torch.zeros(num_rows, dtype=torch.int64, device=device),
+        penalties=None,
+        bias=bias,
+        num_logprobs_R=num_logprobs,
+    )
