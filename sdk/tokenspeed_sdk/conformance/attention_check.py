@@ -5,14 +5,14 @@ Legend: T query tokens, N query heads, K kv heads, H head dim.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tokenspeed_sdk import KVView
 from tokenspeed_sdk.conformance.tolerance import assert_close
-from tokenspeed_sdk.testkit.paged_steps import make_batch, make_kv, make_rows
+from tokenspeed_sdk.testkit.paged_steps import Row, make_batch, make_kv, make_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -45,6 +45,67 @@ def shapes_of_steps(block_tokens: int) -> Iterator[list[tuple[int, int]]]:
     yield [(5, 1), (2 * edge, 1), (0, 7), (edge // 2, edge), (3 * edge + 1, 5)]
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step's inputs, of the geometry's dtype, on the host.
+
+    Args:
+        sinks_N, softcap: as `attend` takes them.
+    """
+
+    batch: AttentionBatch
+    kv: KVView
+    q_TNH: torch.Tensor
+    k_TKH: torch.Tensor
+    v_TKH: torch.Tensor
+    sinks_N: torch.Tensor | None
+    softcap: float
+
+
+def make_step(rows: list[Row], geometry: Geometry, traits: Mapping[str, Any]) -> Step:
+    """Fill a step of these rows with noise; the cache holds noise too, also where nothing is."""
+    batch = make_batch(rows, block_tokens=geometry.block_tokens, window=int(traits["window"]))
+    kv = make_kv(
+        1 + max(max(row.blocks) for row in rows),
+        kv_heads=geometry.num_kv_heads,
+        head_dim=geometry.head_dim,
+        block_tokens=geometry.block_tokens,
+        dtype=geometry.dtype,
+    )
+    random = torch.Generator().manual_seed(1)
+    num_tokens = int(batch.query_start[-1])
+
+    def noise(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=random).to(geometry.dtype)
+
+    q_TNH = noise(num_tokens, geometry.num_heads, geometry.head_dim)
+    k_TKH, v_TKH = (noise(num_tokens, geometry.num_kv_heads, geometry.head_dim) for _ in range(2))
+    sinks_N = noise(geometry.num_heads) if traits["sinks"] else None
+    return Step(batch, kv, q_TNH, k_TKH, v_TKH, sinks_N, float(traits["softcap"]))
+
+
+def run_step(
+    backend: AttentionBackend, step: Step, dtype: torch.dtype, device: torch.device
+) -> tuple[torch.Tensor, KVView]:
+    """Plan, write and attend in this dtype on this device; return result and cache."""
+
+    def moved(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(device, dtype, copy=True)
+
+    kv = KVView(moved(step.kv.k), moved(step.kv.v))
+    metadata = backend.plan(step.batch)
+    backend.write(moved(step.k_TKH), moved(step.v_TKH), kv, metadata)
+    result = backend.attend(
+        moved(step.q_TNH),
+        kv,
+        metadata,
+        scale=step.q_TNH.shape[-1] ** -0.5,
+        sinks_N=None if step.sinks_N is None else moved(step.sinks_N),
+        softcap=step.softcap,
+    )
+    return result, kv
+
+
 def check_attention(
     backend: AttentionBackend, geometry: Geometry, traits: Mapping[str, Any], *, seed: int
 ) -> None:
@@ -55,9 +116,47 @@ def check_attention(
     Raises:
         AssertionError: says which step and element differ.
     """
+    exact = _exact(geometry)
+    for number, shapes in enumerate(shapes_of_steps(geometry.block_tokens)):
+        rows = make_rows(shapes, block_tokens=geometry.block_tokens, seed=seed + number)
+        step = make_step(rows, geometry, traits)
+        expected, exact_kv = run_step(exact, step, torch.float64, torch.device("cpu"))
+        result, kv = run_step(backend, step, geometry.dtype, geometry.device)
+        what = f"step {number} of rows {shapes} with {dict(traits)}"
+        assert_close(kv.k, exact_kv.k, f"{what}: keys in the cache after write")
+        assert_close(kv.v, exact_kv.v, f"{what}: values in the cache after write")
+        assert_close(result, expected, f"{what}: result of attend")
+
+
+def check_rows_are_independent(
+    backend: AttentionBackend, geometry: Geometry, traits: Mapping[str, Any], *, seed: int
+) -> None:
+    """A row's result is bitwise the same alone, in a batch, and the second time."""
+    shapes = list(shapes_of_steps(geometry.block_tokens))[-1]
+    rows = make_rows(shapes, block_tokens=geometry.block_tokens, seed=seed)
+    step = make_step(rows, geometry, traits)
+    whole, _ = run_step(backend, step, geometry.dtype, geometry.device)
+    again, _ = run_step(backend, step, geometry.dtype, geometry.device)
+    assert torch.equal(whole, again), f"two equal steps of rows {shapes} differ with {dict(traits)}"
+    starts = step.batch.query_start.tolist()
+    for number, row in enumerate(rows):
+        query = slice(starts[number], starts[number + 1])
+        batch = make_batch([row], block_tokens=geometry.block_tokens, window=step.batch.window)
+        part = replace(
+            step,
+            batch=batch,
+            q_TNH=step.q_TNH[query],
+            k_TKH=step.k_TKH[query],
+            v_TKH=step.v_TKH[query],
+        )
+        alone, _ = run_step(backend, part, geometry.dtype, geometry.device)
+        assert torch.equal(alone, whole[query]), f"row {row} differs in a batch of one"
+
+
+def _exact(geometry: Geometry) -> Any:
     from tokenspeed_reference.attention import PagedAttention
 
-    exact: Any = PagedAttention(
+    return PagedAttention(
         num_heads=geometry.num_heads,
         num_kv_heads=geometry.num_kv_heads,
         head_dim=geometry.head_dim,
@@ -65,51 +164,3 @@ def check_attention(
         dtype=torch.float64,
         device=torch.device("cpu"),
     )
-    for number, shapes in enumerate(shapes_of_steps(geometry.block_tokens)):
-        rows = make_rows(shapes, block_tokens=geometry.block_tokens, seed=seed + number)
-        batch = make_batch(rows, block_tokens=geometry.block_tokens, window=int(traits["window"]))
-        what = f"step {number} of rows {shapes} with {dict(traits)}"
-        num_blocks = 1 + max(max(row.blocks) for row in rows)
-        _check_step(backend, exact, geometry, batch, num_blocks, traits, what)
-
-
-def _check_step(
-    backend: AttentionBackend,
-    exact: AttentionBackend,
-    geometry: Geometry,
-    batch: AttentionBatch,
-    num_blocks: int,
-    traits: Mapping[str, Any],
-    what: str,
-) -> None:
-    kv = make_kv(
-        num_blocks,
-        kv_heads=geometry.num_kv_heads,
-        head_dim=geometry.head_dim,
-        block_tokens=geometry.block_tokens,
-        dtype=geometry.dtype,
-    )
-    exact_kv = KVView(kv.k.double(), kv.v.double())
-    own_kv = KVView(kv.k.to(geometry.device), kv.v.to(geometry.device))
-    random = torch.Generator().manual_seed(1)
-    num_tokens = int(batch.query_start[-1])
-
-    def noise(*shape: int) -> torch.Tensor:
-        return torch.randn(shape, generator=random).to(geometry.dtype)
-
-    q_TNH = noise(num_tokens, geometry.num_heads, geometry.head_dim)
-    k_TKH, v_TKH = (noise(num_tokens, geometry.num_kv_heads, geometry.head_dim) for _ in range(2))
-    sinks_N = noise(geometry.num_heads) if traits["sinks"] else None
-    options = {"scale": geometry.head_dim**-0.5, "softcap": float(traits["softcap"])}
-
-    def run(chosen: AttentionBackend, view: KVView, like: torch.Tensor) -> torch.Tensor:
-        metadata = chosen.plan(batch)
-        chosen.write(k_TKH.to(like), v_TKH.to(like), view, metadata)
-        sinks = None if sinks_N is None else sinks_N.to(like)
-        return chosen.attend(q_TNH.to(like), view, metadata, sinks_N=sinks, **options)
-
-    expected = run(exact, exact_kv, exact_kv.k.new_empty(0))
-    result = run(backend, own_kv, own_kv.k.new_empty(0))
-    assert_close(own_kv.k, exact_kv.k, f"{what}: keys in the cache after write")
-    assert_close(own_kv.v, exact_kv.v, f"{what}: values in the cache after write")
-    assert_close(result, expected, f"{what}: result of attend")

@@ -49,7 +49,8 @@ def construct(offer: SubjectOffer, runtime: DeviceRuntime, folder: Path, **trait
     """
     if other := needs_another_device(offer, runtime):
         pytest.skip(other)
-    arguments = _ARGUMENTS.get(offer.slot, _nothing)(offer, runtime, traits, folder)
+    make = _ARGUMENTS.get(offer.slot)
+    arguments = {} if make is None else make(offer, runtime, traits, folder)
     return _load(offer, **arguments)
 
 
@@ -64,12 +65,8 @@ def request_of(offer: SubjectOffer, traits: dict[str, Any], *names: str) -> dict
 
 def _load(offer: SubjectOffer, **arguments: Any) -> Any:
     assert isinstance(offer.offer, Offer | KernelOffer)
-    load: Callable[..., Any] = offer.offer.load
+    load: Any = offer.offer.load
     return load(**arguments)
-
-
-def _nothing(*_: Any) -> dict[str, Any]:
-    return {}
 
 
 def _attention(

@@ -92,14 +92,16 @@ def _gated(hidden: torch.Tensor, group: ExpertGroup) -> torch.Tensor:
         return gate * gate.sigmoid() * up
     gate = gate.clamp(max=group.clamped.limit)
     up = up.clamp(-group.clamped.limit, group.clamped.limit)
-    return gate * (group.clamped.alpha * gate).sigmoid() * (up + 1)
+    result: torch.Tensor = gate * (group.clamped.alpha * gate).sigmoid() * (up + 1)
+    return result
 
 
 def _weights(group: ExpertGroup, dtype: torch.dtype, random: torch.Generator) -> ExpertWeights:
     e, d, f = group.num_experts, group.hidden_size, group.features
 
     def noise(*shape: int) -> torch.Tensor:
-        return (torch.randn(shape, generator=random) * shape[-1] ** -0.5).to(dtype)
+        unit: torch.Tensor = torch.randn(shape, generator=random) * shape[-1] ** -0.5
+        return unit.to(dtype)
 
     biases = (noise(e, 2 * f), noise(e, d)) if group.bias else (None, None)
     return ExpertWeights(noise(e, 2 * f, d), noise(e, d, f), *biases)

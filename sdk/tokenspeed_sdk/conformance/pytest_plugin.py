@@ -78,6 +78,7 @@ def pytest_runtest_makereport(
                 "outcome": report.outcome,
                 "message": _message(report),
                 "seconds": round(report.duration, 3),
+                "evidence": dict(report.user_properties),
             },
         )
     return report

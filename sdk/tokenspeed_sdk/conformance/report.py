@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -26,12 +26,14 @@ class CheckResult:
             in force says why that is accepted).
         message: why it failed or was skipped; of a waived one also the waiver's reason.
         seconds: what it took.
+        evidence: figures that the check took, such as tokens per second.
     """
 
     id: str
     outcome: str
     message: str = ""
     seconds: float = 0.0
+    evidence: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def level(self) -> str:
@@ -83,6 +85,10 @@ class Report:
             counts = Counter(check.outcome for check in self.checks if check.level == level)
             cells = (counts[name] for name in (PASSED, FAILED, WAIVED, SKIPPED))
             lines.append(f"| {level} | " + " | ".join(map(str, cells)) + " |")
+        for check in self.checks:
+            if check.evidence:
+                figures = ", ".join(f"{name} {value}" for name, value in check.evidence.items())
+                lines += ["", f"{check.id}: {figures}"]
         lines += ["", *self._findings("- **{}** {}: {}", (FAILED, WAIVED, SKIPPED))]
         return "\n".join(lines) + "\n"
 

@@ -66,7 +66,8 @@ def _run_child(plugin_id: str, level: str, only: str, folder: Path, *, quiet: bo
     command += ["-p", "tokenspeed_sdk.conformance.pytest_plugin", "-p", "no:cacheprovider"]
     command += ["--plugin-id", plugin_id, "--results", str(folder / "results.jsonl")]
     command += ["--only", only, "-q" if quiet else "-v"]
-    environ = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    # Small tensors: threads would only get in each other's way.
+    environ = {"OMP_NUM_THREADS": "1", **os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     environ.pop("PYTEST_ADDOPTS", None)
     output = subprocess.PIPE if quiet else None
     try:

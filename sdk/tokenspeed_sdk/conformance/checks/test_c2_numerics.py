@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from tokenspeed_sdk import DeviceRuntime, KVStore
 
-SAMPLES = 12
+SAMPLES = 10
 ATTENTION_TRAITS = ("dtype", "head_dim", "block_tokens", "window", "sinks", "softcap")
 MOE_TRAITS = (
     "dtype",
@@ -52,7 +52,11 @@ def runtime(subject: Subject) -> DeviceRuntime:
 def test_attention_is_right(offer: SubjectOffer, runtime: DeviceRuntime, tmp_path: Path) -> None:
     import torch
 
-    from tokenspeed_sdk.conformance.attention_check import Geometry, check_attention
+    from tokenspeed_sdk.conformance.attention_check import (
+        Geometry,
+        check_attention,
+        check_rows_are_independent,
+    )
 
     for seed, traits in enumerate(_samples(offer, ATTENTION_TRAITS)):
         backend = construct(offer, runtime, tmp_path, **traits)
@@ -65,6 +69,8 @@ def test_attention_is_right(offer: SubjectOffer, runtime: DeviceRuntime, tmp_pat
             device=runtime.torch_device(),
         )
         check_attention(backend, geometry, traits, seed=seed)
+        if True in declared_traits(offer.offer).get("deterministic", ()):
+            check_rows_are_independent(backend, geometry, traits, seed=seed)
 
 
 @pytest.mark.slot("moe")

@@ -1,0 +1,159 @@
+"""A real engine on a tiny model with the subject's offers pinned, and answers to compare with.
+
+Greedy answers are compared token by token. Where two engines part, both tokens must be about as
+likely in the reference's own scores: a kernel may round otherwise, it may not decide otherwise.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tokenspeed import LLM, SamplingParams
+from tokenspeed_sdk import Offer
+from tokenspeed_sdk.conformance.construct import needs_another_device
+from tokenspeed_sdk.testkit.tiny_model import write_tiny_model
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tokenspeed.engine.completion import RequestOutput
+    from tokenspeed_sdk import DeviceRuntime
+    from tokenspeed_sdk.conformance.subject import Subject, SubjectOffer
+
+VOCAB_SIZE = 256
+NEARLY_EQUAL = 0.02
+"""Difference of log probabilities below which either of two tokens may win."""
+PINNED = {"attention": "attention", "moe": "moe", "sampler": "sampler"}
+"""Slot -> the setting that pins its offer."""
+SMALL_POOL: dict[str, Any] = {
+    "block_tokens": 16,
+    "kv_gib": 0.00025,
+    "max_running": 8,
+    "max_step_tokens": 64,
+}
+"""So little that requests are cut into chunks, retracted, and their blocks evicted."""
+AMPLE_POOL: dict[str, Any] = {
+    "block_tokens": 16,
+    "kv_gib": 0.05,
+    "max_running": 8,
+    "max_step_tokens": 64,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Subjects:
+    """What of the plugin takes part in an engine.
+
+    Args:
+        settings: of the engine: the plugin, its device, the pins.
+        offers: the labels of what is pinned.
+    """
+
+    settings: dict[str, Any]
+    offers: tuple[str, ...]
+    needs_experts: bool
+
+
+def engine_settings(
+    subject: Subject, runtime: DeviceRuntime, folder: Path, *, deterministic: bool = False
+) -> Subjects:
+    """Pin the first offer of each slot that this device can take.
+
+    Args:
+        deterministic: of those whose results do not depend on the batch.
+    """
+    plugin_id = subject.found.id
+    settings: dict[str, Any] = {"plugins": plugin_id, "dtype": "float32"}
+    labels = []
+    for slot, setting in PINNED.items():
+        offer = _first(subject, slot, runtime, deterministic=deterministic)
+        if offer is not None:
+            settings[setting] = f"{plugin_id}/{offer.offer.name}"
+            labels.append(offer.label)
+    if subject.offers("device"):
+        settings["device"] = runtime.facts.kind
+        labels.append(subject.offers("device")[0].label)
+    settings["deterministic"] = deterministic
+    store = _first(subject, "kv_store", runtime)
+    if store is not None:
+        settings |= {"kv_store": f"{plugin_id}/{store.offer.name}", "host_kv_gib": 0.0003}
+        settings |= {"kv_store_folder": str(folder / "store"), "kv_store_gib": 0.01}
+        settings["kv_write"] = "on_commit"
+        labels.append(store.label)
+    return Subjects(settings, tuple(labels), bool(subject.offers("moe")))
+
+
+def _first(
+    subject: Subject, slot: str, runtime: DeviceRuntime, *, deterministic: bool = False
+) -> SubjectOffer | None:
+    for item in subject.offers(slot):
+        if isinstance(item.offer, Offer) and not needs_another_device(item, runtime):
+            dtypes = item.offer.requires.get("dtype", ("float32",))
+            is_deterministic = True in item.offer.requires.get("deterministic", ())
+            if {"float32", "*"} & set(dtypes) and (is_deterministic or not deterministic):
+                return item
+    return None
+
+
+def make_model(folder: Path, *, experts: bool) -> Path:
+    """Write the tiny model that is served."""
+    return write_tiny_model(folder / "model", experts=experts)
+
+
+def make_prompts(count: int, *, seed: int) -> list[list[int]]:
+    """Return prompts of 1 to 150 tokens, many of which share a beginning."""
+    rng = random.Random(seed)
+    shared = [rng.randrange(VOCAB_SIZE) for _ in range(70)]
+    prompts = []
+    for _ in range(count):
+        kept = rng.choice((0, 16, 33, 70))
+        own = [rng.randrange(VOCAB_SIZE) for _ in range(rng.randint(1, 80))]
+        prompts.append(shared[:kept] + own)
+    return prompts
+
+
+def greedy(max_tokens: int = 24) -> SamplingParams:
+    """Return parameters of a greedy answer of fixed length, scored with the ten likeliest."""
+    return SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True, logprobs=10)
+
+
+def reference_answers(model: Path, prompts: list[list[int]]) -> list[RequestOutput]:
+    """Answer one at a time with the reference plugin, nothing cached."""
+    with LLM(str(model), plugins="reference", dtype="float32", prefix_cache=False,
+             attention="reference/paged", **AMPLE_POOL) as llm:  # fmt: skip
+        return [llm.generate([prompt], greedy())[0] for prompt in prompts]
+
+
+def assert_same_answers(answers: list[RequestOutput], expected: list[RequestOutput]) -> None:
+    """Compare up to the first place where two nearly equally likely tokens part.
+
+    Raises:
+        AssertionError: names the prompt, the place and how much worse the other token is.
+    """
+    for number, (answer, right) in enumerate(zip(answers, expected, strict=True)):
+        assert answer.error is None, f"prompt {number}: {answer.error}"
+        assert len(answer.token_ids) == len(right.token_ids), f"prompt {number}: wrong length"
+        for place, (have, wanted) in enumerate(zip(answer.token_ids, right.token_ids, strict=True)):
+            if have == wanted:
+                continue
+            assert right.logprobs is not None
+            top = dict(right.logprobs[place].top)
+            gap = top[wanted] - top.get(have, float("-inf"))
+            assert gap < NEARLY_EQUAL, (
+                f"prompt {number} of {len(right.prompt_token_ids)} tokens: output {place} is {have}"
+                f", {wanted} is right and {gap:.3g} more likely (in log probability)"
+            )
+            break
+
+
+def random_params(rng: random.Random) -> SamplingParams:
+    """Return parameters of a short answer, greedy or sampled."""
+    return SamplingParams(
+        temperature=rng.choice((0.0, 0.8, 1.0)),
+        top_p=rng.choice((1.0, 0.9)),
+        max_tokens=rng.randint(1, 40),
+        seed=rng.randrange(1 << 30),
+        ignore_eos=True,
+    )

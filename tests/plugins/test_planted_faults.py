@@ -1,0 +1,149 @@
+"""The conformance kit finds faults that were planted, and says where; what is right passes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.support.plugin_wheels import WheelFolder
+
+from tokenspeed_sdk.conformance import run_conformance
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tokenspeed_sdk.conformance import Report
+
+ATTENTION = """
+class Plugin:
+    @hookimpl
+    def register_attention_backends(self, context):
+        requires = {
+            "device": ("*",), "arch": ("*",), "dtype": ("float32",), "block_tokens": ("*",),
+            "head_dim": ("*",), "window": ("*",), "deterministic": (True,),
+        }
+        context.offer(Offer("attention", "paged", load, requires=requires))
+
+def load(**options):
+    import torch
+    from tokenspeed_reference.attention import PagedAttention
+
+    class Attention(PagedAttention):
+        def attend(self, q_TNH, kv, metadata, *, scale, sinks_N=None, softcap=0.0):
+            def right(q):
+                return PagedAttention.attend(
+                    self, q, kv, metadata, scale=scale, sinks_N=sinks_N, softcap=softcap
+                )
+            FAULT
+
+    return Attention(**options)
+
+plugin = Plugin()
+"""
+RIGHT = "return right(q_TNH)"
+WRONG_AT_A_BLOCK_BOUNDARY = """out = right(q_TNH)
+            for chunk in metadata.chunks:
+                if chunk.num_keys % options["block_tokens"] == 0:
+                    out[chunk.query.stop - 1] *= 0.9
+            return out"""
+CLAIMS_EVERY_HEAD_DIM = """q = q_TNH.clone()
+            q[..., 128:] = 0
+            return right(q)"""
+DIFFERS_EACH_TIME = "return right(q_TNH) * (1 + 1e-6 * torch.rand(1))"
+
+SAMPLER = """
+class Plugin:
+    @hookimpl
+    def register_samplers(self, context):
+        requires = {"device": ("*",), "dtype": ("float32",), "deterministic": (True,)}
+        context.offer(Offer("sampler", "seeded", load, requires=requires))
+
+def load(**options):
+    from dataclasses import replace
+    from tokenspeed_reference.sampler import PhiloxSampler
+
+    class Sampler(PhiloxSampler):
+        def sample(self, logits_RV, batch):
+            if batch.temperature_R is not None:
+                batch = replace(batch, temperature_R=batch.temperature_R * FACTOR)
+            return super().sample(logits_RV, batch)
+
+    return Sampler(**options)
+
+plugin = Plugin()
+"""
+
+STORE = """
+class Plugin:
+    @hookimpl
+    def register_kv_stores(self, context):
+        context.offer(Offer("kv_store", "memory", load))
+
+def load(**options):
+    from tokenspeed_reference.stores.memory import MemoryStore
+
+    class Store(MemoryStore):
+        def get(self, key, tag, into):
+            ticket = super().get(key, tag, into)
+            if into.nbytes > 4000:
+                into[4000] ^= FLIPPED
+            return ticket
+
+    return Store(**options)
+
+plugin = Plugin()
+"""
+
+
+@pytest.fixture
+def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WheelFolder:
+    folder = WheelFolder(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", folder.environ()["PYTHONPATH"])
+    return folder
+
+
+def failures(report: Report) -> dict[str, str]:
+    return {check.id: check.message for check in report.checks if check.outcome == "failed"}
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (RIGHT, ""),
+        (WRONG_AT_A_BLOCK_BOUNDARY, "result of attend: at"),
+        (CLAIMS_EVERY_HEAD_DIM, "'head_dim': 256"),
+        (DIFFERS_EACH_TIME, "two equal steps of rows"),
+    ],
+    ids=["right", "block boundary", "head_dim", "not deterministic"],
+)
+def test_attention_faults_are_found(wheels: WheelFolder, fault: str, words: str) -> None:
+    wheels.install("acme", ATTENTION.replace("FAULT", fault), slots='attention = "1.0"')
+    report = run_conformance("acme", level="C2", only="C2/attention")
+    found = failures(report)
+    if not words:
+        assert report.ok, report.text()
+        return
+    assert list(found) == ["C2/attention-is-right[attention/paged]"]
+    assert words in next(iter(found.values()))
+
+
+@pytest.mark.parametrize(("factor", "is_right"), [("1.0", True), ("1.25", False)])
+def test_a_skewed_sampler_is_found(wheels: WheelFolder, factor: str, is_right: bool) -> None:
+    wheels.install("acme", SAMPLER.replace("FACTOR", factor), slots='sampler = "1.0"')
+    report = run_conformance("acme", level="C2", only="C2/the-sampler")
+    assert report.ok == is_right, report.text()
+    if not is_right:
+        assert (
+            "standard deviations"
+            in failures(report)["C2/the-sampler-is-right[sampler/seeded-draws]"]
+        )
+
+
+@pytest.mark.parametrize(("flipped", "is_right"), [("0", True), ("1", False)])
+def test_a_corrupting_store_is_found(wheels: WheelFolder, flipped: str, is_right: bool) -> None:
+    wheels.install("acme", STORE.replace("FLIPPED", flipped), slots='kv_store = "1.0"')
+    report = run_conformance("acme", level="C2", only="C2/the-store")
+    assert report.ok == is_right, report.text()
+    if not is_right:
+        message = failures(report)["C2/the-store-is-right[kv_store/memory-round-trip]"]
+        assert "other bytes" in message
