@@ -15,7 +15,13 @@ from tokenspeed.checkpoint import (
     SafetensorsTensor,
     is_hf_folder,
 )
-from tokenspeed.contracts.attention import AttentionBackend, AttentionBatch, KVView, StateView
+from tokenspeed.contracts.attention import (
+    AttentionBackend,
+    AttentionBatch,
+    CacheDemand,
+    KVView,
+    StateView,
+)
 from tokenspeed.contracts.capability import TRAITS, VOCABULARY_VERSION, Clause, Trait
 from tokenspeed.contracts.device import DeviceFacts, DeviceRuntime
 from tokenspeed.contracts.faults import Fault, Faults
@@ -82,6 +88,7 @@ __all__ = [
     "AttentionBackend",
     "AttentionBatch",
     "Band",
+    "CacheDemand",
     "CacheField",
     "CacheGroup",
     "CapabilityError",

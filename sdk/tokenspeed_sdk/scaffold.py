@@ -5,6 +5,7 @@ Rendering is pure: text in, text out, nothing is fetched and nothing is imported
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 from importlib import resources
@@ -18,6 +19,8 @@ from tokenspeed_sdk import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from jinja2 import Environment
 
 SUFFIX = ".j2"
 PACKAGE = "package"
@@ -86,22 +89,26 @@ class Scaffold:
 
 def render(scaffold: Scaffold) -> dict[str, str]:
     """Return path -> text of every file, paths relative to the plugin's folder."""
+    environment = _environment()
+    names = _names(scaffold)
+    return {
+        path: environment.get_template(template).render(names)
+        for path, template in _files(templates_folder(), scaffold)
+    }
+
+
+@functools.cache
+def _environment() -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    root = templates_folder()
-    environment = Environment(
-        loader=FileSystemLoader(root),
+    return Environment(
+        loader=FileSystemLoader(templates_folder()),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
         autoescape=False,  # what is rendered is Python and TOML, not HTML
     )
-    names = _names(scaffold)
-    return {
-        path: environment.get_template(template).render(names)
-        for path, template in _files(root, scaffold)
-    }
 
 
 def write(scaffold: Scaffold, folder: Path) -> list[Path]:
