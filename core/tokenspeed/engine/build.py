@@ -24,6 +24,7 @@ from tokenspeed.engine.sizes import (
     check_tables,
     resolve_sizes,
 )
+from tokenspeed.engine.start_settings import plugins_of
 from tokenspeed.engine.tiers import (
     LAYER_RANGES,
     build_transfers,
@@ -37,7 +38,7 @@ from tokenspeed.errors import CheckpointError, ConfigError
 from tokenspeed.kernels import KernelRegistry
 from tokenspeed.kv import Arena, describe, solve_layout
 from tokenspeed.log import LOGGER
-from tokenspeed.plugins import BindingPlan, load_plugins
+from tokenspeed.plugins import BindingPlan, load_planned
 from tokenspeed.scheduler import Scheduler
 from tokenspeed.scheduler.record import RecordWriter, scheduler_config
 from tokenspeed.tokenizer import load_tokenizer
@@ -54,14 +55,20 @@ if TYPE_CHECKING:
     from tokenspeed.executor.transfers import TierTransfers
     from tokenspeed.kernels import Binder
     from tokenspeed.kv import ArenaLayout
-    from tokenspeed.plugins import Registry
+    from tokenspeed.plugins import PluginPlan, Registry
 
 
-def build_engine(config: EngineConfig, *, progress: ProgressCallback | None = None) -> Engine:
+def build_engine(
+    config: EngineConfig,
+    *,
+    progress: ProgressCallback | None = None,
+    plugins: PluginPlan | None = None,
+) -> Engine:
     """Build everything that one replica needs.
 
     Args:
         progress: told of each stage, and of the bytes of weights read.
+        plugins: what the launcher planned; None: planned here, before anything is read.
     Raises:
         TokenSpeedError: settings, plugins, model files or memory are not as needed.
     """
@@ -69,9 +76,7 @@ def build_engine(config: EngineConfig, *, progress: ProgressCallback | None = No
     path = model_path(config)
     tell = progress or (lambda _: None)
     tell(Progress("plugins"))
-    registry = load_plugins(
-        config.plugins, role="engine", settings=config.plugin_config, fallback=config.fallback
-    )
+    registry = load_planned(plugins or plugins_of(config), role="engine")
     choices = Choices(config, registry)
     runtime = choices.device()
     _set_threads(config.threads)
