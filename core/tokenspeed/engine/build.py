@@ -160,6 +160,7 @@ def _build_parts(
         scheduler=scheduler,
         recorder=RecordWriter(Path(config.record), settings) if config.record else None,
         transfers=transfers,
+        store=store,
         policy=choices.policy(),
         binder=binder,
         model_config=model_config,
@@ -301,6 +302,7 @@ def _finish(
         depth=config.depth,
         cache_groups=parts.cache_groups,
         transfers=parts.transfers,
+        store=parts.store,
         kv_events=_kv_events(config, parts),
     )
 

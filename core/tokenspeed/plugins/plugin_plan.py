@@ -100,7 +100,7 @@ def digest_of(items: Mapping[str, str]) -> str:
 
 def identity_of(found: FoundPlugin) -> str:
     """Return distribution, version and RECORD digest as one text."""
-    record = record_digest(found.info) if found.path else NO_RECORD
+    record = record_digest(found.info)[:16] if found.path else NO_RECORD
     return f"{found.distribution} {found.version} record {record}"
 
 

@@ -22,7 +22,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 def record_digest(info: Path) -> str:
-    """Return 16 hex digits over a dist-info's RECORD; "none" where there is none."""
+    """Return 64 hex digits over a dist-info's RECORD; "none" where there is none."""
     rows = sorted(f"{path} {digest}" for path, digest in _rows(info))
     return _digest_of(rows) if rows else NO_RECORD
 
@@ -43,7 +43,7 @@ def is_editable(info: Path) -> bool:
 
 
 def tree_digest(folders: Iterable[Path]) -> str:
-    """Return 16 hex digits over every file below some folders, compiled Python left out."""
+    """Return 64 hex digits over every file below some folders, compiled Python left out."""
     rows = []
     for folder in folders:
         for path in folder.rglob("*"):
@@ -77,4 +77,4 @@ def _hash(path: Path) -> str:
 
 
 def _digest_of(rows: list[str]) -> str:
-    return hashlib.sha256("\n".join(rows).encode()).hexdigest()[:16]
+    return hashlib.sha256("\n".join(rows).encode()).hexdigest()
