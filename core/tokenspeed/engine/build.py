@@ -34,6 +34,7 @@ from tokenspeed.engine.tiers import (
     write_policy,
 )
 from tokenspeed.engine.vocabulary import check_vocabulary
+from tokenspeed.env import is_strict
 from tokenspeed.errors import CheckpointError, ConfigError
 from tokenspeed.kernels import KernelRegistry
 from tokenspeed.kv import Arena, describe, solve_layout
@@ -287,7 +288,7 @@ def _finish(
     parts: EngineParts,
 ) -> Engine:
     parts.binder.freeze()
-    registry.freeze()
+    registry.freeze(strict=is_strict())
     plan = BindingPlan.of(choices.decisions, parts.binder.decisions)
     return Engine(
         info=model_info(config, path, parts),

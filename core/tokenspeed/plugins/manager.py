@@ -52,7 +52,7 @@ def load_planned(plan: PluginPlan, *, role: str) -> Registry:
     for item in plan.plugins:
         roles = manifest_of(item.found).roles
         if role in roles:
-            _load(registry, item, role)
+            register_planned(registry, item, role=role)
         else:
             reason = f"roles: {', '.join(roles)}"
             registry.set_status(status_of(item.found, "not for this role", reason))
@@ -82,7 +82,12 @@ def load_plugins(
     return load_planned(plan, role=role)
 
 
-def _load(registry: Registry, item: PlannedPlugin, role: str) -> None:
+def register_planned(registry: Registry, item: PlannedPlugin, *, role: str) -> None:
+    """Import one plugin and register all of it, or nothing.
+
+    Raises:
+        PluginError: it must load, and failed.
+    """
     try:
         _register(registry, item.found, role, item.config)
     except PluginError as error:
