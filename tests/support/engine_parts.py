@@ -62,6 +62,7 @@ class Parts:
     scheduler: Scheduler
     executor: Executor
     depth: int
+    physical_bytes: int = 0
     next_id: int = 1
     now_us: int = 1
 
@@ -206,7 +207,7 @@ def build_parts(
             prefix_cache=prefix_cache,
         )
     )
-    return Parts(scheduler, executor, depth)
+    return Parts(scheduler, executor, depth, layout.physical_bytes)
 
 
 def _open(registry: Registry, path: Path) -> Any:
