@@ -51,11 +51,10 @@ class Workload:
         while len(chats) < 8:
             turns = make_conversations(rng, answer_of, below=VOCAB_SIZE)
             chats += [(turn.prompt, len(turn.answer)) for turn in turns]
-        growing = [(tuple(make_tokens(rng, 20, VOCAB_SIZE)), 60) for _ in range(5)]
-        self.waves: list[Prompts] = []
-        for part in (chats, growing, chats):
-            size = rng.randint(3, 6)
-            self.waves += [part[i : i + size] for i in range(0, len(part), size)]
+        growing = [(tuple(make_tokens(rng, 20, VOCAB_SIZE)), 100) for _ in range(6)]
+        size = rng.randint(3, 6)
+        first = [chats[i : i + size] for i in range(0, len(chats), size)]
+        self.waves = [*first, growing, *first]
 
 
 def check_workload(
@@ -64,11 +63,11 @@ def check_workload(
     """Run one random workload in one random engine; return what happened in it."""
     rng = random.Random(seed)
     workload = Workload(rng, plain)
-    num_blocks = -(-LONGEST_TOKENS // BLOCK_TOKENS) + rng.randint(8, 14)
+    num_blocks = -(-LONGEST_TOKENS // BLOCK_TOKENS) + rng.randint(6, 12)
     settings: dict[str, Any] = {
         "block_tokens": BLOCK_TOKENS,
         "max_context_tokens": 512,
-        "max_running": rng.choice([4, 6]),
+        "max_running": rng.choice([5, 6]),
         "max_step_tokens": rng.choice([16, 37, 128]),
         "depth": rng.choice([0, 1]),
         "kv_write": rng.choice(["on_commit", "on_eviction"]) if tier == "host" else "auto",

@@ -214,8 +214,8 @@ def test_a_record_that_was_dropped_before_its_write_was_reported_does_not_count(
         assert isinstance(transfers, TierTransfers)
         transfers._store = ForgetfulStore()
         case.ask_first(llm)
-        for _ in range(3):
-            llm._loop.turn(0)
+        llm._loop.flush()
+        llm._loop.turn(0)
         stats = stats_of(llm)
     assert stats["store_puts"] > 0
     assert stats["store_puts_failed"] == 0
