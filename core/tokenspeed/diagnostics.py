@@ -271,6 +271,24 @@ _ALL = (
         "Read the cause below the error; pin another offer or leave the plugin out.",
     ),
     Diagnostic(
+        "model-conflict",
+        USAGE,
+        "Two plugins, or a plugin and a model module, offer the architecture of this checkpoint.",
+        "Pin one of the offers that the error names: --model-class PLUGIN/NAME.",
+    ),
+    Diagnostic(
+        "model-module-missing",
+        FAILED,
+        "A module named by --model-module is not on the path.",
+        "Install its package (pip install -e FOLDER) or correct the dotted name.",
+    ),
+    Diagnostic(
+        "model-module-failed",
+        FAILED,
+        "A module named by --model-module raises at import or has no usable EntryClass.",
+        "Correct the file as the error and its causes say, or start without it.",
+    ),
+    Diagnostic(
         "score-failed",
         FAILED,
         "An offer's score function raised or returned no finite number.",

@@ -44,6 +44,16 @@ class EngineConfig:
     served_model_name: str = setting(
         "", "name in the API; empty: the folder's or file's name without its storage type"
     )
+    model_module: tuple[str, ...] = setting(
+        (),
+        "model files of your own, comma separated: importable modules with an EntryClass, such as "
+        "my_pkg.my_model",
+        metavar="MODULES",
+    )
+    model_class: str = setting(
+        "auto",
+        "pin the model file where several serve the checkpoint's architecture: PLUGIN/NAME",
+    )
     plugins: tuple[str, ...] = setting(
         ("auto",),
         "plugin ids to load, comma separated: exactly these plus reference; auto: every "

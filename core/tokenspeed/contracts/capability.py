@@ -52,7 +52,7 @@ TRAITS: Mapping[str, Trait] = {
         Trait("expert_features", "1.0", None, "hidden features of one expert"),
         Trait("expert_gate", "1.0", "silu", "gate of an expert: silu or clamped_swiglu"),
         Trait("expert_bias", "1.0", False, "experts add biases"),
-        Trait("routing", "1.0", "softmax", "score of experts: softmax, sigmoid; _grouped: best groups"),
+        Trait("routing", "1.0", "softmax", "softmax or sigmoid of experts, +_grouped"),
         Trait("deterministic", "1.0", False, "result independent of batch composition"),
         Trait("graph_safe", "1.0", False, "may be captured into a device graph"),
     )

@@ -38,6 +38,7 @@ from tokenspeed.errors import CheckpointError, ConfigError
 from tokenspeed.kernels import KernelRegistry
 from tokenspeed.kv import Arena, describe, solve_layout
 from tokenspeed.log import LOGGER
+from tokenspeed.models.modules import register_model_modules
 from tokenspeed.plugins import BindingPlan, load_plugins
 from tokenspeed.scheduler import Scheduler
 from tokenspeed.scheduler.record import RecordWriter, scheduler_config
@@ -74,6 +75,7 @@ def build_engine(config: EngineConfig, *, progress: ProgressCallback | None = No
     registry = load_plugins(
         config.plugins, role="engine", settings=config.plugin_config, fallback=config.fallback
     )
+    register_model_modules(registry, config.model_module)
     choices = Choices(config, registry)
     runtime = choices.device()
     _set_threads(config.threads)

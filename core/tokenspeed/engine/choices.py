@@ -9,7 +9,7 @@ from tokenspeed.contracts.attention import CacheDemand
 from tokenspeed.engine.policy_guard import GuardedPolicy
 from tokenspeed.errors import CapabilityError, CheckpointError, ConfigError, PluginError
 from tokenspeed.kernels import Decision, select
-from tokenspeed.models.registry import architecture_of, architectures, resolve_architecture
+from tokenspeed.models.registry import architecture_of, candidates, load_model_class
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -85,11 +85,12 @@ class Choices:
 
         Raises:
             ConfigError: no loaded plugin offers it.
+            PluginError: several do and none is pinned, or its file cannot be loaded.
         """
-        chosen = resolve_architecture(self._registry, model_config)
-        offer = architectures(self._registry)[architecture_of(model_config)]
-        self._decide("model", [offer], {})
-        return chosen
+        pin = self._config.model_class
+        found = candidates(self._registry, model_config, pin=pin)
+        decision = self._decide("model", found, {}, pin=pin)
+        return load_model_class(decision.winner, architecture_of(model_config))
 
     def attention(
         self, groups: Sequence[CacheGroup], sizes: EngineSizes, runtime: DeviceRuntime
@@ -200,9 +201,7 @@ class Choices:
         )
         return backend
 
-    def _moe_of(
-        self, group: ExpertGroup, sizes: EngineSizes, runtime: DeviceRuntime
-    ) -> MoEBackend:
+    def _moe_of(self, group: ExpertGroup, sizes: EngineSizes, runtime: DeviceRuntime) -> MoEBackend:
         import torch
 
         slot = f"moe.{group.name}"

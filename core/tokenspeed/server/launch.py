@@ -13,6 +13,7 @@ from tokenspeed.checkpoint.model_path import existing_model
 from tokenspeed.config.load import replace_settings
 from tokenspeed.engine.supervisor import EngineSupervisor
 from tokenspeed.log import say, set_up_logging
+from tokenspeed.models.modules import check_model_modules
 from tokenspeed.plugins import check_plugins
 from tokenspeed.server.api_keys import read_api_keys
 from tokenspeed.server.api_process import ApiSettings
@@ -42,6 +43,7 @@ def serve(config: ServeConfig) -> int:
     signals = StopSignals()
     signals.install()
     check_plugins(config.plugins, settings=config.plugin_config)
+    check_model_modules(config.model_module)
     with listen(config.host, config.port) as listener, run_folder() as folder:
         config = replace_settings(config, model=_model_path(config.model))
         return _run(config, listener, folder, signals)
