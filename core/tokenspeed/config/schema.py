@@ -226,6 +226,11 @@ class ServeConfig(EngineConfig):
         "tenant's account",
         metavar="FILE",
     )
+    reasoning_parser: str = setting(
+        "",
+        "splits the model's thinking off chat answers into reasoning_content: NAME or PLUGIN/NAME, "
+        "such as think (<think>...</think>); empty: answers are left as they are",
+    )
     keep_alive_s: float = setting(
         10.0,
         "seconds between comment lines on a silent stream; proxies cut at 30 to 60",

@@ -48,7 +48,7 @@ SLOTS = {
         Slot("placement_rule", "1.0", ("register_placement_rules",), False),
         Slot("grammar", "1.0", ("register_grammars",), False),
         Slot("tokenizer", "1.0", ("register_tokenizers",), False),
-        Slot("parser", "1.0", ("register_parsers",), False),
+        Slot("parser", "1.0", ("register_parsers",), True),
         Slot("policy", "1.0", ("register_policies",), True),
         Slot("cli", "1.0", ("register_cli",), False),
         Slot("endpoint", "1.0", ("register_endpoints",), False),

@@ -126,6 +126,7 @@ def make_app(
     from tokenspeed.server.api_keys import read_api_keys
     from tokenspeed.server.app import ApiParts, create_app
     from tokenspeed.server.metrics import Metrics
+    from tokenspeed.server.parsers import load_reasoning_parser
     from tokenspeed.server.prompts import PromptReader
     from tokenspeed.tokenizer.chat import ChatTemplate
     from tokenspeed.tokenizer.incremental import EncodeCache
@@ -146,6 +147,7 @@ def make_app(
         keep_alive_s=config.keep_alive_s,
         max_body_bytes=config.max_body_mib << 20,
         max_waiting=config.max_waiting,
+        reasoning_parser=load_reasoning_parser(config),
     )
     return create_app(parts)
 

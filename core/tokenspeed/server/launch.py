@@ -17,6 +17,7 @@ from tokenspeed.models.modules import check_model_modules
 from tokenspeed.plugins import check_plugins
 from tokenspeed.server.api_keys import read_api_keys
 from tokenspeed.server.api_process import ApiSettings
+from tokenspeed.server.parsers import load_reasoning_parser
 from tokenspeed.server.progress import StartProgress
 from tokenspeed.server.run_folder import run_folder
 from tokenspeed.server.signals import StopSignals
@@ -44,6 +45,7 @@ def serve(config: ServeConfig) -> int:
     signals.install()
     check_plugins(config.plugins, settings=config.plugin_config)
     check_model_modules(config.model_module)
+    load_reasoning_parser(config)  # a wrong one ends the start before a process is started
     with listen(config.host, config.port) as listener, run_folder() as folder:
         config = replace_settings(config, model=_model_path(config.model))
         return _run(config, listener, folder, signals)
