@@ -17,6 +17,11 @@ A message has four parts: what failed, the value seen, what was allowed, what to
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 
 class TokenSpeedError(Exception):
     """Base of all errors raised on purpose; its text is meant for the user."""
@@ -40,7 +45,16 @@ class PluginError(TokenSpeedError):
 
 
 class CapabilityError(TokenSpeedError):
-    """No candidate can do what was asked on this device."""
+    """No candidate can do what was asked on this device.
+
+    Args:
+        message: four-part text.
+        record: decision record of the choice that failed, where there is one.
+    """
+
+    def __init__(self, message: str, *, record: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.record = record
 
 
 class CheckpointError(TokenSpeedError):

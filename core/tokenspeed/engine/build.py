@@ -18,6 +18,7 @@ from tokenspeed.engine.kv_events import EventGroup
 from tokenspeed.engine.kv_publisher import KvEventSettings
 from tokenspeed.engine.memory import memory_errors
 from tokenspeed.engine.reports import Progress, ProgressCallback
+from tokenspeed.engine.rules import device_traits
 from tokenspeed.engine.sizes import (
     EngineSizes,
     arena_bytes,
@@ -121,9 +122,7 @@ def _build_parts(
     check_tables(config, groups, sizes, free_bytes=runtime.free_memory_bytes())
     attention = choices.attention(groups, sizes, runtime)
     binder = KernelRegistry(registry).binder(
-        {"device": runtime.facts.kind, "dtype": sizes.dtype},
-        fallback=config.fallback,
-        objective="determinism" if config.deterministic else "latency",
+        {**device_traits(runtime.facts), "dtype": sizes.dtype}, rules=choices.rules
     )
     with memory_errors("the model"):
         model = _build_model(model_class, model_config, sizes, attention, binder, runtime)

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from tokenspeed.contracts.attention import CacheDemand
 from tokenspeed.engine.policy_guard import GuardedPolicy
+from tokenspeed.engine.rules import device_traits, rules_of
 from tokenspeed.errors import CapabilityError, CheckpointError, ConfigError, PluginError
 from tokenspeed.kernels import Decision, select
+from tokenspeed.kernels.rules import AUTO
 from tokenspeed.models.registry import architecture_of, architectures, resolve_architecture
 
 if TYPE_CHECKING:
@@ -35,7 +37,7 @@ class Choices:
         self.decisions: dict[str, Decision] = {}
         self._config = config
         self._registry = registry
-        self._objective = "determinism" if config.deterministic else "latency"
+        self.rules = rules_of(config)
 
     def device(self) -> DeviceRuntime:
         """Choose the accelerator.
@@ -114,10 +116,8 @@ class Choices:
 
     def sampler(self, sizes: EngineSizes, runtime: DeviceRuntime) -> Sampler:
         """Choose the sampler."""
-        traits = {"device": runtime.facts.kind, "dtype": "float32"}
-        decision = self._decide(
-            "sampler", self._registry.offers("sampler"), traits, pin=self._config.sampler
-        )
+        traits = {**device_traits(runtime.facts), "dtype": "float32"}
+        decision = self._decide("sampler", self._registry.offers("sampler"), traits)
         sampler: Sampler = self._load(
             "sampler", decision, device=runtime.torch_device(), vocab_size=sizes.vocab_size
         )
@@ -151,9 +151,7 @@ class Choices:
 
     def policy(self) -> Policy:
         """Choose the policy; it is always named, so that installing a wheel changes no order."""
-        decision = self._decide(
-            "policy", self._registry.offers("policy"), {}, pin=self._config.policy
-        )
+        decision = self._decide("policy", self._registry.offers("policy"), {})
         return GuardedPolicy(self._load("policy", decision), decision.winner.pin)
 
     def _attention_of(
@@ -164,17 +162,16 @@ class Choices:
         slot = f"attention.{group.name}"
         num_kv_heads, head_dim = _kv_shape(group)
         traits = {
-            "device": runtime.facts.kind,
+            **device_traits(runtime.facts),
             "dtype": sizes.dtype,
             "head_dim": head_dim,
+            "gqa_ratio": sizes.num_heads // num_kv_heads,
             "block_tokens": sizes.block_tokens,
             "window": group.window,
             "sinks": group.sinks,
             "softcap": group.softcap,
         }
-        decision = self._decide(
-            slot, self._registry.offers("attention"), traits, pin=self._config.attention
-        )
+        decision = self._decide(slot, self._registry.offers("attention"), traits)
         backend: AttentionBackend = self._load(
             slot,
             decision,
@@ -188,20 +185,21 @@ class Choices:
         return backend
 
     def _decide(
-        self,
-        slot: str,
-        offers: Sequence[RegisteredOffer[Offer]],
-        traits: Mapping[str, object],
-        *,
-        pin: str = "auto",
+        self, slot: str, offers: Sequence[RegisteredOffer[Offer]], traits: Mapping[str, object]
     ) -> Decision:
+        """Choose for a slot, or for a part of it such as "attention.full"."""
+        rules, base = self.rules, slot.partition(".")[0]
+        pin = rules.pins.get(slot, rules.pins.get(base, AUTO))
         decision = select(
             slot,
             offers,
             traits,
             pin=pin,
-            fallback=self._config.fallback,
-            objective=self._objective if traits else "latency",
+            fallback=rules.fallback,
+            # What nobody computes with has no determinism to ask for.
+            objective=rules.objective if traits else "latency",
+            preferences=rules.preferences,
+            forced=rules.forced if pin != AUTO else (),
         )
         self.decisions[slot] = decision
         return decision

@@ -73,7 +73,9 @@ def _finish(child: subprocess.Popen[str], wait_s: float, limit_s: float) -> Prob
         return ProbeResult(reason=f"probe crashed: {_signal_name(-child.returncode)}")
     try:
         answer = json.loads(output)
-        devices = tuple(DeviceFacts(**facts) for facts in answer["devices"])
+        devices = tuple(
+            DeviceFacts(**{**facts, "runs": tuple(facts["runs"])}) for facts in answer["devices"]
+        )
     except (json.JSONDecodeError, KeyError, TypeError):
         last = errors.strip().splitlines()[-1:] or ["no message"]
         return ProbeResult(reason=f"probe exited with code {child.returncode}: {last[0]}")
