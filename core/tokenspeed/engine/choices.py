@@ -53,10 +53,29 @@ class Choices:
         if not offers:
             raise CapabilityError(
                 f"device {wanted!r} is not offered; loaded plugins have: "
-                f"{', '.join(kinds) or 'none'}; load its plugin with --plugins"
+                f"{', '.join(kinds) or 'none'}; load its plugin with --plugins",
+                id="device-not-offered",
             )
-        runtime: DeviceRuntime = self._load("device", self._decide("device", offers, {}))
+        decision = self._decide("device", offers, {})
+        self._check_device_fallback(_kind(decision.winner))
+        runtime: DeviceRuntime = self._load("device", decision)
         return runtime
+
+    def _check_device_fallback(self, chosen: str) -> None:
+        """Refuse to move to another kind of device because the plugin of a found one failed."""
+        config = self._config
+        if config.device != "auto" or config.allow_device_fallback:
+            return
+        for status in self._registry.plugins:
+            kinds = sorted({facts.kind for facts in status.devices} - {chosen})
+            if status.state == "quarantined" and kinds:
+                raise CapabilityError(
+                    f"device {chosen!r} would be used, but plugin {status.id} {status.version} "
+                    f"found {', '.join(kinds)} and failed: {status.reason}; repair it, name other "
+                    f"plugins (--plugins) or the device (--device {chosen}), or accept it with "
+                    "--allow-device-fallback",
+                    id="device-fallback-refused",
+                )
 
     def checkpoint(self, path: Path) -> WeightSource:
         """Open the model's files with the format that recognises them.
@@ -138,7 +157,8 @@ class Choices:
             known = ", ".join(item.pin for item in offers)
             raise CapabilityError(
                 f"kv_store {config.kv_store!r} is not offered; loaded plugins have: "
-                f"{known or 'none'}; choose one, or load its plugin with --plugins"
+                f"{known or 'none'}; choose one, or load its plugin with --plugins",
+                id="pin-unknown",
             )
         store: KVStore = self._load(
             "kv_store",
@@ -214,7 +234,8 @@ class Choices:
             raise PluginError(
                 f"plugin {winner.plugin_id} {winner.plugin_version} failed at load of "
                 f"{slot}/{winner.offer.name}: {type(error).__name__}: {error}; fix or leave out "
-                "the plugin"
+                "the plugin",
+                id="offer-load-failed",
             ) from error
 
 
@@ -229,7 +250,8 @@ def _kv_shape(group: CacheGroup) -> tuple[int, int]:
         raise CapabilityError(
             f"cache group {group.name!r} keeps the fields {list(shapes.items())}, attention "
             "backends of this version read k and v of one shape (heads, head dim); serve a model "
-            "with such a cache"
+            "with such a cache",
+            id="cache-unsupported",
         )
     num_kv_heads, head_dim = shapes["k"]
     return num_kv_heads, head_dim

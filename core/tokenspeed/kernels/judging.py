@@ -137,7 +137,9 @@ def _score(item: RegisteredOffer[Any], request: Mapping[str, object], objective:
     try:
         score = float(item.offer.score(request, objective))
     except Exception as error:
-        raise PluginError(f"{who} raised {type(error).__name__}: {error}") from error
+        raise PluginError(
+            f"{who} raised {type(error).__name__}: {error}", id="score-failed"
+        ) from error
     if not math.isfinite(score):
-        raise PluginError(f"{who} is {score}, a finite number is needed")
+        raise PluginError(f"{who} is {score}, a finite number is needed", id="score-failed")
     return score

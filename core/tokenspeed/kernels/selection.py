@@ -108,7 +108,7 @@ def _winner(pin: str, judged: list[Judged], record: dict[str, Any]) -> Judged:
         return winner
     passing = [item for item in judged if item.passes]
     if not passing:
-        raise CapabilityError(refusal(record), record=record)
+        raise CapabilityError(refusal(record), id="no-candidate", record=record)
     return passing[0]
 
 
@@ -120,7 +120,9 @@ def _pinned(pin: str, judged: list[Judged], record: Mapping[str, Any]) -> Judged
         hint = f"did you mean {near[0]!r}?" if near else "pins are written PLUGIN/NAME"
         known = ", ".join(sorted(by_pin)) or "none"
         raise CapabilityError(
-            f"{record['slot']} is pinned to {pin!r}; offered: {known}; {hint}", record=record
+            f"{record['slot']} is pinned to {pin!r}; offered: {known}; {hint}",
+            id="pin-unknown",
+            record=record,
         )
     if found.clauses:
         reasons = "; ".join(map(str, found.clauses))
@@ -129,6 +131,7 @@ def _pinned(pin: str, judged: list[Judged], record: Mapping[str, Any]) -> Judged
             f"{record['slot']} is pinned to {pin}, which cannot do it: {reasons}; nearest offers: "
             f"{_nearest(judged, found)}; change the pin or the setting, or take the risk with "
             f"--unsafe-force {ids}\n{paragraph(record)}",
+            id="pin-unsupported",
             record=record,
         )
     return found
@@ -183,7 +186,9 @@ def _check_fallback(
     )
     if fallback == "error":
         raise CapabilityError(
-            f"{text}; allow it with --fallback warn, or change the setting", record=record
+            f"{text}; allow it with --fallback warn, or change the setting",
+            id="fallback-refused",
+            record=record,
         )
     if fallback == "warn":
         LOGGER.warning("%s", text)

@@ -66,8 +66,10 @@ def live_slot(name: str) -> Slot:
     """
     slot = SLOTS.get(name)
     if slot is None:
-        raise PluginError(f"unknown slot {name!r}: {suggestion(name, SLOTS)}")
+        raise PluginError(f"unknown slot {name!r}: {suggestion(name, SLOTS)}", id="slot-unknown")
     if not slot.live:
         live = ", ".join(sorted(slot.name for slot in SLOTS.values() if slot.live))
-        raise PluginError(f"slot {name} arrives in a later version; slots of this one: {live}")
+        raise PluginError(
+            f"slot {name} arrives in a later version; slots of this one: {live}", id="slot-not-live"
+        )
     return slot

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from tokenspeed.checkpoint.model_path import existing_model
 from tokenspeed.config.load import replace_settings
+from tokenspeed.engine.rules import rules_of
 from tokenspeed.engine.supervisor import EngineSupervisor
 from tokenspeed.log import say, set_up_logging
 from tokenspeed.plugins import check_plugins
@@ -41,6 +42,7 @@ def serve(config: ServeConfig) -> int:
     read_api_keys(config)
     signals = StopSignals()
     signals.install()
+    rules_of(config)
     check_plugins(config.plugins, settings=config.plugin_config)
     with listen(config.host, config.port) as listener, run_folder() as folder:
         config = replace_settings(config, model=_model_path(config.model))
