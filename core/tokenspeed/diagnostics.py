@@ -274,7 +274,7 @@ _ALL = (
         "model-conflict",
         USAGE,
         "Two plugins, or a plugin and a model module, offer the architecture of this checkpoint.",
-        "Pin one of the offers that the error names: --model-class PLUGIN/NAME.",
+        "Pin one of the offers that the error names: --pins model=PLUGIN/NAME.",
     ),
     Diagnostic(
         "model-module-missing",
@@ -322,10 +322,25 @@ _ALL = (
         "Change the pin or the setting; the offers that can are listed.",
     ),
     Diagnostic(
+        "pin-forced",
+        0,
+        "A pinned offer fails clauses that --unsafe-force names: it runs, the plan is tainted, and "
+        "its results may be wrong.",
+        "Drop --unsafe-force, or pin an offer that declares what is needed.",
+    ),
+    Diagnostic(
         "fallback-refused",
         NO_CANDIDATE,
         "A slower offer would have been used, and --fallback is error.",
         "Allow it with --fallback warn, or change the setting that refuses the faster one.",
+    ),
+    Diagnostic(
+        "device-fallback-refused",
+        NO_CANDIDATE,
+        "A device was found and its plugin failed, so that the engine would run on another kind of "
+        "device.",
+        "Repair or leave out the plugin (--plugins), name the device (--device), or accept it with "
+        "--allow-device-fallback.",
     ),
     Diagnostic(
         "device-not-offered",

@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     print_table(tuple(key.upper() for key in keys), rows)
     for name, offers in offered.items():
         if len(offers) > 1:
-            print(f"\n{name} is offered {len(offers)} times: pin one with --model-class PIN")
+            print(f"\n{name} is offered {len(offers)} times: pin one with --pins model=PIN")
     return 0
 
 

@@ -19,6 +19,7 @@ from tokenspeed.engine.kv_events import EventGroup
 from tokenspeed.engine.kv_publisher import KvEventSettings
 from tokenspeed.engine.memory import memory_errors
 from tokenspeed.engine.reports import Progress, ProgressCallback
+from tokenspeed.engine.rules import device_traits
 from tokenspeed.engine.sizes import (
     EngineSizes,
     arena_bytes,
@@ -126,9 +127,7 @@ def _build_parts(
     attention = choices.attention(groups, sizes, runtime)
     moe = choices.moe(expert_groups_of(model_class, model_config), sizes, runtime)
     binder = KernelRegistry(registry).binder(
-        {"device": runtime.facts.kind, "dtype": sizes.dtype},
-        fallback=config.fallback,
-        objective="determinism" if config.deterministic else "latency",
+        {**device_traits(runtime.facts), "dtype": sizes.dtype}, rules=choices.rules
     )
     with memory_errors("the model"):
         context = _model_context(sizes, attention, moe, binder, runtime)

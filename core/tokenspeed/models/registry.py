@@ -72,7 +72,7 @@ def candidates(
         pins = [item.pin for item in found]
         raise PluginError(
             f"architecture {wanted} is offered by {' and '.join(pins)}; one may serve it: choose "
-            f"with --model-class {pins[0]} or --model-class {pins[1]}",
+            f"with --pins model={pins[0]} or --pins model={pins[1]}",
             id="model-conflict",
         )
     return found
@@ -91,7 +91,7 @@ def resolve_architecture(
     if not chosen:
         pins = ", ".join(item.pin for item in found)
         raise PluginError(
-            f"model_class is {pin!r}, offered for {architecture_of(config)}: {pins}; choose one",
+            f"model is pinned to {pin!r}, {architecture_of(config)} is offered by {pins}; choose one",
             id="model-conflict",
         )
     return load_model_class(chosen[0], architecture_of(config))

@@ -7,7 +7,6 @@ taken is left out with a reason. The core's own plugin (`builtin.py`) always loa
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tokenspeed import __version__
@@ -151,11 +150,8 @@ def _load(
         _set_status(registry, item.found, "no device", probe.reason)
         LOGGER.debug("plugin %s is left out: %s", item.found.id, probe.reason)
         return
-    if _attempt(registry, item, "load", lambda found: _register(registry, found, role, config)):
-        status = PluginStatus(
-            item.found.id, item.found.version, item.found.distribution, "registered"
-        )
-        registry.set_status(replace(status, devices=devices))
+    _attempt(registry, item, "load", lambda found: _register(registry, found, role, config))
+    registry.note_devices(item.found.id, devices)
 
 
 def _raiser(probe: ProbeResult) -> Callable[[FoundPlugin], None]:

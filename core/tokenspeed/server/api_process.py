@@ -141,7 +141,7 @@ def make_app(
         frontend=frontend,
         tokenizer=tokenizer,
         prompts=prompts,
-        metrics=Metrics(lambda: frontend.stats),
+        metrics=Metrics(lambda: frontend.stats, report.plan),
         report=report,
         keys=read_api_keys(config),
         keep_alive_s=config.keep_alive_s,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from tokenspeed.checkpoint.model_path import existing_model
 from tokenspeed.config.load import replace_settings
+from tokenspeed.engine.rules import rules_of
 from tokenspeed.engine.supervisor import EngineSupervisor
 from tokenspeed.log import say, set_up_logging
 from tokenspeed.models.modules import check_model_modules
@@ -43,6 +44,7 @@ def serve(config: ServeConfig) -> int:
     read_api_keys(config)
     signals = StopSignals()
     signals.install()
+    rules_of(config)
     check_plugins(config.plugins, settings=config.plugin_config)
     check_model_modules(config.model_module)
     load_reasoning_parser(config)  # a wrong one ends the start before a process is started

@@ -61,7 +61,7 @@ class TextPart(_Strict):
 
 
 class ChatMessage(_Strict):
-    """One message; `name` and the reasoning are handed to the chat template, which may show them."""
+    """One message; `name` and the reasoning are for the chat template, which may show them."""
 
     role: Literal["system", "developer", "user", "assistant"]
     content: str | Annotated[list[TextPart], Field(min_length=1)]

@@ -1,4 +1,4 @@
-"""The reasoning parser of a server: chosen by `--reasoning-parser`, guarded against its mistakes."""
+"""The reasoning parser of a server: chosen by `--reasoning-parser`, guarded against mistakes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """One choice of an answer: committed tokens in, text pieces out.
 
 Turns the Deltas of one engine request into Pieces: detokenised text with stop strings applied,
-the reasoning that a parser split off, logprobs and the finish reason. Pieces add up, so that a slow client gets fewer, longer ones.
+the reasoning that a parser split off, logprobs and the finish reason. Pieces add up, so that a slow
+client gets fewer, longer ones.
 """
 
 from __future__ import annotations

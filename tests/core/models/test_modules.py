@@ -88,7 +88,7 @@ def test_a_module_for_a_shipped_architecture_conflicts_and_can_be_pinned(package
     register_model_modules(registry, [name])
     config = {"architectures": ["LlamaForCausalLM"]}
     pin = f"{name}/LlamaForCausalLM"
-    with pytest.raises(PluginError, match=f"--model-class {pin}"):
+    with pytest.raises(PluginError, match=f"--pins model={pin}"):
         resolve_architecture(registry, config)
     assert resolve_architecture(registry, config, pin=pin).__name__ == "Mine"
 

@@ -108,9 +108,9 @@ def test_two_plugins_with_one_architecture_are_an_error_with_the_pin_to_use() ->
         resolve_architecture(registry, config)
     assert caught.value.id == "model-conflict"
     assert "acme/GoodForCausalLM and other/mine" in caught.value.message
-    assert "--model-class other/mine" in caught.value.message
+    assert "--pins model=other/mine" in caught.value.message
     assert resolve_architecture(registry, config, pin="other/mine") is Good
-    with pytest.raises(PluginError, match="'acme/nope', offered for GoodForCausalLM: acme/Good"):
+    with pytest.raises(PluginError, match="'acme/nope', GoodForCausalLM is offered by acme/Good"):
         resolve_architecture(registry, config, pin="acme/nope")
 
 
