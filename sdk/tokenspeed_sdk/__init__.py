@@ -38,6 +38,13 @@ from tokenspeed.contracts.moe import (
     Routing,
     RoutingMoEBackend,
 )
+from tokenspeed.contracts.parser import (
+    AnswerParser,
+    AnswerStart,
+    ParsedDelta,
+    Parser,
+    ToolCallDelta,
+)
 from tokenspeed.contracts.placement import ParallelGroup, Partial, Placement, Replicate, Shard
 from tokenspeed.contracts.policy import Arrival, Keys, Policy
 from tokenspeed.contracts.registration import Offer, Registration
@@ -78,6 +85,8 @@ __all__ = [
     "SENTINEL_BLOCK",
     "TRAITS",
     "VOCABULARY_VERSION",
+    "AnswerParser",
+    "AnswerStart",
     "Arrival",
     "AttentionBackend",
     "AttentionBatch",
@@ -113,6 +122,8 @@ __all__ = [
     "Offer",
     "Operator",
     "ParallelGroup",
+    "ParsedDelta",
+    "Parser",
     "Partial",
     "Penalties",
     "Placement",
@@ -135,6 +146,7 @@ __all__ = [
     "StoreFacts",
     "TokenLogprobs",
     "TokenSpeedError",
+    "ToolCallDelta",
     "Trait",
     "WeightFormat",
     "WeightSource",

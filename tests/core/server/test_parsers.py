@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 THINK = ReasoningParser("core/think", ThinkParser())
 ANSWER = "<think>\nI add.\n</think>\n\nFour."
 BODY = """
-from tokenspeed.contracts.parser import ParsedDelta
-
 class Loud:
     markers = ()
     is_reasoning = False
@@ -122,8 +120,6 @@ def test_a_block_that_the_template_opened_counts_from_the_first_token(
 def test_a_stop_string_ends_reasoning_as_it_ends_content(
     tokenizer: Tokenizer, step: int, stop: str, reasoning: str, content: str
 ) -> None:
-    if stop == "</think>" and THINK.shown_ids(tokenizer):
-        assert assembled(tokenizer, ANSWER, step, stop=(stop,)).finish_reason == "stop"
     piece = assembled(tokenizer, ANSWER, step, stop=(stop,))
     assert (piece.reasoning, piece.text) == (reasoning, content)
     assert piece.finish_reason == "stop"
@@ -147,7 +143,7 @@ def test_the_cores_parser_is_chosen_by_name(name: str) -> None:
 
 
 def test_an_unknown_parser_is_refused_with_those_there_are() -> None:
-    with pytest.raises(CapabilityError, match="'thnk' is not offered; .* have: core/think; choose"):
+    with pytest.raises(CapabilityError, match=r"'thnk' is not offered.*: core/think; choose"):
         load_reasoning_parser(config(reasoning_parser="thnk"))
 
 
@@ -224,7 +220,10 @@ class Failing:
 
 @pytest.mark.parametrize("place", ["start", "feed", "finish", "text", "tools"])
 def test_a_parser_that_fails_fails_its_request_and_is_named(place: str) -> None:
+    def answer() -> None:
+        parser = ReasoningParser("acme/bad", Failing(place)).start("")
+        parser.feed("x")
+        parser.finish()
+
     with pytest.raises(EngineError, match="reasoning parser acme/bad failed at"):
-        answer = ReasoningParser("acme/bad", Failing(place)).start("")
-        answer.feed("x")
-        answer.finish()
+        answer()
