@@ -17,6 +17,7 @@ from tokenspeed.checkpoint import (
 )
 from tokenspeed.contracts.attention import AttentionBackend, AttentionBatch, KVView, StateView
 from tokenspeed.contracts.capability import TRAITS, VOCABULARY_VERSION, Clause, Trait
+from tokenspeed.contracts.cli import Command
 from tokenspeed.contracts.device import DeviceFacts, DeviceRuntime
 from tokenspeed.contracts.faults import Fault, Faults
 from tokenspeed.contracts.kernel import Band, KernelBinder, KernelOffer, Operator
@@ -99,6 +100,7 @@ __all__ = [
     "CheckpointError",
     "ClampedSwiGLU",
     "Clause",
+    "Command",
     "ConfigError",
     "DeviceFacts",
     "DeviceRuntime",

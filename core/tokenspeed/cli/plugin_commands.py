@@ -97,7 +97,8 @@ class _Parser(argparse.ArgumentParser):
 def _load(command: PluginCommand) -> Command:
     from tokenspeed.plugins.manager import load_plugins
 
-    registry = load_plugins((command.plugin_id,), role="cli")
+    # Whoever types a command has named its plugin and meant this slot: that is the opt-in.
+    registry = load_plugins((command.plugin_id,), role="cli", experimental=(command.plugin_id,))
     offers = [
         item
         for item in registry.offers("cli")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tokenspeed.plugins.discovery import FoundPlugin
     from tokenspeed.plugins.manifest import Manifest
 
-SLOT = "cli"
+CLI_SLOT = "cli"
 _WORDS = re.compile(r"[a-z][a-z0-9-]*( [a-z][a-z0-9-]*)?")
 
 
@@ -31,9 +31,9 @@ def check_commands(found: FoundPlugin) -> None:
     """
     manifest = found.manifest
     assert manifest is not None, f"{found.id} has no manifest"
-    if manifest.commands and SLOT not in manifest.slots:
+    if manifest.commands and CLI_SLOT not in manifest.slots:
         raise PluginError(
-            f'the manifest states commands, and slot {SLOT} is not in it; add `{SLOT} = "..."` to '
+            f'the manifest states commands, and slot {CLI_SLOT} is not in it; add `{CLI_SLOT} = "..."` to '
             "[slots]",
             id="command-refused",
         )

@@ -9,12 +9,12 @@ from tests.support.plugin_wheels import PluginSpace
 from tests.support.scripted import byte_tokenizer, write_scripted_model
 from tokenizers import AddedToken
 
-from tokenspeed.config.schema import ServeConfig
 from tokenspeed.contracts.parser import AnswerStart, ParsedDelta, ToolCallDelta
 from tokenspeed.engine.messages import Delta
 from tokenspeed.errors import CapabilityError, EngineError, PluginError
+from tokenspeed.plugins import load_plugins
 from tokenspeed.sampling.params import SamplingParams
-from tokenspeed.server.parsers import ReasoningParser, load_reasoning_parser
+from tokenspeed.server.parsers import ReasoningParser, reasoning_parser_of
 from tokenspeed.server.pieces import Piece, TextAssembler
 from tokenspeed.server.think_parser import ThinkParser
 from tokenspeed.tokenizer.load import load_tokenizer
@@ -130,21 +130,22 @@ def test_an_unclosed_block_is_reasoning_to_its_end(tokenizer: Tokenizer) -> None
     assert (piece.reasoning, piece.text, piece.finish_reason) == ("I add and add", "", "length")
 
 
-def config(**changes: Any) -> ServeConfig:
-    return ServeConfig(**{"plugins": (), **changes})
+def chosen(name: str, *plugins: str) -> ReasoningParser:
+    registry = load_plugins(plugins, role="api", experimental=plugins)
+    parser = reasoning_parser_of(name, registry)
+    assert parser is not None
+    return parser
 
 
 @pytest.mark.parametrize("name", ["think", "core/think"])
 def test_the_cores_parser_is_chosen_by_name(name: str) -> None:
-    chosen = load_reasoning_parser(config(reasoning_parser=name))
-    assert chosen is not None
-    assert chosen.pin == "core/think"
-    assert load_reasoning_parser(config()) is None
+    assert chosen(name).pin == "core/think"
+    assert reasoning_parser_of("", load_plugins((), role="api")) is None
 
 
 def test_an_unknown_parser_is_refused_with_those_there_are() -> None:
     with pytest.raises(CapabilityError, match=r"'thnk' is not offered.*: core/think; choose"):
-        load_reasoning_parser(config(reasoning_parser="thnk"))
+        chosen("thnk")
 
 
 @pytest.fixture
@@ -152,26 +153,23 @@ def space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PluginSpace:
     return PluginSpace(tmp_path / "site", monkeypatch)
 
 
-def install(
-    space: PluginSpace, *, name: str = "loud", parses: str = '("reasoning",)'
-) -> ServeConfig:
+def install(space: PluginSpace, *, name: str = "loud", parses: str = '("reasoning",)') -> None:
     body = BODY.replace("NAME", name).replace("PARSES", parses)
     space.install("acme", body, slots='parser = "1.0"', roles='["api"]')
-    return config(plugins=("acme",), reasoning_parser=name)
 
 
 def test_a_strangers_parser_comes_through_the_hook(space: PluginSpace) -> None:
-    chosen = load_reasoning_parser(install(space))
-    assert chosen is not None
-    answer = chosen.start("prompt")
+    install(space)
+    answer = chosen("loud", "acme").start("prompt")
     assert answer.feed("hi") == (ParsedDelta(content="HI"), False)
     assert answer.finish() == ParsedDelta(content="!")
 
 
 def test_two_parsers_of_one_name_need_their_plugin(space: PluginSpace) -> None:
-    settings = install(space, name="think")
+    install(space, name="think")
     with pytest.raises(CapabilityError, match="offered by acme/think, core/think; name one"):
-        load_reasoning_parser(settings)
+        chosen("think", "acme")
+    assert chosen("core/think", "acme").pin == "core/think"
 
 
 @pytest.mark.parametrize(
@@ -185,8 +183,9 @@ def test_two_parsers_of_one_name_need_their_plugin(space: PluginSpace) -> None:
 def test_what_a_parser_does_not_do_here_is_refused(
     space: PluginSpace, parses: str, said: str
 ) -> None:
+    install(space, parses=parses)
     with pytest.raises(PluginError, match=said):
-        load_reasoning_parser(install(space, parses=parses))
+        chosen("loud", "acme")
 
 
 class Failing:

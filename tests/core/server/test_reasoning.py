@@ -119,7 +119,7 @@ def test_plain_completions_are_left_as_they_are(server: ServerProcess) -> None:
     assert "completion_tokens_details" not in answer["usage"]
 
 
-def test_a_wrong_name_ends_the_start_before_a_process_is_started(tmp_path: Path) -> None:
+def test_a_wrong_name_ends_the_start(tmp_path: Path) -> None:
     model = write_scripted_model(tmp_path / "model", script=SCRIPT)
     flags = ("--plugins", "sdk", "--port", "0", "--reasoning-parser", "thnik")
     done = run_cli("serve", str(model), *flags)
