@@ -271,6 +271,31 @@ _ALL = (
         "Read the cause below the error; pin another offer or leave the plugin out.",
     ),
     Diagnostic(
+        "command-refused",
+        FAILED,
+        "A plugin states a command that is not its to take: a core command, a verb of a core group, "
+        "or a name that does not begin with its id.",
+        "Name the command ID or 'ID WORD', and fill slot cli with role cli.",
+    ),
+    Diagnostic(
+        "model-conflict",
+        USAGE,
+        "Two plugins, or a plugin and a model module, offer the architecture of this checkpoint.",
+        "Pin one of the offers that the error names: --pins model=PLUGIN/NAME.",
+    ),
+    Diagnostic(
+        "model-module-missing",
+        FAILED,
+        "A module named by --model-module is not on the path.",
+        "Install its package (pip install -e FOLDER) or correct the dotted name.",
+    ),
+    Diagnostic(
+        "model-module-failed",
+        FAILED,
+        "A module named by --model-module raises at import or has no usable EntryClass.",
+        "Correct the file as the error and its causes say, or start without it.",
+    ),
+    Diagnostic(
         "score-failed",
         FAILED,
         "An offer's score function raised or returned no finite number.",
@@ -304,10 +329,25 @@ _ALL = (
         "Change the pin or the setting; the offers that can are listed.",
     ),
     Diagnostic(
+        "pin-forced",
+        0,
+        "A pinned offer fails clauses that --unsafe-force names: it runs, the plan is tainted, and "
+        "its results may be wrong.",
+        "Drop --unsafe-force, or pin an offer that declares what is needed.",
+    ),
+    Diagnostic(
         "fallback-refused",
         NO_CANDIDATE,
         "A slower offer would have been used, and --fallback is error.",
         "Allow it with --fallback warn, or change the setting that refuses the faster one.",
+    ),
+    Diagnostic(
+        "device-fallback-refused",
+        NO_CANDIDATE,
+        "A device was found and its plugin failed, so that the engine would run on another kind of "
+        "device.",
+        "Repair or leave out the plugin (--plugins), name the device (--device), or accept it with "
+        "--allow-device-fallback.",
     ),
     Diagnostic(
         "device-not-offered",

@@ -19,8 +19,12 @@ plugins carry the id of a diagnostic too (`diagnostics.py`).
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from tokenspeed.diagnostics import exit_code_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 MAX_CAUSES = 8
 
@@ -52,7 +56,8 @@ class IdentifiedError(TokenSpeedError):
         self.id = id
 
     def __str__(self) -> str:
-        return f"{self.message} [{self.id}]"
+        first, newline, rest = self.message.partition("\n")
+        return f"{first} [{self.id}]{newline}{rest}"
 
 
 class PluginError(IdentifiedError):
@@ -72,10 +77,23 @@ class PluginError(IdentifiedError):
 
 
 class CapabilityError(IdentifiedError):
-    """No candidate can do what was asked on this device (exit 5)."""
+    """No candidate can do what was asked on this device (exit 5).
 
-    def __init__(self, message: str, *, id: str = "no-candidate") -> None:
+    Args:
+        message: four-part text; further lines show the record.
+        id: diagnostic.
+        record: decision record of the choice that failed, where there is one.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        id: str = "no-candidate",
+        record: Mapping[str, Any] | None = None,
+    ) -> None:
         super().__init__(message, id=id)
+        self.record = record
 
 
 class CheckpointError(TokenSpeedError):

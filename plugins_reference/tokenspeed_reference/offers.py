@@ -21,6 +21,7 @@ ANY_FLOAT: dict[str, tuple[object, ...]] = {
 DETERMINISTIC: dict[str, tuple[object, ...]] = {**ANY_FLOAT, "deterministic": (True,)}
 _ATTENTION: dict[str, tuple[object, ...]] = {
     **DETERMINISTIC,
+    "gqa_ratio": ("*",),
     "window": ("*",),
     "sinks": (True,),
     "softcap": ("*",),

@@ -23,6 +23,7 @@ from tokenspeed.contracts.attention import (
     StateView,
 )
 from tokenspeed.contracts.capability import TRAITS, VOCABULARY_VERSION, Clause, Trait
+from tokenspeed.contracts.cli import Command
 from tokenspeed.contracts.device import DeviceFacts, DeviceRuntime
 from tokenspeed.contracts.faults import Fault, Faults
 from tokenspeed.contracts.kernel import Band, KernelBinder, KernelOffer, Operator
@@ -43,6 +44,13 @@ from tokenspeed.contracts.moe import (
     MoEBackend,
     Routing,
     RoutingMoEBackend,
+)
+from tokenspeed.contracts.parser import (
+    AnswerParser,
+    AnswerStart,
+    ParsedDelta,
+    Parser,
+    ToolCallDelta,
 )
 from tokenspeed.contracts.placement import ParallelGroup, Partial, Placement, Replicate, Shard
 from tokenspeed.contracts.policy import Arrival, Keys, Policy
@@ -84,6 +92,8 @@ __all__ = [
     "SENTINEL_BLOCK",
     "TRAITS",
     "VOCABULARY_VERSION",
+    "AnswerParser",
+    "AnswerStart",
     "Arrival",
     "AttentionBackend",
     "AttentionBatch",
@@ -97,6 +107,7 @@ __all__ = [
     "CheckpointError",
     "ClampedSwiGLU",
     "Clause",
+    "Command",
     "ConfigError",
     "DeviceFacts",
     "DeviceRuntime",
@@ -120,6 +131,8 @@ __all__ = [
     "Offer",
     "Operator",
     "ParallelGroup",
+    "ParsedDelta",
+    "Parser",
     "Partial",
     "Penalties",
     "Placement",
@@ -142,6 +155,7 @@ __all__ = [
     "StoreFacts",
     "TokenLogprobs",
     "TokenSpeedError",
+    "ToolCallDelta",
     "Trait",
     "WeightFormat",
     "WeightSource",

@@ -1,4 +1,4 @@
-"""The reference MoE backends compute operator `moe.experts`: compared with its float64 definition."""
+"""The reference MoE backends compute operator `moe.experts` as its float64 definition does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MoE backends for tests: the operator's definition as one, and those that a registry would bind."""
+"""MoE backends for tests: the definition as one, and those that a registry would bind."""
 
 from __future__ import annotations
 

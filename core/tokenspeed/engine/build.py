@@ -19,6 +19,7 @@ from tokenspeed.engine.kv_events import EventGroup
 from tokenspeed.engine.kv_publisher import KvEventSettings
 from tokenspeed.engine.memory import memory_errors
 from tokenspeed.engine.reports import Progress, ProgressCallback
+from tokenspeed.engine.rules import device_traits
 from tokenspeed.engine.sizes import (
     EngineSizes,
     arena_bytes,
@@ -40,6 +41,7 @@ from tokenspeed.errors import CheckpointError, ConfigError
 from tokenspeed.kernels import KernelRegistry
 from tokenspeed.kv import Arena, describe, solve_layout
 from tokenspeed.log import LOGGER
+from tokenspeed.models.modules import register_model_modules
 from tokenspeed.plugins import BindingPlan, load_planned
 from tokenspeed.scheduler import Scheduler
 from tokenspeed.scheduler.record import RecordWriter, scheduler_config
@@ -80,6 +82,7 @@ def build_engine(
     tell = progress or (lambda _: None)
     tell(Progress("plugins"))
     registry = load_planned(plugins or plugins_of(config), role="engine")
+    register_model_modules(registry, config.model_module)
     choices = Choices(config, registry)
     runtime = choices.device()
     _set_threads(config.threads)
@@ -130,9 +133,7 @@ def _build_parts(
     attention = choices.attention(groups, sizes, runtime)
     moe = choices.moe(expert_groups_of(model_class, model_config), sizes, runtime)
     binder = KernelRegistry(registry).binder(
-        {"device": runtime.facts.kind, "dtype": sizes.dtype},
-        fallback=config.fallback,
-        objective="determinism" if config.deterministic else "latency",
+        {**device_traits(runtime.facts), "dtype": sizes.dtype}, rules=choices.rules
     )
     with memory_errors("the model"):
         context = _model_context(sizes, attention, moe, binder, runtime)

@@ -77,7 +77,14 @@ class StartReport(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
                 f"step     {self.max_step_tokens:,} tokens",
             ),
             *self._kernel_lines(),
+            *self._taint_lines(),
         )
+
+    def _taint_lines(self) -> tuple[str, ...]:
+        """Say that clauses were forced: nobody may take this for a supported start."""
+        forced = self.plan.get("forced", {})
+        cells = [f"{slot} past {', '.join(clauses)}" for slot, clauses in forced.items()]
+        return (_row("TAINTED", f"forced {'; '.join(cells)}"),) if cells else ()
 
     def _kernel_lines(self) -> tuple[str, ...]:
         """Return the chosen kernels, two a line; what is beyond the block's size is counted."""

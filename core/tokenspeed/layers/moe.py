@@ -128,7 +128,8 @@ class MoE:
             context, group.hidden_size, (group.num_experts,), bias=bias, placement=replicated()
         )
         self.experts = experts
-        self._routed = _fused(experts) if experts.backend.fuses_routing else _split(context, experts)
+        fuses = experts.backend.fuses_routing
+        self._routed = _fused(experts) if fuses else _split(context, experts)
         self.shared: GatedMLP | None = None
         if shared_features:
             self.shared = GatedMLP(

@@ -1,6 +1,7 @@
 """Reads from config.json which layers have routed experts, and what those are like.
 
-The fields are those of the Qwen family. Knows no torch.
+The fields are those of the Qwen family; newer writers of config.json call `num_experts`
+`num_local_experts`. Knows no torch.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ def read_experts(
     Raises:
         ConfigError: a field is missing or out of range; names field and value.
     """
-    num_experts = fields.count(config, "num_experts")
+    is_renamed = config.get("num_experts") is None and "num_local_experts" in config
+    num_experts = fields.count(config, "num_local_experts" if is_renamed else "num_experts")
     group = ExpertGroup(
         EXPERT_GROUP,
         layers=layers,

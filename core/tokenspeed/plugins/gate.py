@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tokenspeed.errors import PluginError
+from tokenspeed.plugins.commands import check_commands
 from tokenspeed.plugins.compatibility import check_compatible, check_opted_in, check_wheel_tags
 from tokenspeed.plugins.lock_file import LockedPlugin, check_locked, read_lock
 from tokenspeed.plugins.operator_file import OperatorRules, read_operator_file
@@ -48,6 +49,7 @@ class Gate:
             check_locked(found, locked, path)
         check_opted_in(found, self.opted_in if self.rules.experimental else ())
         check_compatible(found.manifest)
+        check_commands(found)
         check_wheel_tags(found)
 
 

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from tokenspeed import __version__
 from tokenspeed.errors import PluginError
+from tokenspeed.plugins.commands import check_commands
 from tokenspeed.plugins.compatibility import check_compatible
 from tokenspeed.plugins.discovery import discover
 from tokenspeed.plugins.requested import REFERENCE
+from tokenspeed.plugins.slots import SLOTS
 from tokenspeed.plugins.trust import CORE_ID, FIRST_PARTY, check_reserved, is_first_party, wheel_of
 
 if TYPE_CHECKING:
@@ -60,6 +62,7 @@ def describe(plugin: FoundPlugin) -> dict[str, Any]:
         "device_kinds": list(manifest.device_kinds) if manifest else [],
         "roles": list(manifest.roles) if manifest else [],
         "slots": dict(manifest.slots) if manifest else {},
+        "commands": dict(manifest.commands) if manifest else {},
         "requires_abi": dict(manifest.requires_abi) if manifest else {},
         "config": [
             {"name": key.name, "type": key.type, "default": key.default, "help": key.help}
@@ -75,6 +78,7 @@ def find_problem(plugin: FoundPlugin) -> str:
     try:
         check_reserved(plugin)
         check_compatible(plugin.manifest)
+        check_commands(plugin)
     except PluginError as error:
         return str(error)
     return ""
@@ -107,7 +111,7 @@ def _missing_entry(plugin_id: str) -> dict[str, Any]:
 
 
 def _bare_entry(plugin_id: str, version: str, wheel: str, loads: str) -> dict[str, Any]:
-    slots = {"model": "1.0", "operator": "1.0", "policy": "1.0"} if plugin_id == CORE_ID else {}
+    names = ("model", "operator", "parser", "policy") if plugin_id == CORE_ID else ()
     return {
         "id": plugin_id,
         "version": version,
@@ -124,7 +128,8 @@ def _bare_entry(plugin_id: str, version: str, wheel: str, loads: str) -> dict[st
         "api": "",
         "device_kinds": [],
         "roles": [],
-        "slots": slots,
+        "slots": {name: SLOTS[name].version for name in names},
+        "commands": {},
         "requires_abi": {},
         "config": [],
     }

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokenspeed import __version__
 from tokenspeed.errors import PluginError
+from tokenspeed.plugins.commands import CLI_SLOT, check_command_offers
 from tokenspeed.plugins.discovery import FoundPlugin
 from tokenspeed.plugins.manifest import Manifest
 from tokenspeed.plugins.outcome import failed_at, left_out, manifest_of, status_of
@@ -32,7 +33,7 @@ CORE_MANIFEST = Manifest(
     vendor="tokenspeed",
     device_kinds=(),
     roles=("api", "engine", "worker", "cli"),
-    slots={name: SLOTS[name].version for name in ("model", "operator", "policy")},
+    slots={name: SLOTS[name].version for name in ("model", "operator", "parser", "policy")},
 )
 CORE = FoundPlugin(CORE_ID, "tokenspeed", __version__, BUILTIN_TARGET, "", CORE_MANIFEST)
 
@@ -93,7 +94,8 @@ def register_planned(registry: Registry, item: PlannedPlugin, *, role: str) -> N
     except PluginError as error:
         if item.is_required:
             raise failed_at(item.found, "load", error) from error
-        registry.set_status(left_out(item.found, "load", error, warns=item.warns))
+        status = left_out(item.found, "load", error, warns=item.warns)
+        registry.set_status(replace(status, devices=item.devices))
         return
     status = status_of(item.found, "registered", "")
     registry.set_status(replace(status, devices=item.devices))
@@ -105,6 +107,8 @@ def _register(
     registration = StagedRegistration(manifest_of(plugin), role, config)
     run_hooks(_imported(plugin), registration, registry.on_hook_call)
     _check_stated_offers(manifest_of(plugin), registration)
+    commands = [offer.name for slot, offer in registration.staged if slot == CLI_SLOT]
+    check_command_offers(manifest_of(plugin), commands)
     registry.commit(plugin.id, plugin.version, registration.staged)
     registry.set_status(status_of(plugin, "registered", ""))
 

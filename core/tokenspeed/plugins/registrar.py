@@ -17,6 +17,7 @@ from tokenspeed.contracts.kernel import Band, KernelOffer, Operator
 from tokenspeed.contracts.registration import Offer
 from tokenspeed.errors import PluginError
 from tokenspeed.plugins.nearest import nearest, suggestion
+from tokenspeed.plugins.offer_facts import check_facts
 from tokenspeed.plugins.slots import API_VERSION, SLOT_OF_HOOK, live_slot
 
 if TYPE_CHECKING:
@@ -72,6 +73,8 @@ class StagedRegistration:
                     raise PluginError(
                         f"unknown trait {trait!r}: {suggestion(trait, TRAITS)}", id="offer-invalid"
                     )
+        if isinstance(offer, Offer):
+            check_facts(offer)
         key = (type(offer).__name__, slot + "/" + offer.name)
         if key in self._names:
             raise PluginError(

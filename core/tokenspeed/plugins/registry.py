@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -123,6 +123,10 @@ class Registry:
     def set_status(self, status: PluginStatus) -> None:
         """Record how far a plugin came."""
         self._statuses[status.id] = status
+
+    def note_devices(self, plugin_id: str, devices: tuple[DeviceFacts, ...]) -> None:
+        """Record what a plugin's probe found, however far the plugin came afterwards."""
+        self._statuses[plugin_id] = replace(self._statuses[plugin_id], devices=devices)
 
     def freeze(self, *, strict: bool = False) -> None:
         """End registration. Later hook calls are counted; `strict` (tests) raises instead."""

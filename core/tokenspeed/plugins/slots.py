@@ -48,9 +48,9 @@ SLOTS = {
         Slot("placement_rule", "1.0", ("register_placement_rules",), False),
         Slot("grammar", "1.0", ("register_grammars",), False),
         Slot("tokenizer", "1.0", ("register_tokenizers",), False),
-        Slot("parser", "1.0", ("register_parsers",), False),
+        Slot("parser", "1.0", ("register_parsers",), True),
         Slot("policy", "1.0", ("register_policies",), True),
-        Slot("cli", "1.0", ("register_cli",), False),
+        Slot("cli", "1.0", ("register_cli",), True),
         Slot("endpoint", "1.0", ("register_endpoints",), False),
     )
 }

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from tokenspeed.engine.frontend import Frontend
+    from tokenspeed.server.parsers import ReasoningParser
     from tokenspeed.tokenizer.tokenizer import Tokenizer
 
 GRACE_S = 2
@@ -87,9 +88,11 @@ async def _serve(settings: ApiSettings) -> None:
     import uvicorn
 
     from tokenspeed.engine.frontend import Frontend
+    from tokenspeed.server.parsers import reasoning_parser_of
     from tokenspeed.tokenizer.load import load_tokenizer
 
-    load_planned(adopt_plan(settings.plugins, role="api"), role="api")
+    registry = load_planned(adopt_plan(settings.plugins, role="api"), role="api")
+    parser = reasoning_parser_of(settings.config.reasoning_parser, registry)
     tokenizer = load_tokenizer(settings.config.model)
     report = await asyncio.to_thread(_read_report, sys.stdin.buffer)
     threading.Thread(target=_die_with_launcher, daemon=True).start()
@@ -101,7 +104,7 @@ async def _serve(settings: ApiSettings) -> None:
             "server",
             id="plan-differs",
         )
-    app = make_app(settings.config, frontend, tokenizer, report)
+    app = make_app(settings.config, frontend, tokenizer, report, parser=parser)
 
     class Server(uvicorn.Server):
         """Gives running answers `GRACE_S`, then ends each with an error that names the stop."""
@@ -132,7 +135,12 @@ async def _serve(settings: ApiSettings) -> None:
 
 
 def make_app(
-    config: ServeConfig, frontend: Frontend, tokenizer: Tokenizer, report: StartReport
+    config: ServeConfig,
+    frontend: Frontend,
+    tokenizer: Tokenizer,
+    report: StartReport,
+    *,
+    parser: ReasoningParser | None = None,
 ) -> ASGIApp:
     """Put the parts of the application together."""
     from tokenspeed.server.api_keys import read_api_keys
@@ -152,12 +160,13 @@ def make_app(
         frontend=frontend,
         tokenizer=tokenizer,
         prompts=prompts,
-        metrics=Metrics(lambda: frontend.stats),
+        metrics=Metrics(lambda: frontend.stats, report.plan),
         report=report,
         keys=read_api_keys(config),
         keep_alive_s=config.keep_alive_s,
         max_body_bytes=config.max_body_mib << 20,
         max_waiting=config.max_waiting,
+        reasoning_parser=parser,
     )
     return create_app(parts)
 

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 
 from tokenspeed.checkpoint.model_path import existing_model
 from tokenspeed.config.load import replace_settings
+from tokenspeed.engine.rules import rules_of
 from tokenspeed.engine.start_settings import plugins_of
 from tokenspeed.engine.supervisor import EngineSupervisor
 from tokenspeed.log import say, set_up_logging
+from tokenspeed.models.modules import check_model_modules
 from tokenspeed.server.api_keys import read_api_keys
 from tokenspeed.server.api_process import ApiSettings
 from tokenspeed.server.progress import StartProgress
@@ -42,7 +44,9 @@ def serve(config: ServeConfig) -> int:
     read_api_keys(config)
     signals = StopSignals()
     signals.install()
+    rules_of(config)
     plugins = plugins_of(config)
+    check_model_modules(config.model_module)
     with listen(config.host, config.port) as listener, run_folder() as folder:
         config = replace_settings(config, model=_model_path(config.model))
         return _run(config, plugins, listener, folder, signals)
