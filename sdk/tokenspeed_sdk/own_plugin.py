@@ -1,16 +1,19 @@
-"""The sdk's own plugin: the test kit's scripted model, for tests that are not about numbers."""
+"""The sdk's own plugin: the authors' commands, and the scripted model of the test kit."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tokenspeed_sdk import Offer, Registration, hookimpl, lazy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SCRIPTED = "ScriptedForCausalLM"
 
 
 class SdkPlugin:
-    """Offers what the test kit brings; loaded only when `--plugins sdk` names it."""
+    """Loaded when one of its commands is called, or when `--plugins sdk` names it."""
 
     @hookimpl
     def register_models(self, context: Registration) -> None:
@@ -22,6 +25,17 @@ class SdkPlugin:
     def register_weight_formats(self, context: Registration) -> None:
         """Offer the format of folders without weights."""
         context.offer(Offer("weight_format", "none", _no_weights))
+
+    @hookimpl
+    def register_cli(self, context: Registration) -> None:
+        """Add the authors' commands; each file is imported when its command is called."""
+        for verb, name in (("new", "New"), ("validate", "Validate"), ("test", "Test")):
+            target = f"tokenspeed_sdk.commands.{verb}:{name}"
+            context.offer(Offer("cli", f"plugins {verb}", _command(target)))
+
+
+def _command(target: str) -> Callable[[], Any]:
+    return lambda: lazy(target)()()
 
 
 def _no_weights() -> Any:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _RESULTS = pytest.StashKey[Path]()
 _SUBJECT = pytest.StashKey[Subject]()
+_OPEN: list[pytest.Config] = []
+"""The run of this process, for hooks that are not told of it."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -27,12 +29,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("tokenspeed conformance")
     group.addoption("--plugin-id", required=False, help="the plugin that is checked")
     group.addoption("--results", help="file that gets one JSON line a check")
+    group.addoption("--progress", action="store_true", help="print a line a check")
     group.addoption("--only", default="", help="run the checks whose id contains this text")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Find the subject from its metadata; nothing of it is imported here."""
     subject = Subject.find(config.getoption("--plugin-id"))
+    _OPEN.append(config)
     config.stash[_SUBJECT] = subject
     config.stash[_RESULTS] = Path(config.getoption("--results"))
     _write(config, {"plugin": subject.facts()})
@@ -57,6 +61,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     ]
 
 
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    """Tell of a file of checks that cannot be imported: the kit itself is broken then."""
+    if report.failed and _OPEN:
+        _write(_OPEN[0], {"problem": f"{report.nodeid}: {str(report.longrepr)[-500:]}"})
+
+
 @pytest.fixture
 def subject(request: pytest.FixtureRequest) -> Subject:
     """Return the plugin that is checked."""
@@ -71,16 +81,16 @@ def pytest_runtest_makereport(
     """Write a check's result as soon as it is known, so that a crash loses only the one running."""
     report = yield
     if report.when == "call" or (report.when == "setup" and report.outcome != "passed"):
-        _write(
-            item.config,
-            {
-                "id": check_id(item),
-                "outcome": report.outcome,
-                "message": _message(report),
-                "seconds": round(report.duration, 3),
-                "evidence": dict(report.user_properties),
-            },
-        )
+        entry = {
+            "id": check_id(item),
+            "outcome": report.outcome,
+            "message": _message(report),
+            "seconds": round(report.duration, 3),
+            "evidence": dict(report.user_properties),
+        }
+        _write(item.config, entry)
+        if item.config.getoption("--progress"):
+            print(f"{entry['outcome']:8}{entry['id']}  {report.duration:.1f} s", flush=True)
     return report
 
 

@@ -63,20 +63,19 @@ def _run_child(plugin_id: str, level: str, only: str, folder: Path, *, quiet: bo
     files = [str(next(CHECKS.glob(f"test_{name.lower()}_*.py"))) for name in _up_to(level)]
     command = [sys.executable, "-P", "-m", "pytest", *files]
     command += ["-c", str(CHECKS / "pytest.ini"), "--rootdir", str(CHECKS)]
-    command += ["-p", "tokenspeed_sdk.conformance.pytest_plugin", "-p", "no:cacheprovider"]
+    command += ["-p", "no:cacheprovider", "-p", "no:terminal"]
+    command += ["-p", "tokenspeed_sdk.conformance.pytest_plugin"]
     command += ["--plugin-id", plugin_id, "--results", str(folder / "results.jsonl")]
-    command += ["--only", only, "-q" if quiet else "-v"]
+    command += ["--only", only, *([] if quiet else ["--progress"])]
     # Small tensors: threads would only get in each other's way.
     environ = {"OMP_NUM_THREADS": "1", **os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     environ.pop("PYTEST_ADDOPTS", None)
-    output = subprocess.PIPE if quiet else None
     try:
         done = subprocess.run(
             command,
             env=environ,
             cwd=folder,
-            stdout=output,
-            stderr=subprocess.STDOUT if quiet else None,
+            stderr=subprocess.PIPE,
             text=True,
             errors="replace",
             timeout=TIMEOUT_S,
@@ -86,8 +85,8 @@ def _run_child(plugin_id: str, level: str, only: str, folder: Path, *, quiet: bo
         return f"the kit was stopped after {TIMEOUT_S} s"
     if done.returncode in {0, 1}:  # all passed, or some failed: both are in the results
         return ""
-    last = (done.stdout or "").strip().splitlines()[-3:]
-    return f"the kit's process ended with {done.returncode}: {' '.join(last) or 'no output'}"
+    last = done.stderr.strip().splitlines()[-3:]
+    return f"the kit's process ended with {done.returncode}: {' '.join(last) or 'no message'}"
 
 
 def _up_to(level: str) -> tuple[str, ...]:
@@ -96,13 +95,15 @@ def _up_to(level: str) -> tuple[str, ...]:
 
 def _collect(plugin_id: str, level: str, results: Path, problem: str) -> Report:
     plugin: dict[str, Any] = {"id": plugin_id}
+    problems = [problem] if problem else []
     checks = []
-    lines = results.read_text(encoding="utf-8").splitlines() if results.exists() else []
-    for line in lines:
+    for line in results.read_text(encoding="utf-8").splitlines() if results.exists() else ():
         entry = json.loads(line)
         if "plugin" in entry:
             plugin |= entry["plugin"]
+        elif "problem" in entry:
+            problems.append(entry["problem"])
         else:
             checks.append(CheckResult(**entry))
     engine = {"version": tokenspeed.__version__, "api": API_VERSION}
-    return Report(plugin, engine, level, tuple(checks), (problem,) if problem else ())
+    return Report(plugin, engine, level, tuple(checks), tuple(problems))

@@ -49,9 +49,7 @@ class Attention(PagedAttention):
         softcap: float = 0.0,
     ) -> torch.Tensor:
         """Attend, and fail as planned."""
-        out_TNH = super().attend(
-            q_TNH, kv, metadata, scale=scale, sinks_N=sinks_N, softcap=softcap
-        )
+        out_TNH = super().attend(q_TNH, kv, metadata, scale=scale, sinks_N=sinks_N, softcap=softcap)
         if self._nan_every and self._num_plans % self._nan_every == 0:
             out_TNH[metadata.chunks[0].query] = torch.nan
         return out_TNH

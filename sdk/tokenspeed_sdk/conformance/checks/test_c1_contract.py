@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tokenspeed.contracts.binding import RegisteredOffer
-from tokenspeed.kernels.selection import declared_traits, select
+from tokenspeed.kernels.judging import declared_traits
+from tokenspeed.kernels.selection import select
 from tokenspeed.plugins.compatibility import check_compatible
 from tokenspeed_sdk import CapabilityError, Operator, PluginError
 from tokenspeed_sdk.conformance import interfaces

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tokenspeed.kernels.selection import declared_traits
+from tokenspeed.kernels.judging import declared_traits
 from tokenspeed_sdk import Offer, PluginError
 from tokenspeed_sdk.conformance import sampler_check, store_check
 from tokenspeed_sdk.conformance.construct import (

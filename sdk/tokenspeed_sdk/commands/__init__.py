@@ -1,0 +1,1 @@
+"""The authors' commands: `tokenspeed plugins new|validate|test`."""
