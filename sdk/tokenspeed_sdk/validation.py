@@ -28,8 +28,8 @@ def validate_folder(folder: Path) -> list[PluginError]:
         project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(
-            f"{folder} is no project: pyproject.toml cannot be read ({error}); give the folder that "
-            "has it"
+            f"{folder} is no project: pyproject.toml cannot be read ({error}); give the folder "
+            "that has it"
         ) from error
     entries = project.get("project", {}).get("entry-points", {}).get(GROUP, {})
     if not isinstance(entries, dict) or not entries:

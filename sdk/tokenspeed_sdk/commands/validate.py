@@ -1,4 +1,4 @@
-"""`tokenspeed plugins validate [FOLDER]`: what can be said of a plugin's source without installing it."""
+"""`tokenspeed plugins validate [FOLDER]`: checks of a plugin's source, without installing it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TokenSpeed plugin sim: a fake accelerator for tests; nothing heavy is imported before it is chosen."""
+"""TokenSpeed plugin sim: a fake accelerator; nothing heavy is imported before it is chosen."""
 
 from __future__ import annotations
 
