@@ -28,6 +28,7 @@ from tokenspeed.contracts.model import (
     ForwardContext,
     ModelContext,
     StateRows,
+    StateStage,
     gqa_fields,
 )
 from tokenspeed.contracts.placement import ParallelGroup, Partial, Placement, Replicate, Shard
@@ -41,6 +42,7 @@ from tokenspeed.contracts.sampler import (
     SamplingBatch,
     TokenLogprobs,
 )
+from tokenspeed.contracts.speculator import MAX_DRAFTS, Draft, Speculator, SpeculatorFacts
 from tokenspeed.contracts.step import SENTINEL_BLOCK
 from tokenspeed.contracts.weights import LinearWeight, WeightFormat, WeightSource
 from tokenspeed.env import cache_dir
@@ -66,6 +68,7 @@ __all__ = [
     "API_VERSION",
     "KEY_BYTES",
     "LOGGER",
+    "MAX_DRAFTS",
     "PURPOSE_SAMPLE",
     "SENTINEL_BLOCK",
     "TRAITS",
@@ -84,6 +87,7 @@ __all__ = [
     "ConfigError",
     "DeviceFacts",
     "DeviceRuntime",
+    "Draft",
     "EngineError",
     "Fault",
     "Faults",
@@ -115,7 +119,10 @@ __all__ = [
     "Sampler",
     "SamplingBatch",
     "Shard",
+    "Speculator",
+    "SpeculatorFacts",
     "StateRows",
+    "StateStage",
     "StateView",
     "StoreDone",
     "StoreFacts",

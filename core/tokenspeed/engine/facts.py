@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tokenspeed.config.schema import EngineConfig
     from tokenspeed.contracts.device import DeviceRuntime
     from tokenspeed.contracts.policy import Policy
+    from tokenspeed.engine.drafting import Drafting
     from tokenspeed.engine.engine import StepExecutor
     from tokenspeed.executor.transfers import TierTransfers
     from tokenspeed.kernels import Binder
@@ -45,6 +46,7 @@ class EngineParts:
     weights_bytes: int
     cache_groups: tuple[str, ...]
     transfers: TierTransfers | None
+    drafting: Drafting | None
 
 
 def model_name(path: Path) -> str:
@@ -112,7 +114,7 @@ def start_report(
         kernels=tuple(
             (slot, name)
             for slot, name in {**chosen, **kernels}.items()
-            if slot.startswith("attention") or slot == "sampler" or slot in kernels
+            if slot.startswith("attention") or slot in ("sampler", "speculator") or slot in kernels
         ),
         plan_digest=plan.digest,
         plan={**plan.to_json(), "plugins": [asdict(status) for status in registry.plugins]},

@@ -87,7 +87,7 @@ class Publisher:
     def _send(
         self,
         committed: CommitResult,
-        logprobs: tuple[TokenLogprobs | None, ...] | None,
+        logprobs: tuple[tuple[TokenLogprobs, ...] | None, ...] | None,
         reason_failed: str,
     ) -> int:
         """Send deltas; return how many output tokens are in them."""
@@ -132,9 +132,8 @@ class Publisher:
         tokens: tuple[int, ...],
         reason: str,
         cached: int,
-        scored: TokenLogprobs | None,
+        scored: tuple[TokenLogprobs, ...] | None,
     ) -> Delta:
-        assert scored is None or len(tokens) <= 1, "rows with log probabilities have no drafts"
         if tokens and cached >= 0:
             request.cached_tokens = cached
             if not request.is_resumed:
@@ -147,7 +146,7 @@ class Publisher:
         return Delta(
             request_id=request.request_id,
             tokens=tokens,
-            logprobs=(scored,) if scored is not None and tokens else None,
+            logprobs=scored[: len(tokens)] or None if scored is not None else None,
             prompt_logprobs=prompt_logprobs,
             cached_tokens=cached,
             finish_reason=reason or None,
@@ -186,6 +185,8 @@ class Publisher:
         self._requests.remove(request)
         self._activity.note_end()
         self._gate.note_end(request.request_id)
+        if self._engine.drafting is not None:
+            self._engine.drafting.forget(request.key)
         self._engine.policy.turn_ended(request.session_number, time.monotonic_ns() // 1000)
         self._retiring.append((self._last_step_id, request.key))
 
