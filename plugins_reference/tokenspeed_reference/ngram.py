@@ -1,8 +1,8 @@
 """Speculator: copies what came after the last tokens where they stood before in the same request.
 
 Agents repeat their context: files that they edit, names, tool calls. The longest recent match is
-found natively in bounded time (`native/ngram_index.h`). Source: Prompt Lookup Decoding, Saxena 2023;
-bounded hash chains over two lengths, and grades by the length of the match, are ours.
+found natively in bounded time (`native/ngram_index.h`). Source: Prompt Lookup Decoding, Saxena
+2023; bounded hash chains over two lengths, and grades by the length of the match, are ours.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 GRADES = (4, 6, 9, 16, 32)
-"""Lengths of a match from which on drafts are of the next grade: longer ones are right more often."""
+"""Lengths of a match from which on drafts are of the next grade: they are right more often."""
 
 
 class NgramSpeculator:

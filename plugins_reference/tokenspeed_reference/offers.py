@@ -137,7 +137,9 @@ def kv_store_offers() -> tuple[Offer, ...]:
 
 def speculator_offers() -> tuple[Offer, ...]:
     """Offer drafts copied from the request's own prompt and output."""
-    return (Offer("speculator", "ngram", lambda **options: _load("ngram:NgramSpeculator")(**options)),)
+    return (
+        Offer("speculator", "ngram", lambda **options: _load("ngram:NgramSpeculator")(**options)),
+    )
 
 
 def _attention(**traits: Any) -> Any:

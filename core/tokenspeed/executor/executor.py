@@ -184,7 +184,7 @@ class Executor:
         if len(targets.places_P) < plan.num_tokens:
             hidden_TD = hidden_TD.index_select(0, self._upload(targets.places_P))
         logits_PV = self._model.compute_logits(hidden_TD)
-        batch = self._table.batch(targets.slots_P, targets.output_index_P, targets.ahead_P())
+        batch = self._table.batch(targets.slots_P, targets.output_index_P, targets.ahead())
         verified = verify(targets, self._sampler.sample(logits_PV, batch))
         last = np.array([tokens[-1] for tokens in verified.tokens_N], dtype=np.int64)
         self._last_tokens_S[self._upload(slots.astype(np.int64))] = self._upload(last)
@@ -234,9 +234,7 @@ class Executor:
         return tuple(scores)
 
 
-def _spread_failed(
-    targets: Targets, verified: Verified, num_rows: int
-) -> NDArray[np.bool_] | None:
+def _spread_failed(targets: Targets, verified: Verified, num_rows: int) -> NDArray[np.bool_] | None:
     if not verified.failed_N.any():
         return None
     failed = np.zeros(num_rows, dtype=np.bool_)

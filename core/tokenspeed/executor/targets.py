@@ -48,7 +48,7 @@ class Targets:
         """Whether any row has drafts."""
         return len(self.places_P) > len(self.rows_N)
 
-    def ahead_P(self) -> list[Sequence[int]] | None:
+    def ahead(self) -> list[Sequence[int]] | None:
         """Return the drafts before each position, which count as output there; None: no drafts."""
         if not self.has_drafts:
             return None
@@ -103,7 +103,9 @@ def verify(targets: Targets, sample: SampleResult) -> Verified:
     runs = []
     for first, drafts in zip(targets.first_N.tolist(), targets.drafts_N, strict=True):
         end = first + len(drafts) + 1
-        runs.append((first, first + 1 + num_accepted(drafts, tokens_P[first:end], failed_P[first:end])))
+        runs.append(
+            (first, first + 1 + num_accepted(drafts, tokens_P[first:end], failed_P[first:end]))
+        )
     return Verified(
         tuple(tuple(tokens_P[first:end]) for first, end in runs),
         np.array([failed_P[first] for first, _ in runs], dtype=np.bool_),
