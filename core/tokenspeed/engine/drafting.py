@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tokenspeed.engine.publisher import tokens_of
 from tokenspeed.errors import EngineError
 from tokenspeed.log import LOGGER
 from tokenspeed.speculation.pace import Chances, StepCost
@@ -123,9 +124,7 @@ class Drafting:
         if plan.num_decode_rows == plan.num_rows:
             self._cost.observe(plan.num_tokens, model_s)
         new = {
-            key: tokens
-            for key, tokens in new_tokens(committed).items()
-            if tokens and key in self._requests
+            key: tokens for key, tokens in new_tokens(committed).items() if key in self._requests
         }
         self._observe(plan, result)
         self._learn(new)
@@ -248,14 +247,10 @@ class Drafting:
 
 def new_tokens(committed: CommitResult) -> dict[int, tuple[int, ...]]:
     """Return the new tokens of the requests that go on, by key."""
-    tokens, new, start = committed.tokens.tolist(), {}, 0
-    for key, count, reason in zip(
+    entries = zip(
         committed.request_ids.tolist(),
-        committed.num_tokens.tolist(),
+        tokens_of(committed),
         committed.finish_reasons.tolist(),
         strict=True,
-    ):
-        if count and not reason:
-            new[key] = tuple(tokens[start : start + count])
-        start += max(1, count)
-    return new
+    )
+    return {key: tokens for key, tokens, reason in entries if tokens and not reason}

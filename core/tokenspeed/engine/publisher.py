@@ -95,7 +95,7 @@ class Publisher:
         outgoing: dict[Client, list[Delta]] = {}
         entries = zip(
             committed.request_ids.tolist(),
-            _tokens_of(committed),
+            tokens_of(committed),
             committed.finish_reasons.tolist(),
             committed.cached_tokens.tolist(),
             committed.rows.tolist(),
@@ -196,7 +196,7 @@ class Publisher:
             self._engine.executor.remove_request(self._retiring.popleft()[1])
 
 
-def _tokens_of(committed: CommitResult) -> list[tuple[int, ...]]:
+def tokens_of(committed: CommitResult) -> list[tuple[int, ...]]:
     """Return the new tokens of each entry: none where it only ended, several after drafts."""
     tokens, counts = committed.tokens.tolist(), committed.num_tokens.tolist()
     if len(tokens) == len(counts) and max(counts, default=0) <= 1:
