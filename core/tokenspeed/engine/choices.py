@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from tokenspeed.contracts.attention import CacheDemand
 from tokenspeed.engine.policy_guard import GuardedPolicy
+from tokenspeed.engine.store_guard import GuardedStore
 from tokenspeed.errors import CapabilityError, CheckpointError, ConfigError, PluginError
 from tokenspeed.kernels import Decision, select
+from tokenspeed.log import LOGGER
 from tokenspeed.models.registry import architecture_of, architectures, resolve_architecture
+from tokenspeed.plugins.model_suggestion import suggestion_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -52,7 +55,8 @@ class Choices:
         if not offers:
             raise CapabilityError(
                 f"device {wanted!r} is not offered; loaded plugins have: "
-                f"{', '.join(kinds) or 'none'}; load its plugin with --plugins"
+                f"{', '.join(kinds) or 'none'}; load its plugin with --plugins",
+                id="device-not-offered",
             )
         runtime: DeviceRuntime = self._load("device", self._decide("device", offers, {}))
         return runtime
@@ -85,7 +89,14 @@ class Choices:
         Raises:
             ConfigError: no loaded plugin offers it.
         """
-        chosen = resolve_architecture(self._registry, model_config)
+        loaded = {item.id for item in self._registry.plugins if item.state == "registered"}
+        hint = suggestion_text(model_config, frozenset(loaded))
+        try:
+            chosen = resolve_architecture(self._registry, model_config)
+        except ConfigError as error:
+            raise ConfigError(f"{error}; {hint}") if hint else error from None
+        if hint:
+            LOGGER.info("%s", hint)
         offer = architectures(self._registry)[architecture_of(model_config)]
         self._decide("model", [offer], {})
         return chosen
@@ -124,7 +135,7 @@ class Choices:
         )
         return sampler
 
-    def kv_store(self, namespace: str) -> KVStore | None:
+    def kv_store(self, namespace: str) -> GuardedStore | None:
         """Open the store behind the host tier; None where none is asked for.
 
         Raises:
@@ -133,14 +144,15 @@ class Choices:
         config = self._config
         if not config.kv_store:
             return None
+        decision = self._decide_named("kv_store", config.kv_store)
         store: KVStore = self._load(
             "kv_store",
-            self._decide_named("kv_store", config.kv_store),
+            decision,
             namespace=namespace,
             folder=config.kv_store_folder,
             capacity_bytes=int(config.kv_store_gib * (1 << 30)),
         )
-        return store
+        return GuardedStore(store, decision.winner.pin)
 
     def speculator(self, sizes: EngineSizes) -> Speculator:
         """Build the speculator that was asked for.
@@ -203,7 +215,8 @@ class Choices:
             known = ", ".join(item.pin for item in offers)
             raise CapabilityError(
                 f"{slot} {name!r} is not offered; loaded plugins have: {known or 'none'}; choose "
-                "one, or load its plugin with --plugins"
+                "one, or load its plugin with --plugins",
+                id="pin-unknown",
             )
         return self._decide(slot, named, {})
 
@@ -236,7 +249,8 @@ class Choices:
             raise PluginError(
                 f"plugin {winner.plugin_id} {winner.plugin_version} failed at load of "
                 f"{slot}/{winner.offer.name}: {type(error).__name__}: {error}; fix or leave out "
-                "the plugin"
+                "the plugin",
+                id="offer-load-failed",
             ) from error
 
 
@@ -251,7 +265,8 @@ def _kv_shape(group: CacheGroup) -> tuple[int, int]:
         raise CapabilityError(
             f"cache group {group.name!r} keeps the fields {list(shapes.items())}, attention "
             "backends of this version read k and v of one shape (heads, head dim); serve a model "
-            "with such a cache"
+            "with such a cache",
+            id="cache-unsupported",
         )
     num_kv_heads, head_dim = shapes["k"]
     return num_kv_heads, head_dim

@@ -174,6 +174,7 @@ class EventLoop:
         """Return counters and gauges as of now."""
         counts = self._engine.scheduler.stats()
         drafting = self._engine.drafting
+        store = self._engine.store
         return EngineStats(
             epoch=self._epoch,
             steps=self._meter.num_steps,
@@ -200,6 +201,8 @@ class EventLoop:
             accepted_tokens=counts["accepted"],
             speculator_failures=drafting.counts.failures if drafting is not None else 0,
             speculator_detached=int(drafting is not None and drafting.detached_s is not None),
+            store_failures=0 if store is None else store.num_failures,
+            store_detached=int(store is not None and store.is_detached),
             hook_calls_after_freeze=self._engine.registry.hook_calls_after_freeze,
             step_us_p50=self._meter.step_us_p50,
             overhead_us_p50=self._meter.overhead_us_p50,
@@ -233,14 +236,18 @@ class EventLoop:
         return True
 
     def _acknowledge(self) -> None:
-        """Tell the scheduler which moves between the tiers ended, and what the store lost."""
+        """Tell the scheduler which moves between the tiers ended, and what the store lost.
+
+        A record may be written and dropped at any time in between: what is lost is asked for before
+        what ended and told after it, so that no write counts whose record had gone by then.
+        """
         transfers = self._engine.transfers
         if transfers is None:
             return
+        lost = transfers.lost_keys()
         acks = transfers.poll()
         if len(acks):
             self._engine.scheduler.notify(acks, now_us=now_us())
-        lost = transfers.lost_keys()
         if len(lost):
             self._engine.scheduler.notify_store(lost, False)
 

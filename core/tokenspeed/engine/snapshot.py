@@ -100,9 +100,9 @@ class Snapshot:
             "match_ends": dict(self._tally.match_ends),
             "sessions": self._tally.sessions(),
             "speculation": self._speculation(counters),
-            "alerts": self._alerts(),
             "blocks": blocks_of(counters, state["groups"]),
             "tiers": self._tiers(state, counters),
+            "alerts": self._alerts(),
             "transfers": transfers_of(state["transfers"]),
             "states": dict(Counter(columns["state"])),
             "requests": picked(columns, running_rows(columns)),
@@ -118,7 +118,8 @@ class Snapshot:
 
     def _alerts(self) -> list[dict[str, Any]]:
         """Return what an administrator should act on."""
-        return [] if self._engine.drafting is None else self._engine.drafting.alerts()
+        degradable = (self._engine.store, self._engine.drafting)
+        return [alert for one in degradable if one is not None for alert in one.alerts()]
 
     def _limits(self) -> dict[str, Any]:
         report = self._engine.report

@@ -36,6 +36,7 @@ _GAUGES = {
     "host_blocks_free": "KV blocks of the host tier that hold nothing",
     "speculator_detached": "1: the speculator failed too often and is not asked any more",
     "store_records": "records that the KV store behind the host tier keeps",
+    "store_detached": "1: the KV store failed too often and is not asked any more",
     "step_us_p50": "median time of a step, microseconds",
     "overhead_us_p50": "median control and event-loop time of a step, microseconds",
     "epoch": "engine starts, from 1",
@@ -54,6 +55,7 @@ _COUNTERS = {
     "drafted_tokens": "tokens that a speculator guessed and a step verified",
     "accepted_tokens": "guessed tokens that were right",
     "speculator_failures": "calls of the speculator that raised or returned what is not allowed",
+    "store_failures": "calls of the KV store that raised or answered what is not allowed",
     "tps_floor_violated": "steps in which running streams alone were below min_tps_per_user",
     "hook_calls_after_freeze": "plugin hook calls after the plan was frozen; must stay 0",
 }
