@@ -10,6 +10,7 @@
 
 #include "decode_step.h"
 #include "dispatch.h"
+#include "ngram_index.h"
 #include "packed_weight.h"
 
 namespace nb = nanobind;
@@ -98,6 +99,12 @@ void Attend(DecodeStep& self, Address out, Address q, int64_t q_stride, Address 
               Floats(sinks), scale, softcap, threads);
 }
 
+void InitIndex(NgramIndex* self, const Array<int32_t>& tokens) {
+  new (self) NgramIndex({tokens.data(), tokens.size()});
+}
+
+void Extend(NgramIndex& self, const std::vector<int32_t>& tokens) { self.Extend(tokens); }
+
 }  // namespace
 }  // namespace tokenspeed_reference
 
@@ -125,6 +132,13 @@ NB_MODULE(_cpu, m) {
       .def("multiply", &Multiply, "y"_a, "x"_a, "x_stride"_a, "rows"_a, "bias"_a, "threads"_a,
            Unlocked(), "Kernel of linear.packed.")
       .def_prop_ro("num_bytes", &PackedWeight::num_bytes, "Bytes that the layout takes.");
+  nb::class_<NgramIndex>(m, "NgramIndex", "What came after the last tokens of a sequence before.")
+      .def("__init__", &InitIndex, "tokens"_a, "Index the tokens of a sequence; copied.")
+      .def("extend", &Extend, "tokens"_a, "Append tokens.")
+      .def("match", &NgramIndex::Match,
+           "Return how many of the last tokens stood before as they stand now; 0: fewer than 3.")
+      .def("draft", &NgramIndex::Draft, "count"_a,
+           "Return the tokens that came after the match; empty without one.");
   nb::class_<DecodeStep>(m, "DecodeStep", "One step of a cache group, shared by its layers.")
       .def("__init__", &InitStep, "kv_heads"_a, "queries_per_kv"_a, "head_dim"_a, "block_tokens"_a,
            "tables"_a, "firsts"_a, "lasts"_a, "blocks"_a, "offsets"_a, "Copy the step's tables.")

@@ -51,6 +51,12 @@ class ReferencePlugin:
             context.offer(offer)
 
     @hookimpl
+    def register_speculators(self, context: Registration) -> None:
+        """Offer prompt lookup."""
+        for offer in offers.speculator_offers():
+            context.offer(offer)
+
+    @hookimpl
     def register_weight_formats(self, context: Registration) -> None:
         """Offer safetensors and GGUF."""
         for offer in formats.offers():

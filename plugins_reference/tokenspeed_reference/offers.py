@@ -157,6 +157,13 @@ def kv_store_offers() -> tuple[Offer, ...]:
     )
 
 
+def speculator_offers() -> tuple[Offer, ...]:
+    """Offer drafts copied from the request's own prompt and output."""
+    return (
+        Offer("speculator", "ngram", lambda **options: _load("ngram:NgramSpeculator")(**options)),
+    )
+
+
 def _attention(**traits: Any) -> Any:
     return _load("attention:PagedAttention")(**traits)
 

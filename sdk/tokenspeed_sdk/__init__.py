@@ -35,6 +35,7 @@ from tokenspeed.contracts.model import (
     ForwardContext,
     ModelContext,
     StateRows,
+    StateStage,
     gqa_fields,
 )
 from tokenspeed.contracts.moe import (
@@ -63,6 +64,7 @@ from tokenspeed.contracts.sampler import (
     SamplingBatch,
     TokenLogprobs,
 )
+from tokenspeed.contracts.speculator import MAX_DRAFTS, Draft, Speculator, SpeculatorFacts
 from tokenspeed.contracts.step import SENTINEL_BLOCK
 from tokenspeed.contracts.weights import LinearWeight, WeightFormat, WeightSource
 from tokenspeed.env import cache_dir
@@ -88,6 +90,7 @@ __all__ = [
     "API_VERSION",
     "KEY_BYTES",
     "LOGGER",
+    "MAX_DRAFTS",
     "PURPOSE_SAMPLE",
     "SENTINEL_BLOCK",
     "TRAITS",
@@ -111,6 +114,7 @@ __all__ = [
     "ConfigError",
     "DeviceFacts",
     "DeviceRuntime",
+    "Draft",
     "EngineError",
     "ExpertGroup",
     "ExpertWeights",
@@ -149,7 +153,10 @@ __all__ = [
     "Sampler",
     "SamplingBatch",
     "Shard",
+    "Speculator",
+    "SpeculatorFacts",
     "StateRows",
+    "StateStage",
     "StateView",
     "StoreDone",
     "StoreFacts",

@@ -15,6 +15,8 @@ from tests.support.moe_backends import bound_moe
 
 from tokenspeed._core import GroupSpec, Scheduler, SchedulerConfig
 from tokenspeed.contracts.model import ModelContext
+from tokenspeed.engine.drafting import Drafting
+from tokenspeed.engine.publisher import tokens_of
 from tokenspeed.executor import Executor, load_weights
 from tokenspeed.kernels.registry import KernelRegistry
 from tokenspeed.kv import Arena, solve_layout
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tokenspeed.contracts.model import CacheGroup
+    from tokenspeed.contracts.sampler import TokenLogprobs
+    from tokenspeed.contracts.speculator import Speculator
     from tokenspeed.contracts.step import StepPlan, StepResult
     from tokenspeed.kv import ArenaLayout
     from tokenspeed.plugins import Registry
@@ -45,6 +49,7 @@ class Job:
     match_prefix: bool = True
     start_step: int = 0
     reuse_points: Sequence[int] = ()
+    stop_token_ids: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -54,6 +59,7 @@ class Run:
     tokens: list[list[int]]
     reasons: list[str]
     cached_tokens: list[int]
+    logprobs: list[list[TokenLogprobs]]
     results: list[StepResult] = field(default_factory=list)
     num_steps: int = 0
 
@@ -66,12 +72,18 @@ class Parts:
     executor: Executor
     depth: int
     physical_bytes: int = 0
+    drafting: Drafting | None = None
     next_id: int = 1
     now_us: int = 1
 
     def run(self, jobs: Sequence[Job]) -> Run:
         """Run jobs together until all have ended."""
-        run = Run([list(job.outputs) for job in jobs], [""] * len(jobs), [-1] * len(jobs))
+        run = Run(
+            [list(job.outputs) for job in jobs],
+            [""] * len(jobs),
+            [-1] * len(jobs),
+            [[] for _ in jobs],
+        )
         first_id, self.next_id = self.next_id, self.next_id + len(jobs)
         waiting = deque(sorted(range(len(jobs)), key=lambda index: jobs[index].start_step))
         in_flight: deque[StepPlan] = deque()
@@ -95,12 +107,17 @@ class Parts:
     def _submit(self, request_id: int, job: Job) -> None:
         prompt = np.asarray(job.prompt, dtype=np.int32)
         outputs = np.asarray(job.outputs, dtype=np.int32)
-        self.executor.add_request(request_id, prompt, outputs, job.params, ())
+        self.executor.add_request(request_id, prompt, outputs, job.params, job.stop_token_ids)
+        if self.drafting is not None:
+            self.drafting.add(request_id, prompt, outputs)
         self.scheduler.submit(
             request_id,
             prompt,
             output_ids=outputs,
             max_new_tokens=job.params.max_tokens or 0,
+            min_new_tokens=job.params.min_tokens,
+            stop_token_ids=np.asarray(job.stop_token_ids, dtype=np.int32),
+            max_drafts=self.drafting.max_drafts if self.drafting is not None else 0,
             match_prefix=job.match_prefix,
             reuse_points=np.asarray(job.reuse_points, dtype=np.int32),
             now_us=self._tick(),
@@ -111,23 +128,33 @@ class Parts:
         run.results.append(result)
         assert result.step_id == plan.step_id
         done = self.scheduler.commit(
-            result.step_id, result.tokens, failed=result.failed, now_us=self._tick()
+            result.step_id,
+            result.tokens,
+            accepted=result.accepted,
+            failed=result.failed,
+            now_us=self._tick(),
         )
-        for request_id, token, reason, cached in zip(
+        logprobs = [result.logprobs[r] if result.logprobs else None for r in done.rows.tolist()]
+        for request_id, tokens, scored, reason, cached in zip(
             done.request_ids.tolist(),
-            done.tokens.tolist(),
+            tokens_of(done),
+            logprobs,
             done.finish_reasons.tolist(),
             done.cached_tokens.tolist(),
             strict=True,
         ):
             index = request_id - first_id
-            if token >= 0:
-                run.tokens[index].append(token)
+            run.tokens[index].extend(tokens)
+            run.logprobs[index].extend((scored or ())[: len(tokens)])
             if cached >= 0:
                 run.cached_tokens[index] = cached
             if reason:
                 run.reasons[index] = _reason(reason)
                 self.executor.remove_request(request_id)
+                if self.drafting is not None:
+                    self.drafting.forget(request_id)
+        if self.drafting is not None:
+            self.drafting.committed(plan, result, done, 1e-3)
 
 
 def build_parts(
@@ -143,8 +170,14 @@ def build_parts(
     plugins: Sequence[str] = ("reference",),
     prefix_cache: bool = True,
     poison: bool = False,
+    speculator: Speculator | None = None,
+    max_drafts: int = 5,
 ) -> Parts:
-    """Load a checkpoint and join the planes; the pool has `num_blocks` usable physical blocks."""
+    """Load a checkpoint and join the planes; the pool has `num_blocks` usable physical blocks.
+
+    Args:
+        speculator: all of its drafts are verified, whether they pay or not.
+    """
     registry = load_plugins(tuple(plugins), role="engine")
     source = _open(registry, path)
     config = source.config()
@@ -192,7 +225,7 @@ def build_parts(
                     kind=group.kind,
                     packing=group.packing,
                     window=group.group.window,
-                    speculation=group.group.speculation,
+                    speculation=group.group.speculation.replace("none", "replay"),
                 )
                 for group in layout.groups
             ],
@@ -205,7 +238,17 @@ def build_parts(
             prefix_cache=prefix_cache,
         )
     )
-    return Parts(scheduler, executor, depth, layout.physical_bytes)
+    drafting = None
+    if speculator is not None:
+        drafting = Drafting(
+            speculator,
+            "tests/speculator",
+            scheduler,
+            max_drafts=max_drafts,
+            max_step_tokens=max_step_tokens,
+            adapts=False,
+        )
+    return Parts(scheduler, executor, depth, layout.physical_bytes, drafting)
 
 
 def layout_of(groups: Sequence[CacheGroup], *, block_tokens: int, num_blocks: int) -> ArenaLayout:

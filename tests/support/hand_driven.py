@@ -125,6 +125,7 @@ class HandDriven:
                 if group.kind != "state"
             },
             output_index_R=None,
+            num_drafts_R=None,
             query_start=query_start,
             state_rows={
                 layer: rows

@@ -170,6 +170,26 @@ def _step_model(state: dict[str, Any]) -> Text | None:
     return Text("step model  " + "  ".join(parts))
 
 
+def _speculation(state: dict[str, Any]) -> Text | None:
+    """Say how many drafts were right, and how many tokens the rows brought that could draft."""
+    drafts = state.get("speculation")
+    if not drafts:
+        return None
+    per_row = (drafts["rows"] + drafts["accepted"]) / max(1, drafts["rows"])
+    return Text.assemble(
+        f"drafts      {drafts['speculator']}  {drafts['accepted']:,} of {drafts['drafted']:,} right "
+        f"({_share(drafts['accepted'], drafts['drafted'])})  {per_row:.2f} tokens a row  ",
+        (drafts["state"], "red" if drafts["state"] == "detached" else "green"),
+    )
+
+
+def _alerts(state: dict[str, Any]) -> Text | None:
+    alerts = state.get("alerts")
+    if not alerts:
+        return None
+    return Text("ALERT       " + "; ".join(str(alert["message"]) for alert in alerts), "bold red")
+
+
 def _cache(state: dict[str, Any]) -> Text | None:
     """Say why matches ended, most frequent first."""
     ends = {name: count for name, count in state.get("match_ends", {}).items() if count}
@@ -271,5 +291,5 @@ def _duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}"
 
 
-DETAILS = (_plan, _tiers, _step_model, _cache)
+DETAILS = (_alerts, _plan, _tiers, _step_model, _speculation, _cache)
 """What a terminal that is high enough shows between the pools and the queue."""

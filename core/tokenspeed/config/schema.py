@@ -218,6 +218,18 @@ class EngineConfig:
         low=0.001,
         high=1_048_576,
     )
+    speculator: str = setting(
+        "",
+        "guesses next tokens, so that one step can bring several: NAME or PLUGIN/NAME, such as "
+        "ngram; empty: none; answers are the same either way",
+    )
+    max_drafts: int = setting(
+        8,
+        "most tokens that a speculator guesses ahead of a request, per step; fewer are verified "
+        "where they do not pay",
+        low=1,
+        high=64,
+    )
     policy: str = setting(
         "core/return_time",
         "who goes first and whose cached blocks go first: PLUGIN/NAME; core/return_time evicts "

@@ -60,8 +60,10 @@ class CacheGroup:
         sinks, softcap: what the attention of some of its layers does beside the usual; see
             AttentionBackend.attend. Backends that cannot are not chosen.
         share_tokens: grain in tokens at which written bytes are final (1: every token).
-        speculation: state groups only. "rows_per_position": a step with drafts writes a row a
-            position; "replay": the row before the drafts stays and accepted tokens are read again.
+        speculation: state groups only, how wrong drafts are taken back; the model's layers pass
+            their operators through `ops.state.in_stages`. "rows_per_position": a step with drafts
+            writes a row a position; "replay": the row before the drafts stays and accepted tokens
+            are read again; "none": not at all, the model is served without a speculator.
     """
 
     name: str
@@ -70,7 +72,7 @@ class CacheGroup:
     fields: tuple[CacheField, ...]
     window: int = 0
     share_tokens: int = 1
-    speculation: str = "rows_per_position"
+    speculation: str = "none"
     sinks: bool = False
     softcap: float = 0.0
 
@@ -84,10 +86,28 @@ class StateRows:
             zeros (a fresh sequence).
         write_R: (R,) int64 device; block id that takes the state after its last query token; never
             a block that another row reads. It may be read_R of its own row: read first.
+        stages: not empty in a step with drafts, whose rows are cut into pieces; kernels see the
+            pieces of one stage as their rows (`ops.state.in_stages`).
     """
 
     read_R: torch.Tensor
     write_R: torch.Tensor
+    stages: tuple[StateStage, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StateStage:
+    """Pieces of rows that read no state written by one another, only that of earlier stages.
+
+    Args:
+        tokens_P: (P,) int64 device; places of the pieces' query tokens in the step.
+        query_start: (pieces + 1,) int32 host; piece i has tokens_P[query_start[i]:query_start[i+1]]
+        rows: what each piece reads and writes.
+    """
+
+    tokens_P: torch.Tensor
+    query_start: Any
+    rows: StateRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +139,7 @@ class ForwardContext:
         kv: layer index -> its view of the arena; StateView for layers of a state group.
         attention_metadata: cache group name -> what its backend's `plan` returned.
         output_index_R: (R,) int32 host; -1 for rows that sample nothing (see StepPlan).
+        num_drafts_R: (R,) int32 host; how many of a row's query tokens, its last ones, are drafts.
         query_start: (R + 1,) int32 host.
         state_rows: layer index -> rows of its state group; layers of k/v groups are absent. By
             layer, as `kv`: the layout may split a group's layers over several rows.
@@ -128,6 +149,7 @@ class ForwardContext:
     kv: Sequence[KVView | StateView]
     attention_metadata: Mapping[str, object]
     output_index_R: Any
+    num_drafts_R: Any
     query_start: Any
     state_rows: Mapping[int, StateRows] = field(default_factory=dict)
 

@@ -127,14 +127,17 @@ class StepResult:
 
     Args:
         step_id: of the plan.
-        tokens: (R,) int32 host; sampled token, -1 for rows that sampled none.
+        tokens: (R,) int32 host; sampled token, -1 for rows that sampled none. In a step with drafts
+            (R, W): the first accepted[r] + 1 of a row are its new tokens, what follows is -1.
+        accepted: (R,) int32 host; how many of the row's drafts were right. None: no row had any.
         failed: (R,) bool host or None; rows whose logits were NaN or Inf. They fail alone.
-        logprobs: one entry per row that asked, None elsewhere.
+        logprobs: one entry per new token of rows that asked, None for other rows.
         prompt_logprobs: (row, logprobs of the prompt tokens this chunk scored) for rows that asked.
     """
 
     step_id: int
     tokens: NDArray[np.int32]
+    accepted: NDArray[np.int32] | None = None
     failed: NDArray[np.bool_] | None = None
-    logprobs: tuple[TokenLogprobs | None, ...] | None = None
+    logprobs: tuple[tuple[TokenLogprobs, ...] | None, ...] | None = None
     prompt_logprobs: tuple[tuple[int, tuple[TokenLogprobs, ...]], ...] = ()

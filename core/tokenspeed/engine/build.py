@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tokenspeed.checkpoint.model_path import existing_model
 from tokenspeed.contracts.model import ModelContext, expert_groups_of
 from tokenspeed.engine.choices import Choices
+from tokenspeed.engine.drafting import Drafting
 from tokenspeed.engine.engine import Engine
 from tokenspeed.engine.facts import EngineParts, model_info, start_report
 from tokenspeed.engine.kv_events import EventGroup
@@ -23,6 +24,7 @@ from tokenspeed.engine.rules import device_traits
 from tokenspeed.engine.sizes import (
     EngineSizes,
     arena_bytes,
+    check_speculation,
     check_tables,
     resolve_sizes,
 )
@@ -129,6 +131,7 @@ def _build_parts(
     groups = model_class.cache_groups(model_config)
     sizes = resolve_sizes(config, model_config, device_kind=runtime.facts.kind)
     eos_token_ids = check_vocabulary(load_tokenizer(path), sizes.vocab_size)
+    check_speculation(config, groups)
     check_tables(config, groups, sizes, free_bytes=runtime.free_memory_bytes())
     attention = choices.attention(groups, sizes, runtime)
     moe = choices.moe(expert_groups_of(model_class, model_config), sizes, runtime)
@@ -166,6 +169,7 @@ def _build_parts(
         scheduler=scheduler,
         recorder=RecordWriter(Path(config.record), settings) if config.record else None,
         transfers=transfers,
+        drafting=_build_drafting(config, choices, scheduler, sizes),
         store=store,
         policy=choices.policy(),
         binder=binder,
@@ -242,6 +246,26 @@ def _build_executor(
     )
 
 
+def _build_drafting(
+    config: EngineConfig, choices: Choices, scheduler: Scheduler, sizes: EngineSizes
+) -> Drafting | None:
+    """Build what asks the speculator; None where none is asked for.
+
+    Raises:
+        CapabilityError: no loaded plugin offers it.
+    """
+    if not config.speculator:
+        return None
+    speculator = choices.speculator(sizes)
+    return Drafting(
+        speculator,
+        choices.decisions["speculator"].winner.pin,
+        scheduler,
+        max_drafts=config.max_drafts,
+        max_step_tokens=sizes.max_step_tokens,
+    )
+
+
 def _scheduler_settings(
     config: EngineConfig, layout: ArenaLayout, sizes: EngineSizes
 ) -> dict[str, Any]:
@@ -252,7 +276,8 @@ def _scheduler_settings(
             "packing": group.packing,
             "share_tokens": group.group.share_tokens,
             "window": group.group.window,
-            "speculation": group.group.speculation,
+            # Without drafts nothing is taken back, so any way will do.
+            "speculation": "replay" if group.group.speculation == "replay" else "rows_per_position",
         }
         for group in layout.groups
     ]
@@ -304,6 +329,7 @@ def _finish(
         max_running=config.max_running,
         depth=config.depth,
         cache_groups=parts.cache_groups,
+        drafting=parts.drafting,
         transfers=parts.transfers,
         store=parts.store,
         kv_events=_kv_events(config, parts),

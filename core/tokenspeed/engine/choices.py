@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.policy import Policy
     from tokenspeed.contracts.registration import Offer
     from tokenspeed.contracts.sampler import Sampler
+    from tokenspeed.contracts.speculator import Speculator
     from tokenspeed.contracts.weights import WeightFormat, WeightSource
     from tokenspeed.engine.sizes import EngineSizes
     from tokenspeed.plugins import Registry
@@ -173,16 +174,7 @@ class Choices:
         config = self._config
         if not config.kv_store:
             return None
-        offers = self._registry.offers("kv_store")
-        named = [item for item in offers if config.kv_store in (item.pin, item.offer.name)]
-        if not named:
-            known = ", ".join(item.pin for item in offers)
-            raise CapabilityError(
-                f"kv_store {config.kv_store!r} is not offered; loaded plugins have: "
-                f"{known or 'none'}; choose one, or load its plugin with --plugins",
-                id="pin-unknown",
-            )
-        decision = self._decide("kv_store", named, {})
+        decision = self._decide_named("kv_store", config.kv_store)
         store: KVStore = self._load(
             "kv_store",
             decision,
@@ -191,6 +183,21 @@ class Choices:
             capacity_bytes=int(config.kv_store_gib * (1 << 30)),
         )
         return GuardedStore(store, decision.winner.pin)
+
+    def speculator(self, sizes: EngineSizes) -> Speculator:
+        """Build the speculator that was asked for.
+
+        Raises:
+            CapabilityError: no loaded plugin offers it.
+        """
+        speculator: Speculator = self._load(
+            "speculator",
+            self._decide_named("speculator", self._config.speculator),
+            max_drafts=self._config.max_drafts,
+            max_running=self._config.max_running,
+            vocab_size=sizes.vocab_size,
+        )
+        return speculator
 
     def policy(self) -> Policy:
         """Choose the policy; it is always named, so that installing a wheel changes no order."""
@@ -241,6 +248,19 @@ class Choices:
             device=runtime.torch_device(),
         )
         return backend
+
+    def _decide_named(self, slot: str, name: str) -> Decision:
+        """Choose what is only used when it is named, by PLUGIN/NAME or NAME."""
+        offers = self._registry.offers(slot)
+        named = [item for item in offers if name in (item.pin, item.offer.name)]
+        if not named:
+            known = ", ".join(item.pin for item in offers)
+            raise CapabilityError(
+                f"{slot} {name!r} is not offered; loaded plugins have: {known or 'none'}; choose "
+                "one, or load its plugin with --plugins",
+                id="pin-unknown",
+            )
+        return self._decide(slot, named, {})
 
     def _decide(
         self, slot: str, offers: Sequence[RegisteredOffer[Offer]], traits: Mapping[str, object]

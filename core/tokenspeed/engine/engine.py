@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from tokenspeed.contracts.policy import Policy
     from tokenspeed.contracts.step import StepPlan, StepResult
+    from tokenspeed.engine.drafting import Drafting
     from tokenspeed.engine.kv_publisher import KvEventSettings
     from tokenspeed.engine.messages import ModelInfo
     from tokenspeed.engine.reports import StartReport
@@ -89,6 +90,8 @@ class Engine:
     """Where the scheduler's input is written to, for `tokenspeed simulate`."""
     cache_groups: tuple[str, ...] = ()
     """Names of the cache groups, in the order that the scheduler counts them."""
+    drafting: Drafting | None = None
+    """Asks the speculator; None: there is none."""
     transfers: Transfers | None = None
     """Movers between the tiers; None where there is only the device."""
     store: GuardedStore | None = None

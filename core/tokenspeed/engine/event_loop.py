@@ -173,6 +173,7 @@ class EventLoop:
     def stats(self) -> EngineStats:
         """Return counters and gauges as of now."""
         counts = self._engine.scheduler.stats()
+        drafting = self._engine.drafting
         store = self._engine.store
         return EngineStats(
             epoch=self._epoch,
@@ -196,6 +197,10 @@ class EventLoop:
             host_blocks_total=counts.get("host_blocks_total", 0),
             host_blocks_free=counts.get("host_blocks_free", 0),
             store_records=counts.get("store_keys", 0),
+            drafted_tokens=counts["drafted"],
+            accepted_tokens=counts["accepted"],
+            speculator_failures=drafting.counts.failures if drafting is not None else 0,
+            speculator_detached=int(drafting is not None and drafting.detached_s is not None),
             store_failures=0 if store is None else store.num_failures,
             store_detached=int(store is not None and store.is_detached),
             hook_calls_after_freeze=self._engine.registry.hook_calls_after_freeze,
@@ -299,7 +304,11 @@ class EventLoop:
 
     def _commit(self, plan: StepPlan, result: StepResult, reason_failed: str) -> None:
         committed = self._engine.scheduler.commit(
-            plan.step_id, result.tokens, failed=result.failed, now_us=now_us()
+            plan.step_id,
+            result.tokens,
+            accepted=result.accepted,
+            failed=result.failed,
+            now_us=now_us(),
         )
         if self._record is not None:
             self._record.end(plan.step_id)
@@ -310,3 +319,5 @@ class EventLoop:
             last_step_id=self._flying[-1].step_id if self._flying else plan.step_id,
             reason_failed=reason_failed,
         )
+        if self._engine.drafting is not None:
+            self._engine.drafting.committed(plan, result, committed, self._model_s)

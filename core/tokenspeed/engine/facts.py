@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tokenspeed.config.schema import EngineConfig
     from tokenspeed.contracts.device import DeviceRuntime
     from tokenspeed.contracts.policy import Policy
+    from tokenspeed.engine.drafting import Drafting
     from tokenspeed.engine.engine import StepExecutor
     from tokenspeed.engine.store_guard import GuardedStore
     from tokenspeed.executor.transfers import TierTransfers
@@ -46,6 +47,7 @@ class EngineParts:
     weights_bytes: int
     cache_groups: tuple[str, ...]
     transfers: TierTransfers | None
+    drafting: Drafting | None
     store: GuardedStore | None
 
 
@@ -114,7 +116,8 @@ def start_report(
         kernels=tuple(
             (slot, name)
             for slot, name in {**chosen, **kernels}.items()
-            if slot.partition(".")[0] in ("attention", "moe", "sampler") or slot in kernels
+            if slot.partition(".")[0] in ("attention", "moe", "sampler", "speculator")
+            or slot in kernels
         ),
         plan_digest=plan.digest,
         plan={**plan.to_json(), "plugins": [asdict(status) for status in registry.plugins]},

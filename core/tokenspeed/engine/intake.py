@@ -162,6 +162,8 @@ class Intake:
         params, now = message.params, arrival.now_us
         deadline_us = now + int(message.timeout_s * 1e6) if message.timeout_s is not None else 0
         key = self._requests.new_key()
+        drafting = self._engine.drafting
+        max_drafts = drafting.max_drafts if drafting is not None else 0
         self._engine.scheduler.submit(
             key,
             prompt_ids,
@@ -180,6 +182,7 @@ class Intake:
             gap_us=keys.gap_us,
             queue_key=keys.queue_key,
             victim_key=keys.victim_key,
+            max_drafts=max_drafts,
             now_us=now,
         )
         try:
@@ -189,6 +192,8 @@ class Intake:
         except Exception:
             self._engine.scheduler.abort(key, now_us=now)
             raise
+        if drafting is not None:
+            drafting.add(key, prompt_ids, output_ids)
         return LiveRequest(
             key,
             message.request_id,

@@ -216,6 +216,12 @@ class EngineStats(msgspec.Struct, frozen=True, tag=True, kw_only=True, omit_defa
     host_blocks_total: int = 0
     host_blocks_free: int = 0
     store_records: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+    """Drafts that were verified, and those of them that were right."""
+    speculator_failures: int = 0
+    speculator_detached: int = 0
+    """1: the speculator failed too often and is not asked any more."""
     store_failures: int = 0
     store_detached: int = 0
     """1: the KV store failed too often and is not asked any more."""

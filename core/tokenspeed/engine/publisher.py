@@ -87,7 +87,7 @@ class Publisher:
     def _send(
         self,
         committed: CommitResult,
-        logprobs: tuple[TokenLogprobs | None, ...] | None,
+        logprobs: tuple[tuple[TokenLogprobs, ...] | None, ...] | None,
         reason_failed: str,
     ) -> int:
         """Send deltas; return how many output tokens are in them."""
@@ -95,7 +95,7 @@ class Publisher:
         outgoing: dict[Client, list[Delta]] = {}
         entries = zip(
             committed.request_ids.tolist(),
-            _tokens_of(committed),
+            tokens_of(committed),
             committed.finish_reasons.tolist(),
             committed.cached_tokens.tolist(),
             committed.rows.tolist(),
@@ -132,9 +132,8 @@ class Publisher:
         tokens: tuple[int, ...],
         reason: str,
         cached: int,
-        scored: TokenLogprobs | None,
+        scored: tuple[TokenLogprobs, ...] | None,
     ) -> Delta:
-        assert scored is None or len(tokens) <= 1, "rows with log probabilities have no drafts"
         if tokens and cached >= 0:
             request.cached_tokens = cached
             if not request.is_resumed:
@@ -147,7 +146,7 @@ class Publisher:
         return Delta(
             request_id=request.request_id,
             tokens=tokens,
-            logprobs=(scored,) if scored is not None and tokens else None,
+            logprobs=scored[: len(tokens)] or None if scored is not None else None,
             prompt_logprobs=prompt_logprobs,
             cached_tokens=cached,
             finish_reason=reason or None,
@@ -187,6 +186,8 @@ class Publisher:
         self._requests.remove(request)
         self._activity.note_end()
         self._gate.note_end(request.request_id)
+        if self._engine.drafting is not None:
+            self._engine.drafting.forget(request.key)
         self._engine.policy.turn_ended(request.session_number, time.monotonic_ns() // 1000)
         self._retiring.append((self._last_step_id, request.key))
 
@@ -196,7 +197,7 @@ class Publisher:
             self._engine.executor.remove_request(self._retiring.popleft()[1])
 
 
-def _tokens_of(committed: CommitResult) -> list[tuple[int, ...]]:
+def tokens_of(committed: CommitResult) -> list[tuple[int, ...]]:
     """Return the new tokens of each entry: none where it only ended, several after drafts."""
     tokens, counts = committed.tokens.tolist(), committed.num_tokens.tolist()
     if len(tokens) == len(counts) and max(counts, default=0) <= 1:

@@ -74,10 +74,11 @@ def arena_bytes(
     """Return how many bytes the cache gets: as set, or four contexts within 40 % of free memory."""
     if config.kv_gib:
         return int(config.kv_gib * GIB)
-    wanted = {"full": sizes.max_context_tokens, "state": config.depth + 1 + SNAPSHOTS_OF_A_CONTEXT}
+    wanted = {"full": sizes.max_context_tokens}
     wanted_bytes = 0
     for group in groups:
         seen_tokens = min(group.window + sizes.max_step_tokens, sizes.max_context_tokens)
+        wanted["state"] = working_rows(config, group) + SNAPSHOTS_OF_A_CONTEXT
         units = CONTEXTS_IN_CACHE * wanted.get(group.kind, seen_tokens)
         wanted_bytes += units * unit_bytes(group, sizes.dtype)
     # The sentinel, and a started block each.
@@ -87,6 +88,27 @@ def arena_bytes(
     )
     wanted_bytes += (len(groups) + 1) * spare_bytes
     return min(wanted_bytes, int(free_bytes * MEMORY_SHARE))
+
+
+def working_rows(config: EngineConfig, group: CacheGroup) -> int:
+    """Return how many rows of a state group a running request writes in turn."""
+    is_kept = config.speculator and group.speculation == "rows_per_position"
+    return max(config.depth + 1, 1 + config.max_drafts if is_kept else 0)
+
+
+def check_speculation(config: EngineConfig, groups: Sequence[CacheGroup]) -> None:
+    """Check that the model can take wrong drafts back, if there are to be any.
+
+    Raises:
+        ConfigError: one of its state groups cannot.
+    """
+    for group in groups:
+        if config.speculator and group.kind == "state" and group.speculation == "none":
+            raise ConfigError(
+                f"speculator is {config.speculator!r}, but the model's cache group {group.name!r} "
+                "keeps a state and has speculation 'none': wrong drafts could not be taken back; "
+                "drop --speculator, or let the model declare 'replay' or 'rows_per_position'"
+            )
 
 
 def check_tables(

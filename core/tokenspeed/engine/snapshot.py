@@ -99,6 +99,7 @@ class Snapshot:
             "cache": self._tally.total.shown(),
             "match_ends": dict(self._tally.match_ends),
             "sessions": self._tally.sessions(),
+            "speculation": self._speculation(counters),
             "blocks": blocks_of(counters, state["groups"]),
             "tiers": self._tiers(state, counters),
             "alerts": self._alerts(),
@@ -108,9 +109,17 @@ class Snapshot:
             "queue": picked(columns, waiting_rows(columns)),
         }
 
+    def _speculation(self, counters: Mapping[str, int]) -> dict[str, Any] | None:
+        """Return what the drafts are and were; None where there is no speculator."""
+        if self._engine.drafting is None:
+            return None
+        shown = self._engine.drafting.shown()
+        return {**shown, "drafted": counters["drafted"], "accepted": counters["accepted"]}
+
     def _alerts(self) -> list[dict[str, Any]]:
         """Return what an administrator should act on."""
-        return [] if self._engine.store is None else self._engine.store.alerts()
+        degradable = (self._engine.store, self._engine.drafting)
+        return [alert for one in degradable if one is not None for alert in one.alerts()]
 
     def _limits(self) -> dict[str, Any]:
         report = self._engine.report

@@ -14,9 +14,11 @@ import numpy as np
 import torch
 
 from tokenspeed.contracts.attention import AttentionBatch
-from tokenspeed.contracts.model import ForwardContext, StateRows
+from tokenspeed.contracts.model import ForwardContext
 from tokenspeed.contracts.step import TOKEN_FROM_DEVICE
+from tokenspeed.executor.attended import attended_rows
 from tokenspeed.executor.poison import poison_fresh
+from tokenspeed.executor.stages import StatePieces
 from tokenspeed.executor.tables import GroupTables
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tokenspeed.contracts.attention import AttentionBackend
+    from tokenspeed.contracts.model import StateRows
     from tokenspeed.contracts.step import StepPlan
     from tokenspeed.kv import Arena, GroupLayout
 
@@ -81,7 +84,7 @@ class StepBatcher:
         self._tabled, self._states = [], []
         for index, group in enumerate(arena.layout.groups):
             if group.kind == "state":
-                self._states.append((index, group.layers))
+                self._states.append((group.layers, group.group.speculation))
                 continue
             pages = arena.layout.page_ids(index)
             tables = GroupTables(max_running, blocks_per_row, pages)
@@ -106,6 +109,7 @@ class StepBatcher:
             kv=self._views,
             attention_metadata=self._plan_attention(plan, positions_T),
             output_index_R=plan.output_index,
+            num_drafts_R=plan.num_drafts,
             query_start=plan.query_start,
             state_rows=self._state_rows(plan),
         )
@@ -126,31 +130,30 @@ class StepBatcher:
         """Return by layer where its state is read and written; one upload for all groups."""
         if not self._states:
             return {}
-        assert plan.state_rows.shape[2] == 2, "rows per draft position need a speculator"
-        rows_S2R = plan.state_rows.transpose(1, 2, 0).astype(np.int64, order="C")
-        rows = torch.from_numpy(rows_S2R).to(self._device)
+        rows_SWR = plan.state_rows.transpose(1, 2, 0).astype(np.int64, order="C")
+        rows = torch.from_numpy(rows_SWR).to(self._device)
+        pieces = StatePieces(plan, self._device)
         by_layer = {}
-        for place, (_, layers) in enumerate(self._states):
-            state_rows = StateRows(read_R=rows[place, 0], write_R=rows[place, 1])
+        for place, (layers, speculation) in enumerate(self._states):
+            state_rows = pieces.rows_of(rows[place], is_replayed=speculation == "replay")
             by_layer.update(dict.fromkeys(layers, state_rows))
         return by_layer
 
     def _plan_attention(self, plan: StepPlan, positions_T: torch.Tensor) -> Mapping[str, object]:
         longest_tokens = int((plan.context_tokens + np.diff(plan.query_start)).max())
         num_blocks = -(-longest_tokens // self._block_tokens)
-        # Copies: tensors over the plan's read-only arrays would warn, and outlive the plan.
-        query_start, context_tokens = plan.query_start.copy(), plan.context_tokens.copy()
+        rows = attended_rows(plan)
         metadata = {}
         for group in self._tabled:
             batch = AttentionBatch(
-                query_start=query_start,
-                context_tokens=context_tokens,
-                num_decode_rows=plan.num_decode_rows,
-                block_tables=group.tables.block_rows(plan.slots, num_blocks),
+                query_start=rows.query_start,
+                context_tokens=rows.context_tokens,
+                num_decode_rows=rows.num_decode_rows,
+                block_tables=group.tables.block_rows(rows.slots, num_blocks),
                 block_tokens=self._block_tokens,
                 positions_T=positions_T,
                 window=group.layout.group.window,
-                page_tables=group.tables.page_rows(plan.slots, num_blocks),
+                page_tables=group.tables.page_rows(rows.slots, num_blocks),
                 page_tokens=group.page_tokens,
             )
             metadata[group.layout.name] = group.backend.plan(batch)

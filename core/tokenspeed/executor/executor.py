@@ -1,8 +1,8 @@
-"""Runs one step plan after another: inputs, forward, logits of the rows that sample, tokens.
+"""Runs one step plan after another: inputs, forward, logits where it samples, tokens verified.
 
 Owns the sampling table, the block tables and the last token of each slot. It decides nothing: what
 runs, where it is stored and when it ends comes with the plan. Called by the event loop's thread.
-Legend: R rows, T query tokens, S slots, D hidden, V vocabulary.
+Legend: R rows, T query tokens, P sampled positions, S slots, D hidden, V vocabulary.
 """
 
 from __future__ import annotations
@@ -18,6 +18,14 @@ from tokenspeed.contracts.step import StepResult
 from tokenspeed.executor.batch import StepBatcher
 from tokenspeed.executor.prompt_scores import PromptScorer
 from tokenspeed.executor.requests import ExecutorRequest
+from tokenspeed.executor.targets import (
+    Targets,
+    Verified,
+    spread_accepted,
+    spread_tokens,
+    targets_of,
+    verify,
+)
 from tokenspeed.sampling.table import SamplingTable
 
 if TYPE_CHECKING:
@@ -27,7 +35,7 @@ if TYPE_CHECKING:
 
     from tokenspeed.contracts.attention import AttentionBackend
     from tokenspeed.contracts.model import CausalLM
-    from tokenspeed.contracts.sampler import Sampler, SampleResult, TokenLogprobs
+    from tokenspeed.contracts.sampler import Sampler, TokenLogprobs
     from tokenspeed.contracts.step import StepPlan
     from tokenspeed.executor.transfers import TierTransfers
     from tokenspeed.kv import Arena
@@ -42,8 +50,8 @@ class _Launched:
 
     step_id: int
     num_rows: int
-    sampled_rows: NDArray[np.intp]
-    sample: SampleResult | None
+    targets: Targets | None
+    verified: Verified | None
     prompt_logprobs: PromptLogprobs
 
 
@@ -129,17 +137,17 @@ class Executor:
         if self._transfers is not None:
             self._transfers.start(plan)
         if plan.num_rows == 0:
-            self._launched.append(_Launched(plan.step_id, 0, np.empty(0, np.intp), None, ()))
+            self._launched.append(_Launched(plan.step_id, 0, None, None, ()))
             return
         self._admit(plan)
         inputs = self._batcher.build(plan, self._last_tokens_S)
         hidden_TD = self._model.forward(inputs.token_ids, inputs.context)
-        sampled_rows = np.flatnonzero(plan.output_index >= 0)
+        targets = targets_of(plan)
         launched = _Launched(
             step_id=plan.step_id,
             num_rows=plan.num_rows,
-            sampled_rows=sampled_rows,
-            sample=self._sample(plan, sampled_rows, hidden_TD) if len(sampled_rows) else None,
+            targets=targets,
+            verified=self._sample(plan, targets, hidden_TD) if len(targets.rows_N) else None,
             prompt_logprobs=self._score_prompts(plan, hidden_TD),
         )
         self._launched.append(launched)
@@ -151,15 +159,16 @@ class Executor:
             IndexError: nothing is launched.
         """
         launched = self._launched.popleft()
-        tokens = np.full(launched.num_rows, -1, dtype=np.int32)
-        if launched.sample is None:
+        targets, verified, num_rows = launched.targets, launched.verified, launched.num_rows
+        if targets is None or verified is None:
+            tokens = np.full(num_rows, -1, dtype=np.int32)
             return StepResult(launched.step_id, tokens, prompt_logprobs=launched.prompt_logprobs)
-        tokens[launched.sampled_rows] = launched.sample.tokens_R.cpu().numpy()
         return StepResult(
             launched.step_id,
-            tokens,
-            failed=_spread_failed(launched),
-            logprobs=_spread_logprobs(launched),
+            spread_tokens(targets, verified, num_rows),
+            accepted=spread_accepted(targets, verified, num_rows),
+            failed=_spread_failed(targets, verified, num_rows),
+            logprobs=_spread_logprobs(targets, verified, num_rows),
             prompt_logprobs=launched.prompt_logprobs,
         )
 
@@ -169,20 +178,21 @@ class Executor:
             request.is_fresh = True
             self._by_slot[slot] = request
 
-    def _sample(
-        self, plan: StepPlan, rows: NDArray[np.intp], hidden_TD: torch.Tensor
-    ) -> SampleResult:
-        slots, output_index = plan.slots[rows], plan.output_index[rows]
+    def _sample(self, plan: StepPlan, targets: Targets, hidden_TD: torch.Tensor) -> Verified:
+        slots, output_index = plan.slots[targets.rows_N], plan.output_index[targets.rows_N]
         self._refresh(slots, output_index)
-        if len(rows) < plan.num_tokens:
-            last = torch.from_numpy(plan.query_start[1:][rows].astype(np.int64) - 1)
-            hidden_TD = hidden_TD.index_select(0, last.to(self._device))
-        logits_RV = self._model.compute_logits(hidden_TD)
-        result = self._sampler.sample(logits_RV, self._table.batch(slots, output_index))
-        places = torch.from_numpy(slots.astype(np.int64)).to(self._device)
-        self._last_tokens_S[places] = result.tokens_R.to(torch.int64)
-        self._record(slots, output_index, result.tokens_R)
-        return result
+        if len(targets.places_P) < plan.num_tokens:
+            hidden_TD = hidden_TD.index_select(0, self._upload(targets.places_P))
+        logits_PV = self._model.compute_logits(hidden_TD)
+        batch = self._table.batch(targets.slots_P, targets.output_index_P, targets.ahead())
+        verified = verify(targets, self._sampler.sample(logits_PV, batch))
+        last = np.array([tokens[-1] for tokens in verified.tokens_N], dtype=np.int64)
+        self._last_tokens_S[self._upload(slots.astype(np.int64))] = self._upload(last)
+        self._record(slots, output_index, verified)
+        return verified
+
+    def _upload(self, values: NDArray[np.int64]) -> torch.Tensor:
+        return torch.from_numpy(values).to(self._device)
 
     def _refresh(self, slots: NDArray[np.int32], output_index: NDArray[np.int32]) -> None:
         """Rebuild the sampling state of requests that sample in their slot for the first time.
@@ -203,16 +213,15 @@ class Executor:
                 )
 
     def _record(
-        self, slots: NDArray[np.int32], output_index: NDArray[np.int32], tokens_R: torch.Tensor
+        self, slots: NDArray[np.int32], output_index: NDArray[np.int32], verified: Verified
     ) -> None:
-        # Reading tokens waits for the device: penalties of the next step count them on the host.
-        for slot, index, token in zip(
-            slots.tolist(), output_index.tolist(), tokens_R.tolist(), strict=True
+        for slot, index, tokens in zip(
+            slots.tolist(), output_index.tolist(), verified.tokens_N, strict=True
         ):
             request = self._by_slot[slot]
             assert request is not None
-            request.record(index, token)
-            self._table.append(slot, token)
+            request.record(index, tokens)
+            self._table.append(slot, tokens)
 
     def _score_prompts(self, plan: StepPlan, hidden_TD: torch.Tensor) -> PromptLogprobs:
         scores = []
@@ -225,21 +234,20 @@ class Executor:
         return tuple(scores)
 
 
-def _spread_failed(launched: _Launched) -> NDArray[np.bool_] | None:
-    assert launched.sample is not None
-    failed_rows = launched.sample.failed_R.cpu().numpy()
-    if not failed_rows.any():
+def _spread_failed(targets: Targets, verified: Verified, num_rows: int) -> NDArray[np.bool_] | None:
+    if not verified.failed_N.any():
         return None
-    failed = np.zeros(launched.num_rows, dtype=np.bool_)
-    failed[launched.sampled_rows] = failed_rows
+    failed = np.zeros(num_rows, dtype=np.bool_)
+    failed[targets.rows_N] = verified.failed_N
     return failed
 
 
-def _spread_logprobs(launched: _Launched) -> tuple[TokenLogprobs | None, ...] | None:
-    assert launched.sample is not None
-    if launched.sample.logprobs is None:
+def _spread_logprobs(
+    targets: Targets, verified: Verified, num_rows: int
+) -> tuple[tuple[TokenLogprobs, ...] | None, ...] | None:
+    if verified.logprobs_N is None:
         return None
-    spread: list[TokenLogprobs | None] = [None] * launched.num_rows
-    for row, entry in zip(launched.sampled_rows.tolist(), launched.sample.logprobs, strict=True):
-        spread[row] = entry
+    spread: list[tuple[TokenLogprobs, ...] | None] = [None] * num_rows
+    for row, entries in zip(targets.rows_N.tolist(), verified.logprobs_N, strict=True):
+        spread[row] = entries
     return tuple(spread)

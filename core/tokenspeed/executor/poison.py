@@ -29,7 +29,7 @@ def poison_fresh(arena: Arena, plan: StepPlan) -> None:
     states = [index for index, group in enumerate(arena.layout.groups) if group.kind == "state"]
     for place, group in enumerate(states):
         rows = plan.state_rows[:, place]
-        written = set(rows[:, 1:].ravel().tolist())
+        written = set(rows[:, 1:].ravel().tolist()) - {-1}
         fresh[group] = written - set(rows[:, 0].tolist())  # a row updated in place is not fresh
     for group, blocks in fresh.items():
         arena.poison(group, sorted(blocks))

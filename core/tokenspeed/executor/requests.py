@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -31,7 +33,6 @@ class ExecutorRequest:
     is_fresh: bool = True
     num_scored: int = 1
 
-    def record(self, output_index: int, token: int) -> None:
-        """Note the token sampled at `output_index`; a later one there is a dropped lookahead."""
-        del self.output_ids[output_index:]
-        self.output_ids.append(token)
+    def record(self, output_index: int, tokens: Sequence[int]) -> None:
+        """Note the tokens from `output_index` on; later ones there are a dropped lookahead."""
+        self.output_ids[output_index:] = tokens

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 KINDS = ("full", "window", "state")
 MIN_BLOCK_TOKENS = 16
 MAX_PAGE_IDS = 2**31 - 1
-SPECULATION = ("rows_per_position", "replay")
+SPECULATION = ("none", "rows_per_position", "replay")
 
 
 def check_groups(groups: Sequence[CacheGroup], block_tokens: int) -> None:

@@ -7,7 +7,8 @@ V value dim, W taps.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from tokenspeed.contracts.attention import StateView
 from tokenspeed.contracts.model import CacheField
@@ -17,6 +18,7 @@ from tokenspeed.layers.norm import GatedRMSNorm
 from tokenspeed.layers.placements import LayerPlacement, column_parallel, row_parallel
 from tokenspeed.layers.weights import WeightSlot
 from tokenspeed.ops import conv, linear_attention
+from tokenspeed.ops.state import in_stages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -81,7 +83,12 @@ class CausalConv:
         self, x_TC: torch.Tensor, state: torch.Tensor, rows: StateRows, step: ForwardContext
     ) -> torch.Tensor:
         """Return (T, C)."""
-        return self._convolve(x_TC, self._weight_CW, state, rows, step.query_start)
+        return in_stages(partial(self._apply, state), (x_TC,), rows, step.query_start)
+
+    def _apply(
+        self, state: torch.Tensor, x_TC: torch.Tensor, rows: StateRows, query_start: Any
+    ) -> torch.Tensor:
+        return self._convolve(x_TC, self._weight_CW, state, rows, query_start)
 
     def _accept(self, weight: LinearWeight) -> None:
         assert weight.plain is not None, "convolutions are never packed"
@@ -173,13 +180,11 @@ class GatedDeltaNet:
         q, k, v = mixed_TC.split_with_sizes(self.qkv_widths, -1)
         keys = (-1, shape.key_heads, shape.key_dim)
         values = (-1, shape.value_heads, shape.value_dim)
-        mixed_TNV = self._apply_rule(
-            q.view(keys),
-            k.view(keys),
-            v.view(values),
-            *self.gates(a_TN, b_TN),
-            state.fields["recurrent"],
-            rows,
-            step.query_start,
-        )
+        inputs = (q.view(keys), k.view(keys), v.view(values), *self.gates(a_TN, b_TN))
+        recur = partial(self._recur, state.fields["recurrent"])
+        mixed_TNV = in_stages(recur, inputs, rows, step.query_start)
         return self.output(self.norm(mixed_TNV, z.view(values)).flatten(-2))
+
+    def _recur(self, state: torch.Tensor, *inputs: Any) -> torch.Tensor:
+        *tokens, rows, query_start = inputs
+        return self._apply_rule(*tokens, state, rows, query_start)

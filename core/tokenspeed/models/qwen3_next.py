@@ -271,7 +271,13 @@ class Qwen3NextForCausalLM(DecoderForCausalLM[Qwen3NextConfig]):
         )
         groups = (
             CacheGroup(CACHE_GROUP, "full", full, gqa_fields(read.num_kv_heads, read.head_dim)),
-            CacheGroup(STATE_GROUP, "state", linear, read.delta.state_fields()),
+            CacheGroup(
+                STATE_GROUP,
+                "state",
+                linear,
+                read.delta.state_fields(),
+                speculation="rows_per_position",
+            ),
         )
         return groups if linear else groups[:1]
 

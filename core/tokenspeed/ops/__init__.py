@@ -16,6 +16,7 @@ from tokenspeed.ops import (
     packing,
     rotary,
     sampling,
+    state,
 )
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ __all__ = [
     "packing",
     "rotary",
     "sampling",
+    "state",
 ]
 
 OPERATORS: Mapping[str, Operator] = {

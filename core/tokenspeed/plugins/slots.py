@@ -43,7 +43,7 @@ SLOTS = {
         Slot("moe", "1.0", ("register_moe_backends",), True),
         Slot("communicator", "1.0", ("register_communicators",), False),
         Slot("kv_store", "1.0", ("register_kv_stores",), True),
-        Slot("speculator", "1.0", ("register_speculators",), False),
+        Slot("speculator", "1.0", ("register_speculators",), True),
         Slot("transfer", "1.0", ("register_transfers",), False),
         Slot("placement_rule", "1.0", ("register_placement_rules",), False),
         Slot("grammar", "1.0", ("register_grammars",), False),

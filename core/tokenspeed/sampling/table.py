@@ -94,19 +94,30 @@ class SamplingTable:
         if params.logit_bias or stop_ids:
             self._bias[slot] = _Bias(params.logit_bias or {}, params.min_tokens, stop_ids)
 
-    def append(self, slot: int, token: int) -> None:
-        """Count a sampled token; call before the slot's next `batch`."""
+    def append(self, slot: int, tokens: Sequence[int]) -> None:
+        """Count sampled tokens; call before the slot's next `batch`."""
         counts = self._counts.get(slot)
         if counts is not None:
-            counts.output_V[token] += 1
+            for token in tokens:
+                counts.output_V[token] += 1
 
     def release(self, slot: int) -> None:
         """Drop what the slot holds beyond its scalars."""
         self._counts.pop(slot, None)
         self._bias.pop(slot, None)
 
-    def batch(self, slots_R: NDArray[np.int32], output_index_R: NDArray[np.int32]) -> SamplingBatch:
-        """Build one step's batch; row r samples output token `output_index_R[r]` of its slot."""
+    def batch(
+        self,
+        slots_R: NDArray[np.int32],
+        output_index_R: NDArray[np.int32],
+        ahead_R: Sequence[Sequence[int]] | None = None,
+    ) -> SamplingBatch:
+        """Build one step's batch; row r samples output token `output_index_R[r]` of its slot.
+
+        Args:
+            ahead_R: tokens of each row that count as its output here, beside the appended ones:
+                the drafts before its position. None: no row has any.
+        """
         temperature = self._temperature[slots_R]
         is_drawn = bool(temperature.any())
         num_logprobs = self._num_logprobs[slots_R]
@@ -117,7 +128,7 @@ class SamplingTable:
             min_p_R=self._unless(0, self._min_p[slots_R]),
             seeds_R=self._tensor(self._seed[slots_R]),
             output_index_R=self._tensor(output_index_R.astype(np.int64)),
-            penalties=self._penalties_of(slots_R) if self._counts else None,
+            penalties=self._penalties_of(slots_R, ahead_R) if self._counts else None,
             bias=self._bias_of(slots_R, output_index_R) if self._bias else None,
             num_logprobs_R=tuple(num_logprobs.tolist()) if (num_logprobs >= 0).any() else None,
         )
@@ -138,7 +149,9 @@ class SamplingTable:
         prompt[prompt_ids] = True
         self._counts[slot] = _Counts(self._tensor(output), self._tensor(prompt))
 
-    def _penalties_of(self, slots_R: NDArray[np.int32]) -> Penalties | None:
+    def _penalties_of(
+        self, slots_R: NDArray[np.int32], ahead_R: Sequence[Sequence[int]] | None
+    ) -> Penalties | None:
         slots: list[int] = slots_R.tolist()
         if not any(slot in self._counts for slot in slots):
             return None
@@ -149,6 +162,8 @@ class SamplingTable:
             counts = self._counts.get(slot)
             if counts is not None:
                 output_RV[row], prompt_RV[row] = counts.output_V, counts.prompt_V
+                for token in ahead_R[row] if ahead_R is not None else ():
+                    output_RV[row, min(token, self._vocab_size - 1)] += 1
         repetition, frequency, presence = self._tensor(self._penalties[slots_R].T.copy())
         return Penalties(repetition, frequency, presence, output_RV, prompt_RV)
 

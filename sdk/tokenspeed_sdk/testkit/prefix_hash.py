@@ -10,14 +10,15 @@ Legend: T tokens, F features, R rows.
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tokenspeed_sdk import CacheField, CacheGroup, ConfigError, KVView, StateView, gqa_fields
+from tokenspeed_sdk import CacheField, CacheGroup, ConfigError, KVView, StateView, gqa_fields, ops
 
 if TYPE_CHECKING:
-    from tokenspeed_sdk import ForwardContext, ModelContext
+    from tokenspeed_sdk import ForwardContext, ModelContext, StateRows
 
 FULL, WINDOW, STATE = "full", "window", "state"
 NUM_FEATURES = 16
@@ -28,8 +29,14 @@ _FACTOR, _MODULUS = 31, 8191
 """s * 31 + feature stays below 2^24, so that float32 counts exactly."""
 
 
-def hash_groups(window: int, state_layers: int) -> tuple[CacheGroup, ...]:
-    """Return a full layer, a window layer where window > 0, and so many state layers."""
+def hash_groups(
+    window: int, state_layers: int, speculation: str = "rows_per_position"
+) -> tuple[CacheGroup, ...]:
+    """Return a full layer, a window layer where window > 0, and so many state layers.
+
+    Args:
+        speculation: of the state layers' group.
+    """
     groups = [CacheGroup(FULL, "full", (0,), gqa_fields(1, NUM_FEATURES))]
     if window:
         fields = gqa_fields(1, NUM_FEATURES)
@@ -41,7 +48,7 @@ def hash_groups(window: int, state_layers: int) -> tuple[CacheGroup, ...]:
             CacheField("recent", (NUM_FEATURES, RECENT_TOKENS), "float32"),
         )
         layers = tuple(range(first, first + state_layers))
-        groups.append(CacheGroup(STATE, "state", layers, fields))
+        groups.append(CacheGroup(STATE, "state", layers, fields, speculation=speculation))
     return tuple(groups)
 
 
@@ -104,12 +111,19 @@ class PrefixHash:
         """Fold each row's tokens into its state, token by token; return the state at each."""
         view, rows = context.kv[layer], context.state_rows[layer]
         assert isinstance(view, StateView)
+        return ops.state.in_stages(
+            partial(self._fold, view, layer), (v_TF,), rows, context.query_start
+        )
+
+    @staticmethod
+    def _fold(
+        view: StateView, layer: int, v_TF: torch.Tensor, rows: StateRows, query_start: Any
+    ) -> torch.Tensor:
         states = [view.fields[name][rows.read_R.clamp(min=0)] for name in ("sum", "recent")]
         for state in states:
             state[rows.read_R < 0] = 0.0
         out_TF = torch.empty_like(v_TF)
-        ends = context.query_start.tolist()
-        for row, (start, end) in enumerate(itertools.pairwise(ends)):
+        for row, (start, end) in enumerate(itertools.pairwise(query_start.tolist())):
             sum_F, recent_F3 = states[0][row], states[1][row]
             for token in range(start, end):
                 sum_F.copy_((sum_F * _FACTOR + v_TF[token] + layer) % _MODULUS)

@@ -14,6 +14,7 @@ import time
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import torch
 
 from tokenspeed_sdk import CheckpointError, ConfigError
@@ -37,6 +38,7 @@ class ScriptedConfig:
         script: token ids by output index; eos after the last.
         window, state_layers: in mode "hash", a sliding-window layer of so many tokens, and layers
             with a recurrent state, beside the full one; 0: none.
+        speculation: how the state layers take drafts back; see CacheGroup.
         hash_tokens: in mode "hash", emitted ids lie in [0, hash_tokens); 0: the vocabulary.
         logit_gap: logit of the next token, all others have 0; small values make sampling random.
         step_ms: sleep per step.
@@ -51,6 +53,7 @@ class ScriptedConfig:
     script: tuple[int, ...] = ()
     window: int = 0
     state_layers: int = 0
+    speculation: str = "rows_per_position"
     hash_tokens: int = 0
     logit_gap: float = 30.0
     step_ms: float = 0.0
@@ -96,7 +99,7 @@ class ScriptedForCausalLM:
     def cache_groups(cls, config: Mapping[str, Any]) -> tuple[CacheGroup, ...]:
         """One full layer, and a window layer and state layers where the config has them."""
         read = ScriptedConfig.read(config)
-        return hash_groups(read.window, read.state_layers)
+        return hash_groups(read.window, read.state_layers, read.speculation)
 
     def load_weights(self, weights: Iterable[tuple[str, LinearWeight]]) -> None:
         """Take no tensors.
@@ -131,10 +134,15 @@ class ScriptedForCausalLM:
         return logits_RV.masked_fill(is_nan_R1, float("nan"))
 
     def _scripted(self, token_ids_T: torch.Tensor, context: ForwardContext) -> torch.Tensor:
+        """Return the script's token for the last token of each row, and for its drafts."""
         next_T = torch.full_like(token_ids_T, self._config.eos_token_id)
-        last = torch.as_tensor(context.query_start[1:] - 1).long()
-        index = torch.as_tensor(context.output_index_R.copy()).long()
-        next_T[last] = self._script[index.clamp(0, len(self._script) - 1)]
+        lengths = np.diff(context.query_start)
+        before_end = np.repeat(context.query_start[1:], lengths) - np.arange(1, 1 + lengths.sum())
+        num_drafts = np.repeat(context.num_drafts_R, lengths)
+        index = np.repeat(context.output_index_R, lengths) + num_drafts - before_end
+        places = np.flatnonzero(before_end <= num_drafts)
+        index = index[places].clip(0, len(self._script) - 1)
+        next_T[torch.from_numpy(places)] = self._script[torch.from_numpy(index)]
         return next_T
 
     def _have_faults(self, token_ids_T: torch.Tensor) -> None:

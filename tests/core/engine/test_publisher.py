@@ -38,6 +38,7 @@ class Bench:
             scheduler=scheduler,
             executor=SimpleNamespace(remove_request=self.ended.append),
             policy=SimpleNamespace(turn_ended=lambda session, now_us: None),
+            drafting=None,
         )
         channel: Any = SimpleNamespace(send=lambda _, message: self.sent.append(message) or True)
         self.publisher = Publisher(

@@ -153,8 +153,9 @@ def test_logprobs_stand_beside_the_rows_that_asked() -> None:
     assert result.logprobs is not None
     assert result.logprobs[:2] == (None, None)
     assert result.logprobs[2] is not None
-    assert result.logprobs[2].token_id == 3
-    assert len(result.logprobs[2].top) == 3
+    (entry,) = result.logprobs[2]
+    assert entry.token_id == 3
+    assert len(entry.top) == 3
 
 
 @pytest.mark.parametrize("slice_tokens", [1, 2, 100])

@@ -69,7 +69,7 @@ def test_readmission_rebuilds_the_counts_that_appends_made() -> None:
     table = SamplingTable(2, VOCAB, torch.device("cpu"))
     table.admit(0, params, (), prompt, NO_TOKENS)
     for token in output.tolist():
-        table.append(0, token)
+        table.append(0, (token,))
     table.admit(1, params, (), prompt, output)
     penalties = table.batch(rows(0, 1), rows(3, 3)).penalties
     assert penalties is not None

@@ -1,0 +1,1 @@
+"""Speculation: what verifies drafts, and how many of them are worth a step's time. No torch."""

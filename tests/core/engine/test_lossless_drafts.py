@@ -1,0 +1,109 @@
+"""With drafts, right and wrong, every request gets the answer that it gets without: however it is
+sampled, penalised, biased, stopped and scored, and whatever its model keeps of the past."""
+
+from __future__ import annotations
+
+import os
+import random
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.support.drafters import KnowingSpeculator
+from tests.support.engine_parts import Job, Run, build_parts
+from tests.support.tiny_checkpoints import make_checkpoint, make_prompts
+
+from tokenspeed.models.qwen3_next import Qwen3NextForCausalLM
+from tokenspeed.sampling import SamplingParams
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PROMPTS = make_prompts([9, 30, 47, 61], shared=16)
+
+
+def random_jobs(rng: random.Random, vocab_size: int) -> list[Job]:
+    """Return jobs of all sorts of parameters; the answers of a prompt are all alike in none."""
+    return [
+        Job(
+            [*prompt, place],
+            random_params(rng, vocab_size),
+            stop_token_ids=tuple(rng.sample(range(vocab_size), 8)),
+            start_step=rng.randint(0, 9),
+        )
+        for place, prompt in enumerate(PROMPTS * 2)
+    ]
+
+
+def random_params(rng: random.Random, vocab_size: int) -> SamplingParams:
+    is_greedy = rng.random() < 0.3
+    return SamplingParams(
+        temperature=0.0 if is_greedy else rng.choice([0.7, 1.0, 1.5]),
+        seed=rng.getrandbits(62),
+        top_k=rng.choice([0, 0, 5]),
+        top_p=rng.choice([1.0, 1.0, 0.9]),
+        min_p=rng.choice([0.0, 0.0, 0.05]),
+        repetition_penalty=rng.choice([1.0, 1.0, 1.3]),
+        frequency_penalty=rng.choice([0.0, 0.0, 0.7, -0.5]),
+        presence_penalty=rng.choice([0.0, 0.0, 0.9]),
+        logit_bias=rng.choice([None, {rng.randrange(vocab_size): 4.0}]),
+        max_tokens=rng.randint(1, 40),
+        min_tokens=0,
+        logprobs=rng.choice([None, None, 0, 2]),
+    )
+
+
+def with_min_tokens(rng: random.Random, job: Job) -> Job:
+    most = job.params.max_tokens or 1
+    fields: dict[str, Any] = {
+        name: getattr(job.params, name) for name in job.params.__struct_fields__
+    }
+    params = SamplingParams(**fields | {"min_tokens": rng.randint(0, most)})
+    return replace(job, params=params)
+
+
+def run(path: Path, jobs: list[Job], **options: Any) -> tuple[Run, dict[str, int]]:
+    parts = build_parts(path, num_blocks=60, max_step_tokens=40, poison=True, **options)
+    return parts.run(jobs), dict(parts.scheduler.stats())
+
+
+@pytest.mark.parametrize("name", ["qwen3", "gpt_oss", "qwen3_next", "qwen3_next replayed"])
+def test_answers_and_logprobs_are_those_without_drafts(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seed = int(os.environ.get("TOKENSPEED_TEST_SEED", "0")) or random.SystemRandom().getrandbits(31)
+    rng = random.Random(seed)
+    path = make_checkpoint(name.split()[0], tmp_path)
+    if name.endswith("replayed"):
+        replay_states(monkeypatch)
+    jobs = [with_min_tokens(rng, job) for job in random_jobs(rng, 64)]
+    plain, _ = run(path, jobs)
+    answers = {tuple(job.prompt): answer for job, answer in zip(jobs, plain.tokens, strict=True)}
+    speculator = KnowingSpeculator(answers, seed, wrong_share=0.3)
+    drafted, stats = run(path, jobs, speculator=speculator)
+    assert drafted.tokens == plain.tokens, f"TOKENSPEED_TEST_SEED={seed}"
+    assert drafted.reasons == plain.reasons, f"TOKENSPEED_TEST_SEED={seed}"
+    for one, other in zip(drafted.logprobs, plain.logprobs, strict=True):
+        assert [entry.token_id for entry in one] == [entry.token_id for entry in other]
+        assert [entry.logprob for entry in one] == pytest.approx(
+            [entry.logprob for entry in other], abs=1e-3
+        )
+        assert [len(entry.top) for entry in one] == [len(entry.top) for entry in other]
+    assert stats["accepted"] > 20, f"TOKENSPEED_TEST_SEED={seed}"
+    # What ends a request is told to nobody: its last row is not observed.
+    assert sum(accepted for _, accepted in speculator.observed) <= stats["accepted"]
+    assert all(accepted <= drafts for drafts, accepted in speculator.observed)
+    assert drafted.num_steps < plain.num_steps
+
+
+def replay_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the model keep the state before its drafts only."""
+    declared = Qwen3NextForCausalLM.cache_groups
+
+    def replayed(cls: type, config: Any) -> Any:
+        return tuple(
+            replace(group, speculation="replay") if group.kind == "state" else group
+            for group in declared(config)
+        )
+
+    monkeypatch.setattr(Qwen3NextForCausalLM, "cache_groups", classmethod(replayed))
