@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tokenspeed.errors import PluginError
 from tokenspeed.plugins.host_facts import environment_facts, tag_problem
-from tokenspeed.plugins.slots import API_VERSION, EXPERIMENTAL, live_slot
+from tokenspeed.plugins.slots import API_VERSIONS, EXPERIMENTAL, live_slot
 from tokenspeed.plugins.trust import is_first_party
 from tokenspeed.plugins.versions import satisfies
 
@@ -23,10 +23,10 @@ def check_compatible(manifest: Manifest) -> None:
     Raises:
         PluginError: the first thing that does not fit, with both versions and the fix.
     """
-    if not satisfies(API_VERSION, manifest.api):
+    if not any(satisfies(version, manifest.api) for version in API_VERSIONS):
         raise PluginError(
-            f"needs plugin API {manifest.api}, this tokenspeed has {API_VERSION}; install a "
-            "version of the plugin made for it",
+            f"needs plugin API {manifest.api}, this tokenspeed has {' and '.join(API_VERSIONS)}; "
+            "install a version of the plugin made for it",
             id="plugin-api-mismatch",
         )
     for name, built_against in manifest.slots.items():
@@ -43,16 +43,20 @@ def check_compatible(manifest: Manifest) -> None:
 
 
 def _check_slot(name: str, built_against: str) -> None:
+    """Take this major up to its own minor, and any minor of the major before it."""
     have = live_slot(name).version
     wanted_major, _, wanted_minor = built_against.partition(".")
     major, _, minor = have.partition(".")
-    if wanted_major != major:
+    majors = [int(major), *([int(major) - 1] if int(major) > 1 else [])]
+    if int(wanted_major) not in majors:
+        takes = " and ".join(f"{number}.x" for number in majors)
+        older = int(wanted_major) < majors[-1]
         raise PluginError(
-            f"was built against slot {name} {built_against}, this tokenspeed takes {major}.x; "
-            "install a version of the plugin made for it",
+            f"was built against slot {name} {built_against}, this tokenspeed takes {takes}; "
+            + ("install a newer version of the plugin" if older else "upgrade tokenspeed"),
             id="slot-version-mismatch",
         )
-    if int(wanted_minor) > int(minor):
+    if int(wanted_major) == majors[0] and int(wanted_minor) > int(minor):
         raise PluginError(
             f"was built against slot {name} {built_against}, this tokenspeed has {have}; "
             "upgrade tokenspeed",

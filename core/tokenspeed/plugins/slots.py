@@ -12,6 +12,8 @@ from tokenspeed.plugins.nearest import suggestion
 
 API_VERSION = "1.0"
 """Version of what `tokenspeed_sdk` promises; manifests state the range they accept."""
+API_VERSIONS = (API_VERSION,)
+"""What plugins may ask for: this version, and the last of the major before, once there is one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,10 +23,10 @@ def test_a_fitting_plugin_passes() -> None:
     ("changes", "words"),
     [
         ({"api": "<1.0"}, ("API <1.0", "has 1.0")),
-        ({"slots": {"model": "2.0"}}, ("slot model 2.0", "takes 1.x")),
-        ({"slots": {"model": "0.9"}}, ("slot model 0.9", "takes 1.x")),
+        ({"slots": {"model": "2.0"}}, ("slot model 2.0", "takes 1.x", "upgrade tokenspeed")),
+        ({"slots": {"model": "0.9"}}, ("slot model 0.9", "takes 1.x", "install a newer")),
         ({"slots": {"model": "1.7"}}, ("slot model 1.7", "has 1.0", "upgrade tokenspeed")),
-        ({"slots": {"speculator": "1.0"}}, ("slot speculator arrives in a later version",)),
+        ({"slots": {"transfer": "1.0"}}, ("slot transfer arrives in a later version",)),
         ({"requires_abi": {"python": "<3"}}, ("needs python <3", "found 3.")),
         ({"requires_abi": {"acmert": ">=1"}}, ("needs acmert >=1", "found none")),
     ],

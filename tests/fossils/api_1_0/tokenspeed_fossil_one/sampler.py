@@ -47,7 +47,8 @@ class Sampler:
         if heat == 0:
             return int(logits_V.argmax()), False
         probs = (logits_V / heat).softmax(-1)
-        probs = _filtered(probs, _at(batch.top_k_R, r), _at(batch.top_p_R, r), _at(batch.min_p_R, r))
+        filters = (batch.top_k_R, batch.top_p_R, batch.min_p_R)
+        probs = _filtered(probs, *(_at(values, r) for values in filters))
         total = probs.double().cumsum(-1)
         point = _uniform(int(batch.seeds_R[r]), int(batch.output_index_R[r])) * total[-1]
         token = int(torch.searchsorted(total, point, right=True))
