@@ -30,8 +30,8 @@ def chosen(binder: Binder, operator: Operator, **traits: object) -> str:
 @pytest.mark.parametrize("objective", ["latency", "throughput", "determinism"])
 def test_every_kernel_operator_binds_for_any_objective(registry: Registry, objective: str) -> None:
     for operator in ops.OPERATORS.values():
-        if operator.cases is not None:
-            packing = "q4_1" if operator.name.endswith("packed") else ""
+        if operator.slot == "operator":
+            packing = "q4_1" if operator.name.endswith(("packed", "code")) else ""
             binder = make_binder(registry, objective)
             assert callable(binder.bind(operator, packing=packing, head_dim=64))
 

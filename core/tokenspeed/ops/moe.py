@@ -6,14 +6,18 @@ Legend: T tokens, E experts, X experts chosen a token, D hidden, F hidden featur
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from tokenspeed.contracts.kernel import Case
 from tokenspeed.ops.declare import operator
+from tokenspeed.ops.draw import Draw
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     import torch
+
+    from tokenspeed.contracts.kernel import Domain
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,48 +53,56 @@ class ClampedSwiGLU:
     limit: float
 
 
-def _route_cases(seed: int) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+_ROUTINGS: Mapping[str, Routing] = {
+    "softmax": Routing(2),
+    "softmax, shares of all": Routing(3, normalise=False),
+    "sigmoid": Routing(4, "sigmoid"),
+    "softmax in groups": Routing(2, groups=4, top_groups=2, normalise=False, scale=16.0),
+    "sigmoid in groups": Routing(4, "sigmoid", groups=4, top_groups=2, group_best=2, scale=2.5),
+    "every expert": Routing(16),
+}
+
+
+def _route_cases(domain: Domain) -> Iterator[Case]:
     import torch
 
-    random = torch.Generator().manual_seed(seed)
-    limited = Routing(4, "sigmoid", groups=4, top_groups=2, group_best=2, scale=2.5)
-    for routing in (
-        Routing(2),
-        Routing(3, normalise=False),
-        Routing(4, "sigmoid"),
-        Routing(2, groups=4, top_groups=2, normalise=False, scale=16.0),
-        limited,
+    draw = Draw(domain)
+    for name, routing in _ROUTINGS.items():
+        options = {"routing": routing}
+        for tokens in (0, 1, 9):
+            logits = draw.floats(tokens, 16, scale=2)
+            yield Case(f"{name}, {tokens} tokens", (logits,), options)
+        yield Case(f"{name}, bias", (draw.floats(9, 16), draw.floats(16)), options)
+    tied = torch.ones(3, 16, dtype=draw.dtype)
+    yield Case("all experts tie", (tied,), {"routing": _ROUTINGS["sigmoid in groups"]})
+
+
+def _expert_cases(domain: Domain) -> Iterator[Case]:
+    draw = Draw(domain)
+    for tokens, experts, top_k, hidden, features in (
+        (0, 2, 1, 8, 4),
+        (1, 3, 2, 8, 5),
+        (17, 8, 3, 32, 24),
+        (5, 4, 4, 7, 9),
     ):
-        logits = torch.randn(9, 16, generator=random) * 2
-        yield (logits,), {"routing": routing}
-        yield (logits, torch.randn(16, generator=random)), {"routing": routing}
+        chosen = draw.distinct(experts, tokens, top_k)
+        weights = draw.uniform(tokens, top_k).softmax(-1).to(draw.dtype)
+        x = draw.floats(tokens, hidden)
+        gate_up = draw.floats(experts, 2 * features, hidden, scale=hidden**-0.5)
+        down = draw.floats(experts, hidden, features, scale=features**-0.5)
+        biases = (draw.floats(experts, 2 * features), draw.floats(experts, hidden))
+        name = f"{tokens} tokens, {top_k} of {experts}"
+        args = (x, chosen, weights, gate_up, down)
+        yield Case(name, args)
+        yield Case(f"{name}, clamped", (*args, *biases), {"clamped": ClampedSwiGLU(1.7, 1.5)})
 
 
-def _expert_cases(seed: int) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
-    import torch
-
-    random = torch.Generator().manual_seed(seed)
-    for tokens, experts, top_k, hidden, features in ((1, 3, 2, 8, 5), (17, 8, 3, 32, 24)):
-        chosen = torch.rand(tokens, experts, generator=random).argsort(-1)[:, :top_k]
-        weights = torch.rand(tokens, top_k, generator=random).softmax(-1)
-        x = torch.randn(tokens, hidden, generator=random)
-        gate_up = torch.randn(experts, 2 * features, hidden, generator=random) * hidden**-0.5
-        down = torch.randn(experts, hidden, features, generator=random) * features**-0.5
-        biases = (
-            torch.randn(experts, 2 * features, generator=random),
-            torch.randn(experts, hidden, generator=random),
-        )
-        yield (x, chosen, weights, gate_up, down), {}
-        yield (x, chosen, weights, gate_up, down, *biases), {"clamped": ClampedSwiGLU(1.7, 1.5)}
-
-
-def _shared_cases(seed: int) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
-    import torch
-
-    random = torch.Generator().manual_seed(seed)
-    for tokens, hidden in ((1, 8), (9, 64)):
-        routed, shared = torch.randn(2, tokens, hidden, generator=random)
-        yield (routed, shared, torch.randn(tokens, 1, generator=random)), {}
+def _shared_cases(domain: Domain) -> Iterator[Case]:
+    draw = Draw(domain)
+    for tokens, hidden in ((0, 8), (1, 8), (9, 64), (4, 7)):
+        routed, shared = draw.floats(tokens, hidden), draw.floats(tokens, hidden)
+        args = (routed, shared, draw.floats(tokens, 1, scale=4))
+        yield Case(f"{tokens} rows of {hidden}", args)
 
 
 @operator("moe.route", cases=_route_cases)
@@ -182,7 +194,7 @@ def _gated(gate_up: torch.Tensor, clamped: ClampedSwiGLU | None) -> torch.Tensor
     return gate * (clamped.alpha * gate).sigmoid() * (up + 1)
 
 
-@operator("moe.add_shared", cases=_shared_cases)
+@operator("moe.add_shared", cases=_shared_cases, overwrites=("routed_TD",))
 def add_shared(
     routed_TD: torch.Tensor, shared_TD: torch.Tensor, gate_T1: torch.Tensor
 ) -> torch.Tensor:
@@ -194,5 +206,6 @@ def add_shared(
         gate_T1: (T, 1) same dtype, before the sigmoid.
     Returns:
         (T, D), dtype of the inputs.
+    Source: Qwen1.5-MoE, Qwen team 2024: the shared expert and its gate.
     """
     return routed_TD + gate_T1.sigmoid() * shared_TD
