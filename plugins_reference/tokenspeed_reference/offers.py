@@ -144,7 +144,7 @@ def sampler_offers() -> tuple[Offer, ...]:
 
 def communicator_offers() -> tuple[Offer, ...]:
     """Offer collectives between threads of one process."""
-    return (Offer("communicator", "threads", _communicator, requires={"device": ("*",)}),)
+    return (Offer("communicator", "threads", _communicator, requires=DETERMINISTIC),)
 
 
 def kv_store_offers() -> tuple[Offer, ...]:

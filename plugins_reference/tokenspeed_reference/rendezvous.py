@@ -122,8 +122,8 @@ def join(name: str, rank: int, size: int) -> Group:
         group = _GROUPS.setdefault(name, Group(name, size))
     if group.size != size:
         raise ValueError(
-            f"communicator {name!r} has {group.size} ranks, rank {rank} says {size}; give every rank "
-            "the same size, and every group a name of its own"
+            f"communicator {name!r} has {group.size} ranks, rank {rank} says {size}; give every "
+            "rank the same size, and every group a name of its own"
         )
     return group
 

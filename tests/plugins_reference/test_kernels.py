@@ -1,5 +1,5 @@
-"""Every offer of the reference plugin agrees with its operator's float64 definition, in every case of
-the domain that it declares, and refuses one step outside."""
+"""Every offer of the reference plugin agrees with its operator's float64 definition in every case
+of the domain that it declares, and refuses one step outside."""
 
 from __future__ import annotations
 

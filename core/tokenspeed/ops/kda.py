@@ -114,7 +114,7 @@ def kda_delta_rule(
     rows: StateRows,
     query_start: Any,
 ) -> torch.Tensor:
-    """Decay each channel of the state S, correct what S answers for the key, read it with the query.
+    """Decay each channel of the state S, correct what it answers for the key, and read it.
 
     Per token: S' = diag(exp(log_decay)) S; S = S' + k (beta (v - k S')); o = q S / sqrt(K), with q
     and k made unit vectors. Arithmetic is float32. Rows of one token are steps of a decode, longer

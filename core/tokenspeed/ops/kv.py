@@ -128,7 +128,8 @@ def copy_tokens(blocks_LBKSH: torch.Tensor, copies_C3: torch.Tensor) -> None:
     """Copy the first tokens of blocks to other blocks, in every layer.
 
     Args:
-        blocks_LBKSH: (layers, B, ..., tokens of a block, width) any dtype, device; written in place.
+        blocks_LBKSH: (layers, B, ..., tokens of a block, width) any dtype, device; written in
+            place.
         copies_C3: (C, 3) int64 host: source block, target block, tokens from the block's first. No
             target is a source or a target of another copy.
     Returns:

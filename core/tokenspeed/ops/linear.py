@@ -50,12 +50,12 @@ def _packed_cases(domain: Domain) -> Iterator[Case]:
 
 
 def _product(name: str, weight: LinearWeight, bias: torch.Tensor | None, draw: Draw) -> Case:
-    """Return a case whose outputs are at most about 1: inputs are scaled down to it."""
+    """Return a case in which the squares of an output's terms sum to 1 at most."""
     dense_OI = packing.decode(weight)
     calls = []
     for tokens in (0, 1, 2, 7, 40):
         x = draw.wide(tokens, weight.shape[1])
-        largest = (x.double() @ dense_OI.T).abs().amax() if tokens else 1.0
+        largest = (x.double().square() @ dense_OI.T.square()).sqrt().amax() if tokens else 1.0
         calls.append(((x / largest).to(draw.dtype),))
     return Case(name, (weight, bias), traits={"packing": weight.packing}, calls=tuple(calls))
 
@@ -84,8 +84,8 @@ def packed_linear(
 ) -> Callable[[torch.Tensor], torch.Tensor]:
     """Prepare a product with a low-bit weight; called once a layer, while loading.
 
-    A request for it carries the trait `packing`. The tolerance holds for outputs of magnitude 1 at
-    most: kernels may round activations and group scales to bfloat16.
+    A request for it carries the trait `packing`. The tolerance holds where the squares of an
+    output's terms sum to 1 at most: kernels may round activations and group scales to bfloat16.
 
     Args:
         weight: packed, (O, I); its parts may be released by the caller afterwards.

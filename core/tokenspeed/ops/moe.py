@@ -137,7 +137,7 @@ def eligible(ranks_TE: torch.Tensor, routing: Routing) -> torch.Tensor:
     """Return (T, E) bool: whether the expert's group is among the token's best."""
     import torch
 
-    grouped = ranks_TE.view(len(ranks_TE), routing.groups, -1)
+    grouped = ranks_TE.unflatten(1, (routing.groups, -1))
     worth = grouped.sort(-1, descending=True).values[..., : routing.group_best].sum(-1)
     best = worth.argsort(dim=-1, descending=True, stable=True)[:, : routing.top_groups]
     chosen = torch.zeros_like(worth, dtype=torch.bool).scatter_(1, best, True)

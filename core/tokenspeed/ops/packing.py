@@ -61,7 +61,9 @@ def unpack(packing: str, data_OB: torch.Tensor) -> GroupedInts:
     layout = LAYOUTS[packing]
     rows = data_OB.shape[0]
     q, scale, offset = layout.unpack(data_OB.reshape(-1, layout.block_bytes))
-    parts = (q.reshape(rows, -1), scale.reshape(rows, -1), offset.reshape(rows, -1))
+    inputs = data_OB.shape[1] // layout.block_bytes * layout.block_inputs
+    groups = inputs // layout.group_inputs
+    parts = (q.reshape(rows, inputs), scale.reshape(rows, groups), offset.reshape(rows, groups))
     return GroupedInts(*parts, layout.group_inputs)
 
 

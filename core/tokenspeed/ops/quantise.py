@@ -71,7 +71,9 @@ def encode(x_OI: torch.Tensor, packing_name: str) -> torch.Tensor:
     Source: ggml-quants.c of ggml-org/ggml, quantize_row_*_ref.
     """
     blocks = x_OI.float().reshape(-1, BLOCK_INPUTS)
-    return ENCODERS[packing_name](blocks).reshape(x_OI.shape[0], -1)
+    encoded = ENCODERS[packing_name](blocks)
+    row_bytes = x_OI.shape[1] // BLOCK_INPUTS * encoded.shape[1]
+    return encoded.reshape(x_OI.shape[0], row_bytes)
 
 
 def _encode_q4_0(blocks: torch.Tensor) -> torch.Tensor:
@@ -115,7 +117,7 @@ def _inverse(scale: torch.Tensor) -> torch.Tensor:
 def _bytes_of(scale: torch.Tensor) -> torch.Tensor:
     import torch
 
-    return scale.half().view(torch.uint8)
+    return scale.half().contiguous().view(-1).view(torch.uint8).view(-1, 2)
 
 
 def _nibbles(q: torch.Tensor) -> torch.Tensor:
