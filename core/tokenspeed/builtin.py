@@ -16,6 +16,7 @@ MODELS = {
     "LlamaForCausalLM": "tokenspeed.models.llama:EntryClass",
     "Qwen2ForCausalLM": "tokenspeed.models.qwen2:EntryClass",
     "Qwen3ForCausalLM": "tokenspeed.models.qwen3:EntryClass",
+    "Qwen3MoeForCausalLM": "tokenspeed.models.qwen3_moe:EntryClass",
     "Qwen3NextForCausalLM": "tokenspeed.models.qwen3_next:EntryClass",
     "Qwen3_5ForCausalLM": "tokenspeed.models.qwen3_5:EntryClass",
     "Qwen3_5MoeForCausalLM": "tokenspeed.models.qwen3_5:EntryClass",
@@ -26,9 +27,11 @@ POLICIES = {
     "lru": "tokenspeed.scheduler.policies:LruPolicy",
 }
 
+PARSERS = {"think": ("tokenspeed.server.think_parser:ThinkParser", ("reasoning",))}
+
 
 class BuiltinPlugin:
-    """The core's operators and policies, and the index of its architectures."""
+    """The core's operators, policies and parsers, and the index of its architectures."""
 
     @hookimpl
     def register_operators(self, context: Registration) -> None:
@@ -51,6 +54,13 @@ class BuiltinPlugin:
         """Offer the policies of `scheduler/policies.py`."""
         for name, target in POLICIES.items():
             context.offer(Offer("policy", name, lambda target=target: resolve(target)()))
+
+    @hookimpl
+    def register_parsers(self, context: Registration) -> None:
+        """Offer the parsers of answers."""
+        for name, (target, parses) in PARSERS.items():
+            load = lambda target=target: resolve(target)()  # noqa: E731
+            context.offer(Offer("parser", name, load, facts={"parses": parses}))
 
 
 plugin = BuiltinPlugin()

@@ -33,6 +33,12 @@ class ReferencePlugin:
             context.offer(offer)
 
     @hookimpl
+    def register_moe_backends(self, context: Registration) -> None:
+        """Offer routed experts."""
+        for offer in offers.moe_offers():
+            context.offer(offer)
+
+    @hookimpl
     def register_samplers(self, context: Registration) -> None:
         """Offer the seeded sampler."""
         for offer in offers.sampler_offers():

@@ -21,9 +21,22 @@ ANY_FLOAT: dict[str, tuple[object, ...]] = {
 DETERMINISTIC: dict[str, tuple[object, ...]] = {**ANY_FLOAT, "deterministic": (True,)}
 _ATTENTION: dict[str, tuple[object, ...]] = {
     **DETERMINISTIC,
+    "gqa_ratio": ("*",),
     "window": ("*",),
     "sinks": (True,),
     "softcap": ("*",),
+}
+_EXPERTS: dict[str, tuple[object, ...]] = {
+    "device": ("*",),
+    "arch": ("*",),
+    "dtype": FLOATS,
+    "num_experts": ("*",),
+    "top_k": ("*",),
+    "hidden_size": ("*",),
+    "expert_features": ("*",),
+    "expert_gate": ("silu", "clamped_swiglu"),
+    "expert_bias": (True, False),
+    "routing": ("*",),
 }
 PACKINGS = ("q4_0", "q4_1", "q8_0", "q4_k", "q6_k")
 ENCODED_PACKINGS = ("q4_0", "q4_1", "q8_0")
@@ -31,7 +44,6 @@ _BATCHED_PRODUCTS = (
     "linear_plain_any",
     "linear_cpu",
     "packed_linear_expand_any",
-    "moe_experts_plain_any",
 )
 """Kernels whose rounding depends on the number of rows."""
 _KERNELS = (
@@ -55,8 +67,6 @@ _KERNELS = (
     ("embedding.lookup", "embedding_plain_any", "kernels.linear:embedding"),
     ("embedding.packed", "packed_embedding_plain_any", "kernels.packed:packed_embedding"),
     ("moe.route", "moe_route_plain_any", "kernels.moe:route"),
-    ("moe.experts", "moe_experts_plain_any", "kernels.moe:experts"),
-    ("moe.experts", "moe_experts_rowwise_any", "kernels.moe:experts_rowwise"),
     ("moe.add_shared", "moe_add_shared_plain_any", "kernels.moe:add_shared"),
     ("conv.causal_silu", "causal_conv_plain_any", "kernels.conv:causal_conv"),
     (
@@ -137,6 +147,15 @@ def attention_offers() -> tuple[Offer, ...]:
     )
 
 
+def moe_offers() -> tuple[Offer, ...]:
+    """Offer experts one by one, fast, or bitwise the same in every batch."""
+    batched, rowwise = ({**_EXPERTS, "deterministic": (value,)} for value in (False, True))
+    return (
+        Offer("moe", "plain", _experts, requires=batched),
+        Offer("moe", "rowwise", lambda **given: _experts(**given, rowwise=True), requires=rowwise),
+    )
+
+
 def sampler_offers() -> tuple[Offer, ...]:
     """Offer the seeded sampler."""
     return (Offer("sampler", "philox", _sampler, requires=DETERMINISTIC),)
@@ -163,6 +182,10 @@ def _attention(**traits: Any) -> Any:
 
 def _native_attention(**traits: Any) -> Any:
     return _load("attention_native:NativePagedAttention")(**traits)
+
+
+def _experts(**options: Any) -> Any:
+    return _load("moe:PlainExperts")(**options)
 
 
 def _sampler(**options: Any) -> Any:

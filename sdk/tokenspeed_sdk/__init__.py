@@ -31,6 +31,14 @@ from tokenspeed.contracts.model import (
     StateRows,
     gqa_fields,
 )
+from tokenspeed.contracts.moe import (
+    ClampedSwiGLU,
+    ExpertGroup,
+    ExpertWeights,
+    MoEBackend,
+    Routing,
+    RoutingMoEBackend,
+)
 from tokenspeed.contracts.placement import ParallelGroup, Partial, Placement, Replicate, Shard
 from tokenspeed.contracts.policy import Arrival, Keys, Policy
 from tokenspeed.contracts.registration import Offer, Registration
@@ -83,6 +91,7 @@ __all__ = [
     "Case",
     "CausalLM",
     "CheckpointError",
+    "ClampedSwiGLU",
     "Clause",
     "Communicator",
     "ConfigError",
@@ -90,6 +99,8 @@ __all__ = [
     "DeviceRuntime",
     "Domain",
     "EngineError",
+    "ExpertGroup",
+    "ExpertWeights",
     "Fault",
     "Faults",
     "ForwardContext",
@@ -102,6 +113,7 @@ __all__ = [
     "KernelOffer",
     "Keys",
     "LinearWeight",
+    "MoEBackend",
     "ModelContext",
     "Offer",
     "Operator",
@@ -114,6 +126,8 @@ __all__ = [
     "Registration",
     "Replicate",
     "RequestError",
+    "Routing",
+    "RoutingMoEBackend",
     "SafetensorsHeader",
     "SafetensorsTensor",
     "SampleResult",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from tests.support.fake_plugins import write_metadata
+from tests.support.plugin_wheels import write_metadata
 from tests.support.source_tree import ROOT
 
 from tokenspeed.cli.simulate import policy_maker

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from tests.support.moe_backends import bound_moe
 
 from tokenspeed._core import GroupSpec, Scheduler, SchedulerConfig
 from tokenspeed.contracts.model import ModelContext
@@ -159,8 +160,9 @@ def build_parts(
         for group in groups
         if group.kind != "state"
     }
+    moe = bound_moe(registry, model_class, config)
     model = model_class(
-        config, ModelContext(binder, attention, torch.float32, CPU, max_context_tokens)
+        config, ModelContext(binder, attention, torch.float32, CPU, max_context_tokens, moe)
     )
     load_weights(model, source, dtype=torch.float32, keep_packed=keep_packed)
     source.close()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from tests.support.moe_backends import bound_moe
 
 from tokenspeed.contracts.attention import AttentionBatch, KVView, StateView
 from tokenspeed.contracts.model import ForwardContext, ModelContext, StateRows
@@ -156,7 +157,8 @@ def hand_driven(path: Path, *, objective: str = "latency") -> HandDriven:
         for group in groups
         if group.kind != "state"
     }
-    model = model_class(config, ModelContext(binder, attention, torch.float32, CPU, 512))
+    moe = bound_moe(registry, model_class, config, objective=objective)
+    model = model_class(config, ModelContext(binder, attention, torch.float32, CPU, 512, moe))
     load_weights(model, source, dtype=torch.float32, keep_packed=False)
     source.close()
     views = dict(view for group in groups for view in _views(group))

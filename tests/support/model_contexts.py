@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from tests.support.definitions import DefinitionBinder
+from tests.support.moe_backends import DefinitionExperts
 
 from tokenspeed.contracts.model import ModelContext
 from tokenspeed.contracts.weights import LinearWeight
+from tokenspeed.layers import EXPERT_GROUP
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,6 +42,7 @@ def definition_context(
         dtype=torch.float32,
         device=torch.device("cpu"),
         max_context_tokens=max_context_tokens,
+        moe={EXPERT_GROUP: DefinitionExperts()},
     )
 
 

@@ -81,6 +81,37 @@ SPECS: Mapping[str, TinySpec] = {
     ),
 }
 
+_QWEN3_MOE = {
+    "head_dim": 16,
+    "moe_intermediate_size": 24,
+    "num_experts": 6,
+    "num_experts_per_tok": 2,
+}
+MOE_SPECS: Mapping[str, TinySpec] = {
+    "qwen3_moe": TinySpec("Qwen3MoeForCausalLM", {**_QWEN3_MOE, "norm_topk_prob": True}),
+    "qwen3_moe_shares_of_all": TinySpec(
+        "Qwen3MoeForCausalLM",
+        {**_QWEN3_MOE, "norm_topk_prob": False, "num_experts_per_tok": 3, "attention_bias": True},
+    ),
+    "qwen3_moe_every_second": TinySpec(
+        "Qwen3MoeForCausalLM",
+        {
+            **_QWEN3_MOE,
+            "num_hidden_layers": 4,
+            "decoder_sparse_step": 2,
+            "norm_topk_prob": True,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "qwen3_moe_dense_layers": TinySpec(
+        "Qwen3MoeForCausalLM", {**_QWEN3_MOE, "mlp_only_layers": [0, 2], "norm_topk_prob": True}
+    ),
+    "qwen3_moe_no_experts_left": TinySpec(
+        "Qwen3MoeForCausalLM", {**_QWEN3_MOE, "mlp_only_layers": [0, 1, 2]}
+    ),
+}
+"""Routed experts in all, some or no layers."""
+
 _GPT_OSS = {
     "head_dim": 16,
     "intermediate_size": 40,
@@ -161,7 +192,7 @@ def make_checkpoint(name: str, folder: Path) -> Path:
     path = folder / name
     if path.exists():
         return path
-    spec = {**SPECS, **HYBRID_SPECS, **EVEN_SPECS}[name]
+    spec = {**SPECS, **MOE_SPECS, **HYBRID_SPECS, **EVEN_SPECS}[name]
     reference_model(spec).save_pretrained(path, max_shard_size=spec.shard_size)
     return path
 

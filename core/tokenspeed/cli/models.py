@@ -19,24 +19,37 @@ def add_parser(subparsers: Any) -> None:
     listing.add_argument(
         "--plugins", default="", metavar="IDS", help="also load these plugins, comma separated"
     )
+    listing.add_argument(
+        "--model-module", default="", metavar="MODULES", help="and these model files of your own"
+    )
     listing.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the listing."""
+    from tokenspeed.models.modules import register_model_modules
     from tokenspeed.models.registry import architectures
     from tokenspeed.plugins.manager import load_plugins
 
-    requested = tuple(name.strip() for name in args.plugins.split(",") if name.strip())
-    registry = load_plugins(requested, role="cli")
+    registry = load_plugins(_names(args.plugins), role="cli")
+    register_model_modules(registry, _names(args.model_module))
+    offered = architectures(registry)
     rows = [
-        (name, registered.plugin_id, registered.plugin_version)
-        for name, registered in architectures(registry).items()
+        (name, item.plugin_id, item.plugin_version, item.pin)
+        for name, offers in offered.items()
+        for item in offers
     ]
+    keys = ("architecture", "plugin", "version", "pin")
     if args.json:
-        keys = ("architecture", "plugin", "version")
         print(json.dumps([dict(zip(keys, row, strict=True)) for row in rows], indent=2))
-    else:
-        print_table(("ARCHITECTURE", "PLUGIN", "VERSION"), rows)
+        return 0
+    print_table(tuple(key.upper() for key in keys), rows)
+    for name, offers in offered.items():
+        if len(offers) > 1:
+            print(f"\n{name} is offered {len(offers)} times: pin one with --pins model=PIN")
     return 0
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())

@@ -73,7 +73,9 @@ def _info(args: argparse.Namespace) -> int:
 
     by_id = {entry["id"]: entry for entry in list_plugins()}
     if args.id not in by_id:
-        raise PluginError(f"unknown plugin {args.id!r}; {suggestion(args.id, by_id)}")
+        raise PluginError(
+            f"unknown plugin {args.id!r}; {suggestion(args.id, by_id)}", id="plugin-unknown"
+        )
     entry = by_id[args.id]
     entry["device"] = _device(entry)
     if args.json:

@@ -218,7 +218,8 @@ def policy_maker(plugins: str, pin: str) -> Callable[[], Policy]:
             return offer.offer.load
     raise PluginError(
         f"policy {pin!r} is not offered; loaded plugins have "
-        f"{', '.join(offer.pin for offer in offers)}; load its plugin with --plugins"
+        f"{', '.join(offer.pin for offer in offers)}; load its plugin with --plugins",
+        id="pin-unknown",
     )
 
 

@@ -44,6 +44,12 @@ class EngineConfig:
     served_model_name: str = setting(
         "", "name in the API; empty: the folder's or file's name without its storage type"
     )
+    model_module: tuple[str, ...] = setting(
+        (),
+        "model files of your own, comma separated: importable modules with an EntryClass, such as "
+        "my_pkg.my_model",
+        metavar="MODULES",
+    )
     plugins: tuple[str, ...] = setting(
         ("auto",),
         "plugin ids to load, comma separated: exactly these plus reference; auto: every "
@@ -52,10 +58,43 @@ class EngineConfig:
     plugin_config: tuple[str, ...] = setting((), "PLUGIN.KEY=VALUE, comma separated")
     attention: str = setting("auto", "pin the attention backend: PLUGIN/NAME")
     sampler: str = setting("auto", "pin the sampler: PLUGIN/NAME")
+    pins: tuple[str, ...] = setting(
+        (),
+        "further pins, comma separated: SLOT=PLUGIN/NAME or OPERATOR=PLUGIN/NAME, such as "
+        "linear.dense=reference/linear_rowwise_any",
+        metavar="SLOT=PLUGIN/NAME",
+    )
+    unsafe_force: tuple[str, ...] = setting(
+        (),
+        "clause ids, such as trait.sinks, that a pinned offer may fail; the plan is marked tainted "
+        "and results may be wrong",
+        metavar="CLAUSE",
+    )
+    prefer: tuple[str, ...] = setting(
+        (),
+        "wishes that decide between offers of equal band and score: TRAIT=VALUE, such as "
+        "graph_safe=true",
+        metavar="TRAIT=VALUE",
+    )
+    objective: str = setting(
+        "latency",
+        "what offers are scored and measured for; agents wait for each answer, hence latency",
+        choices=("latency", "throughput"),
+    )
+    tune: bool = setting(
+        False,
+        "time the candidate kernels on this model's shapes once, and keep the result in the cache "
+        "folder; later starts use it",
+    )
     fallback: str = setting(
         "warn",
         "what a fallback to a slower band does for automatic choices; pins always fail",
         choices=("error", "warn", "allow"),
+    )
+    allow_device_fallback: bool = setting(
+        False,
+        "run on another device kind when the plugin of a device that was found fails; off: the "
+        "start fails, since nobody asked for a slower machine",
     )
     device: str = setting("auto", "device kind; auto: the best that a loaded plugin finds")
     dtype: str = setting(
@@ -198,7 +237,10 @@ class EngineConfig:
         "repeats it plan by plan; it holds all token ids; empty: none",
     )
     threads: int = setting(0, "CPU threads for kernels; 0: all cores", low=0, high=1024)
-    deterministic: bool = setting(False, "choose only kernels that do not depend on the batch")
+    deterministic: bool = setting(
+        False,
+        "choose only kernels whose results do not depend on the batch, whatever the objective",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,6 +256,11 @@ class ServeConfig(EngineConfig):
         "file of further API keys, a line 'TENANT KEY' each: requests with a key run on its "
         "tenant's account",
         metavar="FILE",
+    )
+    reasoning_parser: str = setting(
+        "",
+        "splits the model's thinking off chat answers into reasoning_content: NAME or PLUGIN/NAME, "
+        "such as think (<think>...</think>); empty: answers are left as they are",
     )
     keep_alive_s: float = setting(
         10.0,

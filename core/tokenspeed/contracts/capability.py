@@ -2,6 +2,7 @@
 
 A request carries a trait only when its value is not neutral. An offer that does not declare a
 trait which the request carries does not match: adding a trait to a request never adds candidates.
+The words are in `traits.py`.
 """
 
 from __future__ import annotations
@@ -9,47 +10,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tokenspeed.contracts.traits import TRAITS, VOCABULARY_VERSION, Compare, Trait
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
+__all__ = [
+    "CLAUSE_PREFIX",
+    "TRAITS",
+    "VOCABULARY_VERSION",
+    "Clause",
+    "Compare",
+    "Trait",
+    "carried",
+    "clause_id",
+    "satisfied",
+    "unmet_clauses",
+]
 
-@dataclass(frozen=True, slots=True)
-class Trait:
-    """One word of the vocabulary.
-
-    Args:
-        name: as written in manifests and requests.
-        since: vocabulary version that introduced it.
-        neutral: value that all earlier offers meant; None: no neutral value, always carried.
-        meaning: one sentence with units.
-    """
-
-    name: str
-    since: str
-    neutral: object
-    meaning: str
-
-
-VOCABULARY_VERSION = "1.0"
-
-TRAITS: Mapping[str, Trait] = {
-    trait.name: trait
-    for trait in (
-        Trait("device", "1.0", None, "device kind the tensors live on"),
-        Trait("arch", "1.0", "", "device architecture feature name"),
-        Trait("dtype", "1.0", None, "activation dtype: float32, bfloat16, float16"),
-        Trait("kv_dtype", "1.0", "", "cache dtype where it differs from dtype"),
-        Trait("packing", "1.0", "", "packed weight layout such as q4_1; empty: plain"),
-        Trait("head_dim", "1.0", None, "elements per query and key head"),
-        Trait("v_head_dim", "1.0", 0, "elements per value head where it differs; 0: head_dim"),
-        Trait("block_tokens", "1.0", None, "tokens per logical cache block"),
-        Trait("sinks", "1.0", False, "attention sink logits per head"),
-        Trait("window", "1.0", 0, "sliding window in tokens; 0: full attention"),
-        Trait("softcap", "1.0", 0.0, "logit soft cap; 0: none"),
-        Trait("deterministic", "1.0", False, "result independent of batch composition"),
-        Trait("graph_safe", "1.0", False, "may be captured into a device graph"),
-    )
-}
+CLAUSE_PREFIX = "trait."
+ANY = "*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +42,17 @@ class Clause:
 
     def __str__(self) -> str:
         if self.have is None:
-            return f"{self.id}: wanted {self.wanted!r}, not declared"
-        return f"{self.id}: wanted {self.wanted!r}, has {', '.join(map(repr, self.have))}"
+            return f"{self.id}: wanted {_shown(self.wanted)}, not declared"
+        return f"{self.id}: wanted {_shown(self.wanted)}, has {', '.join(map(repr, self.have))}"
+
+
+def _shown(value: object) -> str:
+    return " or ".join(map(repr, value)) if isinstance(value, tuple) else repr(value)
+
+
+def clause_id(trait: str) -> str:
+    """Return the id of the clause that a trait makes, such as "trait.sinks"."""
+    return CLAUSE_PREFIX + trait
 
 
 def carried(traits: Mapping[str, object]) -> dict[str, object]:
@@ -78,13 +67,41 @@ def carried(traits: Mapping[str, object]) -> dict[str, object]:
 def unmet_clauses(
     request: Mapping[str, object], offered: Mapping[str, tuple[object, ...]]
 ) -> tuple[Clause, ...]:
-    """List the carried traits of `request` that `offered` does not allow.
+    """List the carried traits of `request` that `offered` does not allow, by id."""
+    return tuple(
+        Clause(clause_id(name), wanted, offered.get(name))
+        for name, wanted in sorted(carried(request).items())
+        if not satisfied(name, wanted, offered.get(name))
+    )
 
-    An offer allows a trait by listing the value, or "*" for any.
-    """
-    clauses = []
-    for name, wanted in sorted(carried(request).items()):
-        have = offered.get(name)
-        if have is None or ("*" not in have and wanted not in have):
-            clauses.append(Clause(f"trait.{name}", wanted, have))
-    return tuple(clauses)
+
+def satisfied(trait: str, wanted: object, have: tuple[object, ...] | None) -> bool:
+    """Say whether declared values allow the wanted one: fail closed, "*" allows any."""
+    if have is None:
+        return False
+    return ANY in have or _COMPARE[TRAITS[trait].compare](wanted, have)
+
+
+def _numbers(values: Iterable[object]) -> list[float]:
+    return [float(value) for value in values if isinstance(value, int | float)]
+
+
+def _has_any(wanted: object, have: tuple[object, ...]) -> bool:
+    names = wanted if isinstance(wanted, tuple) else (wanted,)
+    return any(name in have for name in names)
+
+
+def _at_most(wanted: object, have: tuple[object, ...]) -> bool:
+    return isinstance(wanted, int | float) and any(wanted <= most for most in _numbers(have))
+
+
+def _at_least(wanted: object, have: tuple[object, ...]) -> bool:
+    return isinstance(wanted, int | float) and any(wanted >= least for least in _numbers(have))
+
+
+_COMPARE: Mapping[Compare, Callable[[object, tuple[object, ...]], bool]] = {
+    Compare.LISTED: lambda wanted, have: wanted in have,
+    Compare.ANY_OF: _has_any,
+    Compare.AT_MOST: _at_most,
+    Compare.AT_LEAST: _at_least,
+}

@@ -19,10 +19,11 @@ class DeviceFacts:
     Args:
         kind: device kind such as "cpu"; selection compares it with the kinds a plugin names.
         name: human-readable model.
-        arch: feature name such as "x86_64"; compared only by the device plugin itself.
+        arch: feature name such as "x86_64"; only the device plugin knows how names compare.
         count: devices of this kind on this machine.
         memory_bytes: of one device.
-        traits: further facts by trait name (see `contracts/capability.py`).
+        traits: further facts by trait name (see `contracts/traits.py`); every request carries them.
+        runs: other architectures whose code runs here too, in the device plugin's judgement.
     """
 
     kind: str
@@ -31,6 +32,7 @@ class DeviceFacts:
     count: int
     memory_bytes: int
     traits: Mapping[str, object] = field(default_factory=dict)
+    runs: tuple[str, ...] = ()
 
 
 class DeviceRuntime(Protocol):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from tokenspeed.contracts.attention import AttentionBackend, KVView, StateView
     from tokenspeed.contracts.kernel import KernelBinder
+    from tokenspeed.contracts.moe import ExpertGroup, MoEBackend
     from tokenspeed.contracts.weights import LinearWeight
 
 
@@ -98,6 +99,7 @@ class ModelContext:
         attention: cache group name -> backend chosen for it.
         dtype, device: of weights and activations.
         max_context_tokens: longest sequence the rotary tables must cover.
+        moe: expert group name -> backend chosen for it.
     """
 
     kernels: KernelBinder
@@ -105,6 +107,7 @@ class ModelContext:
     dtype: torch.dtype
     device: torch.device
     max_context_tokens: int
+    moe: Mapping[str, MoEBackend] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -130,7 +133,10 @@ class ForwardContext:
 
 
 class CausalLM(Protocol):
-    """A decoder that predicts the next token."""
+    """A decoder that predicts the next token.
+
+    Optional: `expert_groups`, for models with experts (see `MixtureOfExperts`).
+    """
 
     architectures: ClassVar[tuple[str, ...]]
     """Values of `architectures[0]` in config.json that this class serves."""
@@ -163,3 +169,20 @@ class CausalLM(Protocol):
     def compute_logits(self, hidden_RD: torch.Tensor) -> torch.Tensor:
         """Return logits (R, V) float32 for selected positions."""
         ...
+
+
+class MixtureOfExperts(CausalLM, Protocol):
+    """A decoder some of whose layers have routed experts."""
+
+    @classmethod
+    def expert_groups(cls, config: Mapping[str, Any]) -> tuple[ExpertGroup, ...]:
+        """Declare the experts from config.json alone: no weights, no torch."""
+        ...
+
+
+def expert_groups_of(
+    model_class: type[CausalLM], config: Mapping[str, Any]
+) -> tuple[ExpertGroup, ...]:
+    """Return the expert groups that a model declares; none where it has no `expert_groups`."""
+    declare = getattr(model_class, "expert_groups", None)
+    return () if declare is None else tuple(declare(config))

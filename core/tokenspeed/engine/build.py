@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokenspeed.checkpoint.model_path import existing_model
+from tokenspeed.contracts.model import ModelContext, expert_groups_of
 from tokenspeed.engine.choices import Choices
 from tokenspeed.engine.engine import Engine
 from tokenspeed.engine.facts import EngineParts, model_info, start_report
@@ -18,6 +19,7 @@ from tokenspeed.engine.kv_events import EventGroup
 from tokenspeed.engine.kv_publisher import KvEventSettings
 from tokenspeed.engine.memory import memory_errors
 from tokenspeed.engine.reports import Progress, ProgressCallback
+from tokenspeed.engine.rules import device_traits
 from tokenspeed.engine.sizes import (
     EngineSizes,
     arena_bytes,
@@ -37,6 +39,7 @@ from tokenspeed.errors import CheckpointError, ConfigError
 from tokenspeed.kernels import KernelRegistry
 from tokenspeed.kv import Arena, describe, solve_layout
 from tokenspeed.log import LOGGER
+from tokenspeed.models.modules import register_model_modules
 from tokenspeed.plugins import BindingPlan, load_plugins
 from tokenspeed.scheduler import Scheduler
 from tokenspeed.scheduler.record import RecordWriter, scheduler_config
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.attention import AttentionBackend
     from tokenspeed.contracts.device import DeviceRuntime
     from tokenspeed.contracts.model import CausalLM
+    from tokenspeed.contracts.moe import MoEBackend
     from tokenspeed.contracts.weights import WeightSource
     from tokenspeed.engine.engine import StepExecutor
     from tokenspeed.executor.transfers import TierTransfers
@@ -72,6 +76,7 @@ def build_engine(config: EngineConfig, *, progress: ProgressCallback | None = No
     registry = load_plugins(
         config.plugins, role="engine", settings=config.plugin_config, fallback=config.fallback
     )
+    register_model_modules(registry, config.model_module)
     choices = Choices(config, registry)
     runtime = choices.device()
     _set_threads(config.threads)
@@ -120,13 +125,13 @@ def _build_parts(
     eos_token_ids = check_vocabulary(load_tokenizer(path), sizes.vocab_size)
     check_tables(config, groups, sizes, free_bytes=runtime.free_memory_bytes())
     attention = choices.attention(groups, sizes, runtime)
+    moe = choices.moe(expert_groups_of(model_class, model_config), sizes, runtime)
     binder = KernelRegistry(registry).binder(
-        {"device": runtime.facts.kind, "dtype": sizes.dtype},
-        fallback=config.fallback,
-        objective="determinism" if config.deterministic else "latency",
+        {**device_traits(runtime.facts), "dtype": sizes.dtype}, rules=choices.rules
     )
     with memory_errors("the model"):
-        model = _build_model(model_class, model_config, sizes, attention, binder, runtime)
+        context = _model_context(sizes, attention, moe, binder, runtime)
+        model = model_class(model_config, context)
         weights_bytes = _load_weights(
             model, source, sizes, keep_packed=config.weights == "packed", tell=tell
         )
@@ -164,26 +169,23 @@ def _build_parts(
     )
 
 
-def _build_model(
-    model_class: type[CausalLM],
-    model_config: Mapping[str, Any],
+def _model_context(
     sizes: EngineSizes,
     attention: Mapping[str, AttentionBackend],
+    moe: Mapping[str, MoEBackend],
     binder: Binder,
     runtime: DeviceRuntime,
-) -> CausalLM:
+) -> ModelContext:
     import torch
 
-    from tokenspeed.contracts.model import ModelContext
-
-    context = ModelContext(
+    return ModelContext(
         kernels=binder,
         attention=attention,
         dtype=getattr(torch, sizes.dtype),
         device=runtime.torch_device(),
         max_context_tokens=sizes.max_context_tokens,
+        moe=moe,
     )
-    return model_class(model_config, context)
 
 
 def _load_weights(

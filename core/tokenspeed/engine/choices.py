@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from tokenspeed.contracts.attention import CacheDemand
 from tokenspeed.engine.policy_guard import GuardedPolicy
+from tokenspeed.engine.rules import device_traits, rules_of
 from tokenspeed.errors import CapabilityError, CheckpointError, ConfigError, PluginError
 from tokenspeed.kernels import Decision, select
-from tokenspeed.models.registry import architecture_of, architectures, resolve_architecture
+from tokenspeed.kernels.rules import AUTO
+from tokenspeed.models.registry import architecture_of, candidates, load_model_class
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.device import DeviceRuntime
     from tokenspeed.contracts.kv_store import KVStore
     from tokenspeed.contracts.model import CacheGroup, CausalLM
+    from tokenspeed.contracts.moe import ExpertGroup, MoEBackend
     from tokenspeed.contracts.policy import Policy
     from tokenspeed.contracts.registration import Offer
     from tokenspeed.contracts.sampler import Sampler
@@ -35,7 +38,7 @@ class Choices:
         self.decisions: dict[str, Decision] = {}
         self._config = config
         self._registry = registry
-        self._objective = "determinism" if config.deterministic else "latency"
+        self.rules = rules_of(config)
 
     def device(self) -> DeviceRuntime:
         """Choose the accelerator.
@@ -51,10 +54,29 @@ class Choices:
         if not offers:
             raise CapabilityError(
                 f"device {wanted!r} is not offered; loaded plugins have: "
-                f"{', '.join(kinds) or 'none'}; load its plugin with --plugins"
+                f"{', '.join(kinds) or 'none'}; load its plugin with --plugins",
+                id="device-not-offered",
             )
-        runtime: DeviceRuntime = self._load("device", self._decide("device", offers, {}))
+        decision = self._decide("device", offers, {})
+        self._check_device_fallback(_kind(decision.winner))
+        runtime: DeviceRuntime = self._load("device", decision)
         return runtime
+
+    def _check_device_fallback(self, chosen: str) -> None:
+        """Refuse to move to another kind of device because the plugin of a found one failed."""
+        config = self._config
+        if config.device != "auto" or config.allow_device_fallback:
+            return
+        for status in self._registry.plugins:
+            kinds = sorted({facts.kind for facts in status.devices} - {chosen})
+            if status.state == "quarantined" and kinds:
+                raise CapabilityError(
+                    f"device {chosen!r} would be used, but plugin {status.id} {status.version} "
+                    f"found {', '.join(kinds)} and failed: {status.reason}; repair it, name other "
+                    f"plugins (--plugins) or the device (--device {chosen}), or accept it with "
+                    "--allow-device-fallback",
+                    id="device-fallback-refused",
+                )
 
     def checkpoint(self, path: Path) -> WeightSource:
         """Open the model's files with the format that recognises them.
@@ -83,11 +105,11 @@ class Choices:
 
         Raises:
             ConfigError: no loaded plugin offers it.
+            PluginError: several do and none is pinned, or its file cannot be loaded.
         """
-        chosen = resolve_architecture(self._registry, model_config)
-        offer = architectures(self._registry)[architecture_of(model_config)]
-        self._decide("model", [offer], {})
-        return chosen
+        pin = self.rules.pins.get("model", AUTO)
+        decision = self._decide("model", candidates(self._registry, model_config, pin=pin), {})
+        return load_model_class(decision.winner, architecture_of(model_config))
 
     def attention(
         self, groups: Sequence[CacheGroup], sizes: EngineSizes, runtime: DeviceRuntime
@@ -103,6 +125,16 @@ class Choices:
             if group.kind != "state"
         }
 
+    def moe(
+        self, groups: Sequence[ExpertGroup], sizes: EngineSizes, runtime: DeviceRuntime
+    ) -> dict[str, MoEBackend]:
+        """Choose one MoE backend an expert group.
+
+        Raises:
+            CapabilityError: none takes the experts; lists why each does not.
+        """
+        return {group.name: self._moe_of(group, sizes, runtime) for group in groups}
+
     def cache_demands(self) -> dict[str, CacheDemand]:
         """Return what the chosen attention backends need of the cache's layout, by group."""
         demands = {}
@@ -114,10 +146,8 @@ class Choices:
 
     def sampler(self, sizes: EngineSizes, runtime: DeviceRuntime) -> Sampler:
         """Choose the sampler."""
-        traits = {"device": runtime.facts.kind, "dtype": "float32"}
-        decision = self._decide(
-            "sampler", self._registry.offers("sampler"), traits, pin=self._config.sampler
-        )
+        traits = {**device_traits(runtime.facts), "dtype": "float32"}
+        decision = self._decide("sampler", self._registry.offers("sampler"), traits)
         sampler: Sampler = self._load(
             "sampler", decision, device=runtime.torch_device(), vocab_size=sizes.vocab_size
         )
@@ -138,7 +168,8 @@ class Choices:
             known = ", ".join(item.pin for item in offers)
             raise CapabilityError(
                 f"kv_store {config.kv_store!r} is not offered; loaded plugins have: "
-                f"{known or 'none'}; choose one, or load its plugin with --plugins"
+                f"{known or 'none'}; choose one, or load its plugin with --plugins",
+                id="pin-unknown",
             )
         store: KVStore = self._load(
             "kv_store",
@@ -151,9 +182,7 @@ class Choices:
 
     def policy(self) -> Policy:
         """Choose the policy; it is always named, so that installing a wheel changes no order."""
-        decision = self._decide(
-            "policy", self._registry.offers("policy"), {}, pin=self._config.policy
-        )
+        decision = self._decide("policy", self._registry.offers("policy"), {})
         return GuardedPolicy(self._load("policy", decision), decision.winner.pin)
 
     def _attention_of(
@@ -164,17 +193,16 @@ class Choices:
         slot = f"attention.{group.name}"
         num_kv_heads, head_dim = _kv_shape(group)
         traits = {
-            "device": runtime.facts.kind,
+            **device_traits(runtime.facts),
             "dtype": sizes.dtype,
             "head_dim": head_dim,
+            "gqa_ratio": sizes.num_heads // num_kv_heads,
             "block_tokens": sizes.block_tokens,
             "window": group.window,
             "sinks": group.sinks,
             "softcap": group.softcap,
         }
-        decision = self._decide(
-            slot, self._registry.offers("attention"), traits, pin=self._config.attention
-        )
+        decision = self._decide(slot, self._registry.offers("attention"), traits)
         backend: AttentionBackend = self._load(
             slot,
             decision,
@@ -187,21 +215,37 @@ class Choices:
         )
         return backend
 
+    def _moe_of(self, group: ExpertGroup, sizes: EngineSizes, runtime: DeviceRuntime) -> MoEBackend:
+        import torch
+
+        slot = f"moe.{group.name}"
+        traits = {**device_traits(runtime.facts), "dtype": sizes.dtype, **group.traits()}
+        decision = self._decide(slot, self._registry.offers("moe"), traits)
+        backend: MoEBackend = self._load(
+            slot,
+            decision,
+            group=group,
+            dtype=getattr(torch, sizes.dtype),
+            device=runtime.torch_device(),
+        )
+        return backend
+
     def _decide(
-        self,
-        slot: str,
-        offers: Sequence[RegisteredOffer[Offer]],
-        traits: Mapping[str, object],
-        *,
-        pin: str = "auto",
+        self, slot: str, offers: Sequence[RegisteredOffer[Offer]], traits: Mapping[str, object]
     ) -> Decision:
+        """Choose for a slot, or for a part of it such as "attention.full"."""
+        rules, base = self.rules, slot.partition(".")[0]
+        pin = rules.pins.get(slot, rules.pins.get(base, AUTO))
         decision = select(
             slot,
             offers,
             traits,
             pin=pin,
-            fallback=self._config.fallback,
-            objective=self._objective if traits else "latency",
+            fallback=rules.fallback,
+            # What nobody computes with has no determinism to ask for.
+            objective=rules.objective if traits else "latency",
+            preferences=rules.preferences,
+            forced=rules.forced if pin != AUTO else (),
         )
         self.decisions[slot] = decision
         return decision
@@ -216,7 +260,8 @@ class Choices:
             raise PluginError(
                 f"plugin {winner.plugin_id} {winner.plugin_version} failed at load of "
                 f"{slot}/{winner.offer.name}: {type(error).__name__}: {error}; fix or leave out "
-                "the plugin"
+                "the plugin",
+                id="offer-load-failed",
             ) from error
 
 
@@ -231,7 +276,8 @@ def _kv_shape(group: CacheGroup) -> tuple[int, int]:
         raise CapabilityError(
             f"cache group {group.name!r} keeps the fields {list(shapes.items())}, attention "
             "backends of this version read k and v of one shape (heads, head dim); serve a model "
-            "with such a cache"
+            "with such a cache",
+            id="cache-unsupported",
         )
     num_kv_heads, head_dim = shapes["k"]
     return num_kv_heads, head_dim

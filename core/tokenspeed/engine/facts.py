@@ -112,7 +112,7 @@ def start_report(
         kernels=tuple(
             (slot, name)
             for slot, name in {**chosen, **kernels}.items()
-            if slot.startswith("attention") or slot == "sampler" or slot in kernels
+            if slot.partition(".")[0] in ("attention", "moe", "sampler") or slot in kernels
         ),
         plan_digest=plan.digest,
         plan={**plan.to_json(), "plugins": [asdict(status) for status in registry.plugins]},

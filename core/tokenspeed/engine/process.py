@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, NoReturn
 import msgspec
 
 from tokenspeed.config.schema import EngineConfig
-from tokenspeed.engine.reports import EngineReport, Progress, StartFailure
-from tokenspeed.errors import CapabilityError, ConfigError, PluginError, TokenSpeedError
+from tokenspeed.engine.reports import EngineReport, Progress, failure_of
+from tokenspeed.errors import TokenSpeedError
 from tokenspeed.log import LOGGER, set_up_logging
 
 if TYPE_CHECKING:
@@ -76,25 +76,6 @@ class Reporter:
                 line = line[os.write(self._descriptor, line) :]
         except BrokenPipeError:
             LOGGER.debug("nobody reads the reports")
-
-
-def failure_of(error: Exception) -> StartFailure:
-    """Return the report of a failed start."""
-    if not isinstance(error, TokenSpeedError):
-        return StartFailure(
-            kind="EngineError",
-            message=f"the engine could not be built: {' '.join(repr(error).split())[:500]}; this "
-            "is a mistake of the engine or of a plugin; start it with --log-level debug for the "
-            "traceback, and report it",
-        )
-    exit_code = 1
-    if isinstance(error, PluginError):
-        exit_code = error.exit_code
-    elif isinstance(error, ConfigError):
-        exit_code = 2
-    elif isinstance(error, CapabilityError):
-        exit_code = 5
-    return StartFailure(kind=type(error).__name__, message=str(error), exit_code=exit_code)
 
 
 def _build(config: EngineConfig, reporter: Reporter) -> Engine:

@@ -24,7 +24,7 @@ from tokenspeed import errors
 from tokenspeed.config.ranges import check_settings
 from tokenspeed.config.schema import EngineConfig, settings_of
 from tokenspeed.engine.flight_record import step_age_s
-from tokenspeed.engine.reports import EngineReport, Progress, StartFailure, StartReport
+from tokenspeed.engine.reports import EngineReport, Progress, StartFailure, StartReport, error_of
 from tokenspeed.engine.unhealthy import UnhealthyResponder
 from tokenspeed.log import LOGGER
 
@@ -283,8 +283,4 @@ def _error_of(failure: StartFailure | None) -> errors.TokenSpeedError:
     """Return the engine's own error, as if it had been raised here."""
     if failure is None:
         return errors.EngineError("the engine died while it started; its log has the reason")
-    if failure.kind == "PluginError":
-        return errors.PluginError(failure.message, exit_code=failure.exit_code)
-    kind = getattr(errors, failure.kind, errors.EngineError)
-    error: errors.TokenSpeedError = kind(failure.message)
-    return error
+    return error_of(failure)

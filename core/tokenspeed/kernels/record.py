@@ -2,98 +2,119 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tokenspeed.kernels.rules import AUTO
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
-    from tokenspeed.contracts.binding import RegisteredOffer
     from tokenspeed.contracts.capability import Clause
-    from tokenspeed.contracts.kernel import Band
-
-AUTO = "auto"
-
-
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """One candidate with everything the order compares."""
-
-    candidate: RegisteredOffer[Any]
-    band: Band
-    score: float
-    specificity: int
-    clauses: tuple[Clause, ...]
-
-    @property
-    def rank(self) -> tuple[float, float, int, str, str]:
-        """Smaller is better."""
-        name = self.candidate.offer.name
-        return (-self.band, -self.score, -self.specificity, self.candidate.plugin_id, name)
+    from tokenspeed.kernels.judging import Judged
 
 
 def make_record(
     slot: str,
     request: Mapping[str, object],
     judged: list[Judged],
+    *,
     pin: str,
     fallback: str,
     objective: str,
+    preferences: Mapping[str, object],
+    evidence_note: str,
 ) -> dict[str, Any]:
-    """Return the record before a winner is known, candidates best first."""
+    """Return the record before a winner is known, candidates best first.
+
+    Args:
+        evidence_note: why measured times do not count; "": they do.
+    """
     return {
         "slot": slot,
-        "traits": dict(sorted(request.items())),
+        "traits": {name: _as_json(value) for name, value in sorted(request.items())},
         "pin": pin,
         "fallback": fallback,
         "objective": objective,
+        "preferences": dict(sorted(preferences.items())),
+        "evidence": {"used": evidence_note == "", "note": evidence_note},
         "winner": None,
         "is_fallback": False,
+        "forced": [],
         "candidates": [_candidate_record(item) for item in judged],
     }
 
 
 def _candidate_record(item: Judged) -> dict[str, Any]:
-    clauses = [
-        {"id": clause.id, "wanted": clause.wanted, "have": _as_list(clause.have)}
-        for clause in item.clauses
-    ]
     return {
         "offer": item.candidate.pin,
         "version": item.candidate.plugin_version,
         "band": item.band.name,
         "score": item.score,
+        "preferences": item.num_preferences,
         "specificity": item.specificity,
-        "verdict": "refused" if clauses else "lost",
+        "measured_us": _microseconds(item.seconds),
+        "verdict": "refused" if item.clauses else "lost",
         "reason": "; ".join(map(str, item.clauses)),
-        "clauses": clauses,
+        "clauses": _clauses(item.clauses),
+        "forced": _clauses(item.forced),
     }
 
 
-def _as_list(have: tuple[object, ...] | None) -> list[object] | None:
-    return None if have is None else list(have)
+def _clauses(clauses: Iterable[Clause]) -> list[dict[str, Any]]:
+    return [
+        {"id": clause.id, "wanted": _as_json(clause.wanted), "have": _as_json(clause.have)}
+        for clause in clauses
+    ]
 
 
-def mark_winner(record: dict[str, Any], winner: Judged) -> None:
+def _as_json(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def mark_winner(record: dict[str, Any], winner: Judged, *, by_evidence: bool) -> None:
     """Write who won, and why each of the others lost."""
     record["winner"] = winner.candidate.pin
-    num_passing = sum(not entry["clauses"] for entry in record["candidates"])
-    best = "the only one that passes" if num_passing == 1 else f"best of {num_passing} that pass"
+    best = _why_best(record, winner, by_evidence=by_evidence)
     for entry in record["candidates"]:
         if entry["offer"] == winner.candidate.pin:
             entry["verdict"] = "won"
-            entry["reason"] = "pinned" if record["pin"] != AUTO else best
+            entry["reason"] = _why_pinned(winner) if record["pin"] != AUTO else best
         elif entry["verdict"] == "lost":
-            entry["reason"] = _why_lost(entry, winner, record["pin"])
+            entry["reason"] = _why_lost(entry, winner, record["pin"], by_evidence=by_evidence)
 
 
-def _why_lost(entry: Mapping[str, Any], winner: Judged, pin: str) -> str:
+def _why_best(record: Mapping[str, Any], winner: Judged, *, by_evidence: bool) -> str:
+    num_passing = sum(not entry["clauses"] for entry in record["candidates"])
+    if num_passing == 1:
+        return "the only one that passes"
+    best, best_us = f"best of {num_passing} that pass", _microseconds(winner.seconds)
+    return f"{best}, measured {best_us:,.1f} us" if by_evidence and best_us is not None else best
+
+
+def _why_pinned(winner: Judged) -> str:
+    if not winner.forced:
+        return "pinned"
+    return "pinned, and forced past " + "; ".join(map(str, winner.forced))
+
+
+def _why_lost(entry: Mapping[str, Any], winner: Judged, pin: str, *, by_evidence: bool) -> str:
     if pin != AUTO:
         return f"{pin} is pinned"
+    own_us, best_us = entry["measured_us"], _microseconds(winner.seconds)
+    if by_evidence and own_us is None:
+        return "not measured, others were"
+    if by_evidence and own_us is not None and best_us is not None and own_us != best_us:
+        return f"measured {own_us:,.1f} us > {best_us:,.1f} us"
     if entry["band"] != winner.band.name:
         return f"band {entry['band']} < {winner.band.name}"
     if entry["score"] != winner.score:
         return f"score {entry['score']:g} < {winner.score:g}"
+    if entry["preferences"] != winner.num_preferences:
+        return f"wishes satisfied {entry['preferences']} < {winner.num_preferences}"
     if entry["specificity"] != winner.specificity:
         return f"specificity {entry['specificity']} < {winner.specificity}"
     return "equal otherwise; plugin id and name decide"
+
+
+def _microseconds(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1e6, 3)

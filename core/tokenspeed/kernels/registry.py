@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tokenspeed.contracts.binding import Decision, OfferSource, RegisteredOffer
 from tokenspeed.contracts.kernel import KernelOffer, Operator
 from tokenspeed.errors import PluginError
-from tokenspeed.kernels.record import AUTO
+from tokenspeed.kernels.rules import AUTO, Rules
 from tokenspeed.kernels.selection import select
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+
+class Evidence(Protocol):
+    """Times measured on this device; `tuning.py` has the real one."""
+
+    def seconds(self, slot: str, traits: Mapping[str, object]) -> Mapping[str, float]:
+        """Return PLUGIN/NAME -> seconds for a request; empty: nothing was measured."""
+        ...
 
 
 class KernelRegistry:
@@ -25,18 +33,18 @@ class KernelRegistry:
         self,
         base_traits: Mapping[str, object],
         *,
-        fallback: str = "warn",
-        objective: str = "latency",
-        pins: Mapping[str, str] | None = None,
+        rules: Rules | None = None,
+        evidence: Evidence | None = None,
+        **options: Any,
     ) -> Binder:
         """Return a binder for one model on one device.
 
         Args:
             base_traits: carried by every request, such as {"device": "cpu", "dtype": "float32"}.
-            fallback, objective: as in `selection.select`.
-            pins: operator name -> PLUGIN/NAME.
+            rules: how to choose; pins are by operator name. None: Rules(**options).
+            evidence: measured times.
         """
-        return Binder(self._source, base_traits, fallback, objective, dict(pins or {}))
+        return Binder(self._source, base_traits, rules or Rules(**options), evidence)
 
 
 class Binder:
@@ -46,13 +54,12 @@ class Binder:
         self,
         source: OfferSource,
         base_traits: Mapping[str, object],
-        fallback: str,
-        objective: str,
-        pins: Mapping[str, str],
+        rules: Rules,
+        evidence: Evidence | None = None,
     ) -> None:
         self._source = source
         self._base_traits = dict(base_traits)
-        self._fallback, self._objective, self._pins = fallback, objective, pins
+        self._rules, self._evidence = rules, evidence
         self._bound: dict[tuple[Any, ...], tuple[Decision, Callable[..., Any]]] = {}
         self._loaded: dict[str, Callable[..., Any]] = {}
         self._is_frozen = False
@@ -79,25 +86,43 @@ class Binder:
         """End binding: a new request afterwards is a mistake of ours."""
         self._is_frozen = True
 
+    def decide(self, operator: Operator, traits: Mapping[str, object]) -> Decision:
+        """Choose for a request; nothing is loaded or remembered.
+
+        Raises:
+            CapabilityError: no candidate passes.
+        """
+        request, rules = {**self._base_traits, **traits}, self._rules
+        evidence = self._evidence
+        return select(
+            operator.name,
+            self._source.kernel_offers(operator.name),
+            request,
+            pin=rules.pins.get(operator.name, AUTO),
+            fallback=rules.fallback,
+            objective=rules.objective,
+            preferences=rules.preferences,
+            forced=rules.forced,
+            evidence=None if evidence is None else evidence.seconds(operator.name, request),
+            log_level=logging.DEBUG,  # one line a slot is for users, one a kernel for authors
+        )
+
     def _choose(
         self, operator: Operator, traits: Mapping[str, object]
     ) -> tuple[Decision, Callable[..., Any]]:
-        decision = select(
-            operator.name,
-            self._source.kernel_offers(operator.name),
-            {**self._base_traits, **traits},
-            pin=self._pins.get(operator.name, AUTO),
-            fallback=self._fallback,
-            objective=self._objective,
-            log_level=logging.DEBUG,  # one line a slot is for users, one a kernel for authors
-        )
+        decision = self.decide(operator, traits)
         winner = decision.winner
         if winner.pin not in self._loaded:
-            self._loaded[winner.pin] = _load(winner)
+            self._loaded[winner.pin] = load_kernel(winner)
         return decision, self._loaded[winner.pin]
 
 
-def _load(winner: RegisteredOffer[Any]) -> Callable[..., Any]:
+def load_kernel(winner: RegisteredOffer[Any]) -> Callable[..., Any]:
+    """Import a kernel.
+
+    Raises:
+        PluginError: it cannot be loaded, or is not callable.
+    """
     offer = winner.offer
     assert isinstance(offer, KernelOffer), f"{winner.pin} is no kernel"
     try:
@@ -105,11 +130,13 @@ def _load(winner: RegisteredOffer[Any]) -> Callable[..., Any]:
     except Exception as error:
         raise PluginError(
             f"plugin {winner.plugin_id} {winner.plugin_version} failed at load of kernel "
-            f"{offer.name} for {offer.operator}: {type(error).__name__}: {error}"
+            f"{offer.name} for {offer.operator}: {type(error).__name__}: {error}",
+            id="offer-load-failed",
         ) from error
     if not callable(kernel):
         raise PluginError(
             f"plugin {winner.plugin_id} {winner.plugin_version}: kernel {offer.name} loaded as "
-            f"{kernel!r}, a callable is needed"
+            f"{kernel!r}, a callable is needed",
+            id="offer-invalid",
         )
     return kernel

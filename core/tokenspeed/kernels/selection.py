@@ -1,27 +1,29 @@
 """Chooses one offer among candidates, by rules that no install order can sway, and says why.
 
-Order: pin, filter, band, score for the objective, specificity, then (plugin id, offer name).
+Order: pin, filter, measured evidence, band, score for the objective, satisfied preferences,
+specificity, then (plugin id, offer name). Each step decides only what those before left open.
 """
 
 from __future__ import annotations
 
 import difflib
 import logging
-import math
 from typing import TYPE_CHECKING, Any
 
 from tokenspeed.contracts.binding import Decision, RegisteredOffer
-from tokenspeed.contracts.capability import TRAITS, unmet_clauses
-from tokenspeed.contracts.kernel import Band, KernelOffer
-from tokenspeed.errors import CapabilityError, PluginError
-from tokenspeed.kernels.explain import one_line, refusal
-from tokenspeed.kernels.record import AUTO, Judged, make_record, mark_winner
+from tokenspeed.contracts.capability import clause_id
+from tokenspeed.contracts.kernel import Band
+from tokenspeed.errors import CapabilityError
+from tokenspeed.kernels.explain import one_line, paragraph, refusal
+from tokenspeed.kernels.judging import Judged, judge, make_request
+from tokenspeed.kernels.record import make_record, mark_winner
+from tokenspeed.kernels.rules import AUTO
 from tokenspeed.log import LOGGER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-OBJECTIVES = ("latency", "throughput", "determinism")
+MAX_NEAREST = 3
 
 
 def select(
@@ -32,6 +34,9 @@ def select(
     pin: str = AUTO,
     fallback: str = "warn",
     objective: str = "latency",
+    preferences: Mapping[str, object] | None = None,
+    evidence: Mapping[str, float] | None = None,
+    forced: tuple[str, ...] = (),
     log_level: int = logging.INFO,
 ) -> Decision:
     """Choose the best candidate that can do what `traits` ask.
@@ -43,83 +48,68 @@ def select(
         pin: PLUGIN/NAME of the offer to use, or "auto".
         fallback: error, warn or allow, when a faster offer for this device had to be refused.
         objective: latency, throughput, or determinism (then only deterministic offers pass).
+        preferences: trait -> value that is wished for; more satisfied wishes win a tie.
+        evidence: PLUGIN/NAME -> seconds measured on this device for this request.
+        forced: ids of clauses that the pinned offer may fail; nobody else profits.
         log_level: of the line that says who won and why.
     Raises:
         CapabilityError: no candidate passes, the pinned one does not, or fallback is "error" and
-            it is one; lists every candidate with its failed clauses.
+            it is one; lists every candidate with its failed clauses and carries the record.
         PluginError: an offer's score function failed.
     """
-    request = _request(traits, objective)
-    judged = sorted((_judge(item, request, objective) for item in candidates), key=_by_rank)
-    passing = [item for item in judged if not item.clauses]
-    record = make_record(slot, request, judged, pin, fallback, objective)
-    if pin != AUTO:
-        winner = _pinned(pin, judged, record)
-    elif passing:
-        winner = passing[0]
-    else:
-        raise CapabilityError(refusal(record))
-    mark_winner(record, winner)
+    request = make_request(traits, objective)
+    wishes, seconds = dict(preferences or {}), dict(evidence or {})
+    judged = [
+        judge(
+            item,
+            request,
+            objective=objective,
+            preferences=wishes,
+            forced=forced if item.pin == pin else (),
+            seconds=seconds.get(item.pin),
+        )
+        for item in candidates
+    ]
+    note = _evidence_note(judged)
+    judged.sort(key=lambda item: item.rank(by_evidence=note == ""))
+    record = make_record(
+        slot,
+        request,
+        judged,
+        pin=pin,
+        fallback=fallback,
+        objective=objective,
+        preferences=wishes,
+        evidence_note=note,
+    )
+    winner = _winner(pin, judged, record)
+    mark_winner(record, winner, by_evidence=note == "")
     if pin == AUTO:
         _check_fallback(record, winner, judged, fallback)
     LOGGER.log(log_level, "%s", one_line(record))
     return Decision(winner.candidate, record)
 
 
-def _request(traits: Mapping[str, object], objective: str) -> dict[str, object]:
-    if objective not in OBJECTIVES:
-        raise ValueError(f"objective {objective!r}, allowed: {', '.join(OBJECTIVES)}")
-    request = dict(traits)
-    if objective == "determinism":
-        request["deterministic"] = True
-    for name in request:
-        if name not in TRAITS:
-            near = difflib.get_close_matches(name, TRAITS, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(TRAITS)}"
-            raise ValueError(f"unknown trait {name!r} in a request; {hint}")
-    return {name: value for name, value in request.items() if value != TRAITS[name].neutral}
+def _evidence_note(judged: Iterable[Judged]) -> str:
+    """Return why measured times do not count, or "" when they do."""
+    passing = [item for item in judged if item.passes]
+    if all(item.seconds is None for item in passing):
+        return "nothing was measured"
+    finalists = [item for item in passing if item.band >= Band.PORTABLE] or passing
+    missing = sorted(item.candidate.pin for item in finalists if item.seconds is None)
+    return f"not measured: {', '.join(missing)}" if missing else ""
 
 
-def declared_traits(offer: Any) -> dict[str, tuple[object, ...]]:
-    """Return what an offer declares; a kernel's two properties are traits too."""
-    declared = dict(offer.requires)
-    if isinstance(offer, KernelOffer):
-        if offer.deterministic:
-            declared.setdefault("deterministic", (True,))
-        if offer.graph_safe:
-            declared.setdefault("graph_safe", (True,))
-    return declared
-
-
-def _judge(item: RegisteredOffer[Any], request: Mapping[str, object], objective: str) -> Judged:
-    offer = item.offer
-    clauses = unmet_clauses(request, declared_traits(offer))
-    band = Band(offer.band) if isinstance(offer, KernelOffer) else Band[offer.band]
-    specificity = sum("*" not in values for values in offer.requires.values())
-    score = 0.0 if clauses else _score(item, request, objective)
-    return Judged(item, band, score, specificity, clauses)
-
-
-def _score(item: RegisteredOffer[Any], request: Mapping[str, object], objective: str) -> float:
-    if not isinstance(item.offer, KernelOffer) or item.offer.score is None:
-        return 0.0
-    try:
-        score = float(item.offer.score(request, objective))
-    except Exception as error:
-        raise PluginError(
-            f"plugin {item.plugin_id} {item.plugin_version}: score of {item.offer.name} raised "
-            f"{type(error).__name__}: {error}"
-        ) from error
-    if not math.isfinite(score):
-        raise PluginError(
-            f"plugin {item.plugin_id} {item.plugin_version}: score of {item.offer.name} is "
-            f"{score}, a finite number is needed"
-        )
-    return score
-
-
-def _by_rank(item: Judged) -> tuple[float, float, int, str, str]:
-    return item.rank
+def _winner(pin: str, judged: list[Judged], record: dict[str, Any]) -> Judged:
+    if pin != AUTO:
+        winner = _pinned(pin, judged, record)
+        if winner.forced:
+            _taint(record, winner)
+        return winner
+    passing = [item for item in judged if item.passes]
+    if not passing:
+        raise CapabilityError(refusal(record), id="no-candidate", record=record)
+    return passing[0]
 
 
 def _pinned(pin: str, judged: list[Judged], record: Mapping[str, Any]) -> Judged:
@@ -129,25 +119,60 @@ def _pinned(pin: str, judged: list[Judged], record: Mapping[str, Any]) -> Judged
         near = difflib.get_close_matches(pin, by_pin, n=1)
         hint = f"did you mean {near[0]!r}?" if near else "pins are written PLUGIN/NAME"
         known = ", ".join(sorted(by_pin)) or "none"
-        raise CapabilityError(f"{record['slot']} is pinned to {pin!r}; offered: {known}; {hint}")
+        raise CapabilityError(
+            f"{record['slot']} is pinned to {pin!r}; offered: {known}; {hint}",
+            id="pin-unknown",
+            record=record,
+        )
     if found.clauses:
         reasons = "; ".join(map(str, found.clauses))
-        passing = [item.candidate.pin for item in judged if not item.clauses]
+        ids = ",".join(clause.id for clause in found.clauses)
         raise CapabilityError(
-            f"{record['slot']} is pinned to {pin}, which cannot do it: {reasons}; "
-            f"offers that can: {', '.join(passing) or 'none'}; change the pin or the setting"
+            f"{record['slot']} is pinned to {pin}, which cannot do it: {reasons}; nearest offers: "
+            f"{_nearest(judged, found)}; change the pin or the setting, or take the risk with "
+            f"--unsafe-force {ids}\n{paragraph(record)}",
+            id="pin-unsupported",
+            record=record,
         )
     return found
+
+
+def _nearest(judged: Iterable[Judged], refused: Judged) -> str:
+    """Name the offers that can do it, then those that lack least."""
+    others = sorted(
+        (item for item in judged if item is not refused), key=lambda item: len(item.clauses)
+    )
+    texts = [
+        item.candidate.pin
+        if item.passes
+        else f"{item.candidate.pin} (fails {', '.join(clause.id for clause in item.clauses)})"
+        for item in others[:MAX_NEAREST]
+    ]
+    return ", ".join(texts) or "none"
+
+
+def _taint(record: dict[str, Any], winner: Judged) -> None:
+    record["forced"] = [clause.id for clause in winner.forced]
+    LOGGER.warning(
+        "%s is TAINTED: %s was forced past %s; it does not say that it can do this, and its "
+        "results may be wrong",
+        record["slot"],
+        winner.candidate.pin,
+        "; ".join(map(str, winner.forced)),
+    )
 
 
 def _check_fallback(
     record: dict[str, Any], winner: Judged, judged: list[Judged], fallback: str
 ) -> None:
     """A faster offer made for this device was refused: report it as `fallback` says."""
+    elsewhere = {clause_id("device"), clause_id("arch")}
     passed_over = [
         item
         for item in judged
-        if item.band > winner.band and all(clause.id != "trait.device" for clause in item.clauses)
+        if item.clauses
+        and item.band > winner.band
+        and not elsewhere & {clause.id for clause in item.clauses}
     ]
     if not passed_over:
         return
@@ -160,6 +185,10 @@ def _check_fallback(
         )
     )
     if fallback == "error":
-        raise CapabilityError(f"{text}; allow it with --fallback warn, or change the setting")
+        raise CapabilityError(
+            f"{text}; allow it with --fallback warn, or change the setting",
+            id="fallback-refused",
+            record=record,
+        )
     if fallback == "warn":
         LOGGER.warning("%s", text)

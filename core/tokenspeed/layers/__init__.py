@@ -6,7 +6,7 @@ from tokenspeed.layers.embedding import TokenEmbedding
 from tokenspeed.layers.linear import Linear
 from tokenspeed.layers.linear_attention import DeltaShape, GatedDeltaNet
 from tokenspeed.layers.mlp import GatedMLP
-from tokenspeed.layers.moe import Experts, MoE, plain_expert
+from tokenspeed.layers.moe import EXPERT_GROUP, Experts, MoE, plain_expert
 from tokenspeed.layers.norm import GatedRMSNorm, RMSNorm
 from tokenspeed.layers.placements import (
     LayerPlacement,
@@ -19,6 +19,7 @@ from tokenspeed.layers.weights import WeightSlot, fill_slots, shared_slot
 
 __all__ = [
     "CACHE_GROUP",
+    "EXPERT_GROUP",
     "DecoderForCausalLM",
     "DeltaShape",
     "Experts",

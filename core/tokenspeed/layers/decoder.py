@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import torch
 
     from tokenspeed.contracts.model import ForwardContext, ModelContext
+    from tokenspeed.contracts.moe import ExpertGroup
     from tokenspeed.contracts.weights import LinearWeight
     from tokenspeed.layers.rotary import Angles, RopeParameters
     from tokenspeed.layers.weights import WeightSlot
@@ -183,6 +184,11 @@ class DecoderForCausalLM(ABC, Generic[Config]):
         layers = tuple(range(read.num_layers))
         fields = gqa_fields(read.num_kv_heads, read.head_dim)
         return (CacheGroup(CACHE_GROUP, "full", layers, fields),)
+
+    @classmethod
+    def expert_groups(cls, config: Mapping[str, Any]) -> tuple[ExpertGroup, ...]:
+        """Declare the routed experts: none."""
+        return ()
 
     def weight_slots(self) -> Iterator[tuple[str, WeightSlot]]:
         """Yield the slots of everything but the head, by Hugging Face name."""

@@ -6,8 +6,9 @@ Legend: T tokens, E experts, D hidden, F hidden features of an expert, X experts
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
+from tokenspeed.contracts.moe import ExpertWeights
 from tokenspeed.contracts.placement import ParallelGroup, Partial, Replicate, Shard
 from tokenspeed.errors import CheckpointError
 from tokenspeed.layers.linear import Linear
@@ -22,61 +23,59 @@ if TYPE_CHECKING:
     import torch
 
     from tokenspeed.contracts.model import ModelContext
+    from tokenspeed.contracts.moe import ExpertGroup, RoutingMoEBackend
     from tokenspeed.contracts.weights import LinearWeight
+
+    Routed = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+EXPERT_GROUP = "experts"
+"""Name of the expert group of models that have one."""
 
 
 class Experts:
     """The routed experts of one layer, stored one by one as gate_proj, up_proj and down_proj.
 
-    Held stacked: gate and up (E, 2 F, D), down (E, D, F). A checkpoint that stores them otherwise
-    has its own `weight_slots`, over `take`.
+    Gathered stacked and handed to the backend of their group when the last tensor has come. A
+    checkpoint that stores them otherwise has its own `weight_slots`, over `take`.
     """
 
     placement = LayerPlacement(
         Replicate(), Shard(ParallelGroup.MOE_TP_EP, 0), Partial(ParallelGroup.MOE_TP_EP)
     )
 
-    def __init__(
-        self,
-        context: ModelContext,
-        hidden_size: int,
-        features: int,
-        num_experts: int,
-        *,
-        clamped: moe.ClampedSwiGLU | None = None,
-    ) -> None:
-        self.hidden_size = hidden_size
-        self.features = features
-        self.num_experts = num_experts
+    def __init__(self, context: ModelContext, group: ExpertGroup) -> None:
+        self.group = group
+        self.backend = context.moe[group.name]
         self._device = context.device
         self._parts: dict[str, list[torch.Tensor | None]] = {}
         self._stacked: dict[str, torch.Tensor] = {}
-        self._compute: Callable[..., torch.Tensor] = partial(
-            context.kernels.bind(moe.experts), clamped=clamped
-        )
+        self._awaited = {"gate_up_EFD", "down_EDF"}
+        if group.bias:
+            self._awaited |= {"gate_up_bias_EF", "down_bias_ED"}
+        self.prepared: object = None
 
     def weight_slots(self, name: str) -> Iterator[tuple[str, WeightSlot]]:
         """Yield three slots an expert."""
-        wide, tall = (self.features, self.hidden_size), (self.hidden_size, self.features)
-        for expert in range(self.num_experts):
+        features, hidden = self.group.features, self.group.hidden_size
+        wide, tall = (features, hidden), (hidden, features)
+        for expert in range(self.group.num_experts):
             for part, shape in (("gate", wide), ("up", wide), ("down", tall)):
                 slot = WeightSlot(shape, partial(self._accept, part, expert))
                 yield f"{name}.{expert}.{part}_proj.weight", slot
 
-    def __call__(
-        self, x_TD: torch.Tensor, experts_TX: torch.Tensor, weights_TX: torch.Tensor
-    ) -> torch.Tensor:
-        """Return (T, D)."""
-        return self._compute(x_TD, experts_TX, weights_TX, **self._stacked)
-
     def take(self, **stacked: torch.Tensor) -> None:
-        """Keep tensors under the names that `ops.moe.experts` gives its arguments."""
+        """Keep tensors under their names in `ExpertWeights`; the last one prepares the layer."""
         self._stacked |= {
             name: tensor.contiguous().to(self._device) for name, tensor in stacked.items()
         }
+        self._awaited -= stacked.keys()
+        if not self._awaited:
+            self.prepared = self.backend.prepare(ExpertWeights(**self._stacked))
+            self._stacked.clear()  # they are the backend's now
 
     def _accept(self, part: str, expert: int, weight: LinearWeight) -> None:
-        none: list[torch.Tensor | None] = [None] * self.num_experts
+        none: list[torch.Tensor | None] = [None] * self.group.num_experts
         self._parts.setdefault(part, none)[expert] = plain_expert(weight)
         self._stack("down_EDF", "down")
         self._stack("gate_up_EFD", "gate", "up")
@@ -119,24 +118,24 @@ class MoE:
         self,
         context: ModelContext,
         experts: Experts,
-        routing: moe.Routing,
         *,
         router: tuple[str, bool] = ("gate", False),
         shared_features: int = 0,
     ) -> None:
-        hidden_size, group = experts.hidden_size, ParallelGroup.MOE_TP_EP
+        group = experts.group
         self.router_name, bias = router
         self.router = Linear(
-            context, hidden_size, (experts.num_experts,), bias=bias, placement=replicated()
+            context, group.hidden_size, (group.num_experts,), bias=bias, placement=replicated()
         )
         self.experts = experts
-        self._route: Callable[..., tuple[torch.Tensor, torch.Tensor]] = partial(
-            context.kernels.bind(moe.route), routing=routing
-        )
+        fuses = experts.backend.fuses_routing
+        self._routed = _fused(experts) if fuses else _split(context, experts)
         self.shared: GatedMLP | None = None
         if shared_features:
-            self.shared = GatedMLP(context, hidden_size, shared_features, group=group)
-            self.shared_gate = Linear(context, hidden_size, (1,), placement=replicated())
+            self.shared = GatedMLP(
+                context, group.hidden_size, shared_features, group=ParallelGroup.MOE_TP_EP
+            )
+            self.shared_gate = Linear(context, group.hidden_size, (1,), placement=replicated())
             self._add_shared: Callable[..., torch.Tensor] = context.kernels.bind(moe.add_shared)
 
     def weight_slots(self, name: str) -> Iterator[tuple[str, WeightSlot]]:
@@ -149,8 +148,26 @@ class MoE:
 
     def __call__(self, x_TD: torch.Tensor) -> torch.Tensor:
         """Return (T, D)."""
-        weights_TX, experts_TX = self._route(self.router(x_TD))
-        routed_TD = self.experts(x_TD, experts_TX, weights_TX)
+        routed_TD = self._routed(x_TD, self.router(x_TD))
         if self.shared is None:
             return routed_TD
         return self._add_shared(routed_TD, self.shared(x_TD), self.shared_gate(x_TD))
+
+
+def _split(context: ModelContext, experts: Experts) -> Routed:
+    """Choose with the operator, compute with the backend."""
+    routing = experts.group.routing
+    route: Callable[..., tuple[torch.Tensor, torch.Tensor]] = context.kernels.bind(moe.route)
+    forward = experts.backend.forward
+
+    def routed(x_TD: torch.Tensor, logits_TE: torch.Tensor) -> torch.Tensor:
+        weights_TX, experts_TX = route(logits_TE, routing=routing)
+        return forward(x_TD, experts_TX, weights_TX, experts.prepared)
+
+    return routed
+
+
+def _fused(experts: Experts) -> Routed:
+    """Leave the choice to a backend that fuses it."""
+    compute = cast("RoutingMoEBackend", experts.backend).route_and_forward
+    return lambda x_TD, logits_TE: compute(x_TD, logits_TE, experts.prepared)

@@ -164,6 +164,16 @@ def only(config: Mapping[str, Any], name: str, allowed: tuple[str, ...], *, defa
         raise _unsupported(name, value, " or ".join(allowed))
 
 
+def refuse_flag(config: Mapping[str, Any], name: str) -> None:
+    """Refuse a boolean field that is true.
+
+    Raises:
+        ConfigError: it is, or it is no boolean.
+    """
+    if flag(config, name):
+        raise _unsupported(name, True, "false")
+
+
 def layer_indices(config: Mapping[str, Any], name: str, num_layers: int) -> frozenset[int]:
     """Return the layers that a field lists; none where it is absent.
 

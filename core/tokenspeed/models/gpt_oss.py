@@ -10,9 +10,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tokenspeed.contracts.model import CacheGroup, gqa_fields
+from tokenspeed.contracts.moe import ClampedSwiGLU, ExpertGroup, Routing
 from tokenspeed.contracts.placement import ParallelGroup
 from tokenspeed.layers import (
     CACHE_GROUP,
+    EXPERT_GROUP,
     DecoderForCausalLM,
     Experts,
     Linear,
@@ -26,7 +28,6 @@ from tokenspeed.layers import (
     row_parallel,
 )
 from tokenspeed.models import fields
-from tokenspeed.ops.moe import ClampedSwiGLU, Routing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -103,6 +104,19 @@ class GptOssConfig:
             ),
         )
 
+    def expert_group(self) -> ExpertGroup:
+        """Return what the experts are like."""
+        return ExpertGroup(
+            EXPERT_GROUP,
+            layers=tuple(range(self.num_layers)),
+            num_experts=self.num_experts,
+            hidden_size=self.hidden_size,
+            features=self.intermediate_size,
+            routing=Routing(self.top_k),
+            clamped=self.swiglu,
+            bias=True,
+        )
+
     def group_of(self, layer: int) -> str:
         """Return the cache group of a layer."""
         return CACHE_GROUP if self.layer_types[layer] == FULL else WINDOW_GROUP
@@ -162,7 +176,8 @@ class GptOssExperts(Experts):
 
     def weight_slots(self, name: str) -> Iterator[tuple[str, WeightSlot]]:
         """Yield the four slots below module `name`."""
-        experts, hidden, features = self.num_experts, self.hidden_size, self.features
+        group = self.group
+        experts, hidden, features = group.num_experts, group.hidden_size, group.features
         shapes = {
             "gate_up_proj": (experts, hidden, 2 * features),
             "gate_up_proj_bias": (experts, 2 * features),
@@ -203,15 +218,13 @@ class GptOssForCausalLM(DecoderForCausalLM[GptOssConfig]):
 
     def make_mlp(self, layer: int) -> MoE:
         """Build the experts of one layer."""
-        config = self.config
-        experts = GptOssExperts(
-            self.context,
-            config.hidden_size,
-            config.intermediate_size,
-            config.num_experts,
-            clamped=config.swiglu,
-        )
-        return MoE(self.context, experts, Routing(config.top_k), router=("router", True))
+        experts = GptOssExperts(self.context, self.config.expert_group())
+        return MoE(self.context, experts, router=("router", True))
+
+    @classmethod
+    def expert_groups(cls, config: Mapping[str, Any]) -> tuple[ExpertGroup, ...]:
+        """Declare experts in every layer."""
+        return (GptOssConfig.read(config).expert_group(),)
 
     @classmethod
     def cache_groups(cls, config: Mapping[str, Any]) -> tuple[CacheGroup, ...]:

@@ -57,24 +57,32 @@ class Qwen3Config:
         """
         num_layers = fields.count(config, "num_hidden_layers")
         fields.refuse_unsupported(config, num_layers=num_layers)
-        hidden_size = fields.count(config, "hidden_size")
-        num_heads = fields.count(config, "num_attention_heads")
-        num_kv_heads = fields.count(config, "num_key_value_heads", num_heads)
-        head_dim = fields.count(config, "head_dim", 128)
-        fields.check_heads(num_heads, num_kv_heads, head_dim)
-        return cls(
-            vocab_size=fields.count(config, "vocab_size"),
-            hidden_size=hidden_size,
-            intermediate_size=fields.count(config, "intermediate_size"),
-            num_layers=num_layers,
-            num_heads=num_heads,
-            num_kv_heads=num_kv_heads,
-            head_dim=head_dim,
-            norm_eps=fields.number(config, "rms_norm_eps", 1e-6),
-            attention_bias=fields.flag(config, "attention_bias"),
-            tie_embeddings=fields.flag(config, "tie_word_embeddings"),
-            rope=RopeParameters.read(config),
-        )
+        return cls(**read_common(config))
+
+
+def read_common(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Read and check the fields that the dense and the sparse models have.
+
+    Raises:
+        ConfigError: a field is missing or unsupported; names field and value.
+    """
+    num_heads = fields.count(config, "num_attention_heads")
+    num_kv_heads = fields.count(config, "num_key_value_heads", num_heads)
+    head_dim = fields.count(config, "head_dim", 128)
+    fields.check_heads(num_heads, num_kv_heads, head_dim)
+    return {
+        "vocab_size": fields.count(config, "vocab_size"),
+        "hidden_size": fields.count(config, "hidden_size"),
+        "intermediate_size": fields.count(config, "intermediate_size"),
+        "num_layers": fields.count(config, "num_hidden_layers"),
+        "num_heads": num_heads,
+        "num_kv_heads": num_kv_heads,
+        "head_dim": head_dim,
+        "norm_eps": fields.number(config, "rms_norm_eps", 1e-6),
+        "attention_bias": fields.flag(config, "attention_bias"),
+        "tie_embeddings": fields.flag(config, "tie_word_embeddings"),
+        "rope": RopeParameters.read(config),
+    }
 
 
 class Qwen3Attention:

@@ -10,12 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tokenspeed.layers import GatedDeltaNet
 from tokenspeed.models import fields
-from tokenspeed.models.qwen3_next import (
-    ExpertsShape,
-    Qwen3NextConfig,
-    Qwen3NextForCausalLM,
-    read_common,
-)
+from tokenspeed.models.experts import read_experts
+from tokenspeed.models.qwen3_next import Qwen3NextConfig, Qwen3NextForCausalLM, read_common
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,18 +28,18 @@ class Qwen35Config(Qwen3NextConfig):
         Raises:
             ConfigError: a field is missing or unsupported; names field and value.
         """
-        num_layers = fields.count(config, "num_hidden_layers")
-        experts, width = None, 0
+        common, experts, width, shared = read_common(config), None, 0, 0
         if config.get("num_experts") is None:
             width = fields.count(config, "intermediate_size")
         else:
-            experts = ExpertsShape.read(config, normalise=True)
-        return cls(
-            **read_common(config, num_layers),
-            intermediate_size=width,
-            experts=experts,
-            dense_layers=frozenset(),
-        )
+            experts = read_experts(
+                config,
+                tuple(range(common["num_layers"])),
+                hidden_size=common["hidden_size"],
+                normalise=True,
+            )
+            shared = fields.count(config, "shared_expert_intermediate_size")
+        return cls(**common, intermediate_size=width, experts=experts, shared_features=shared)
 
 
 class Qwen35ForCausalLM(Qwen3NextForCausalLM):

@@ -31,8 +31,8 @@ from tokenspeed.layers import (
     row_parallel,
 )
 from tokenspeed.models import fields
+from tokenspeed.models.experts import read_experts, sparse_layers
 from tokenspeed.ops import activation
-from tokenspeed.ops.moe import Routing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -40,35 +40,13 @@ if TYPE_CHECKING:
     import torch
 
     from tokenspeed.contracts.model import ForwardContext, ModelContext
+    from tokenspeed.contracts.moe import ExpertGroup
     from tokenspeed.layers.rotary import Angles
 
 STATE_GROUP = "state"
 LINEAR, FULL = "linear_attention", "full_attention"
 ROTATED = 0.25
 """Share of a head that is rotated, where the config has none."""
-
-
-@dataclass(frozen=True, slots=True)
-class ExpertsShape:
-    """Geometry of a layer's experts."""
-
-    num_experts: int
-    features: int
-    shared_features: int
-    routing: Routing
-
-    @classmethod
-    def read(cls, config: Mapping[str, Any], *, normalise: bool) -> ExpertsShape:
-        """Read and check config.json."""
-        num_experts = fields.count(config, "num_experts")
-        return cls(
-            num_experts=num_experts,
-            features=fields.count(config, "moe_intermediate_size"),
-            shared_features=fields.count(config, "shared_expert_intermediate_size"),
-            routing=Routing(
-                fields.count(config, "num_experts_per_tok", high=num_experts), normalise=normalise
-            ),
-        )
 
 
 def read_delta(config: Mapping[str, Any]) -> DeltaShape:
@@ -109,8 +87,8 @@ class Qwen3NextConfig:
     rope: RopeParameters
     layer_types: tuple[str, ...]
     delta: DeltaShape
-    experts: ExpertsShape | None
-    dense_layers: frozenset[int]
+    experts: ExpertGroup | None
+    shared_features: int
 
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> Qwen3NextConfig:
@@ -119,20 +97,21 @@ class Qwen3NextConfig:
         Raises:
             ConfigError: a field is missing or unsupported; names field and value.
         """
-        num_layers = fields.count(config, "num_hidden_layers")
-        step = fields.count(config, "decoder_sparse_step", 1)
-        dense = fields.layer_indices(config, "mlp_only_layers", num_layers)
+        common = read_common(config)
         return cls(
-            **read_common(config, num_layers),
+            **common,
             intermediate_size=fields.count(config, "intermediate_size"),
-            experts=ExpertsShape.read(
-                config, normalise=fields.flag(config, "norm_topk_prob", True)
+            experts=read_experts(
+                config,
+                sparse_layers(config, common["num_layers"]),
+                hidden_size=common["hidden_size"],
+                normalise=fields.flag(config, "norm_topk_prob", True),
             ),
-            dense_layers=dense | {i for i in range(num_layers) if (i + 1) % step},
+            shared_features=fields.count(config, "shared_expert_intermediate_size"),
         )
 
 
-def read_common(config: Mapping[str, Any], num_layers: int) -> dict[str, Any]:
+def read_common(config: Mapping[str, Any]) -> dict[str, Any]:
     """Read and check the fields that all models of the family have.
 
     Raises:
@@ -140,6 +119,7 @@ def read_common(config: Mapping[str, Any], num_layers: int) -> dict[str, Any]:
     """
     fields.only(config, "hidden_act", ("silu", "swish"), default="silu")
     fields.refuse_quantized(config)
+    num_layers = fields.count(config, "num_hidden_layers")
     num_heads = fields.count(config, "num_attention_heads")
     num_kv_heads = fields.count(config, "num_key_value_heads", num_heads)
     head_dim = fields.count(config, "head_dim", 256)
@@ -269,11 +249,17 @@ class Qwen3NextForCausalLM(DecoderForCausalLM[Qwen3NextConfig]):
 
     def make_mlp(self, layer: int) -> MoE | GatedMLP:
         """Build the experts of one layer, or its dense MLP."""
-        hidden_size, shape = self.config.hidden_size, self.config.experts
-        if shape is None or layer in self.config.dense_layers:
-            return GatedMLP(self.context, hidden_size, self.config.intermediate_size)
-        experts = Experts(self.context, hidden_size, shape.features, shape.num_experts)
-        return MoE(self.context, experts, shape.routing, shared_features=shape.shared_features)
+        group = self.config.experts
+        if group is None or layer not in group.layers:
+            return GatedMLP(self.context, self.config.hidden_size, self.config.intermediate_size)
+        experts = Experts(self.context, group)
+        return MoE(self.context, experts, shared_features=self.config.shared_features)
+
+    @classmethod
+    def expert_groups(cls, config: Mapping[str, Any]) -> tuple[ExpertGroup, ...]:
+        """Declare the experts of the sparse layers."""
+        group = cls.config_class.read(config).experts
+        return () if group is None else (group,)
 
     @classmethod
     def cache_groups(cls, config: Mapping[str, Any]) -> tuple[CacheGroup, ...]:

@@ -15,22 +15,19 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.registration import Offer
     from tokenspeed.plugins.registry import Registry
 
+AUTO = "auto"
 
-def architectures(registry: Registry) -> dict[str, RegisteredOffer[Offer]]:
-    """Return every architecture that a loaded plugin offers, by name, sorted; imports none.
 
-    Raises:
-        ConfigError: two plugins offer one architecture.
-    """
-    found: dict[str, RegisteredOffer[Offer]] = {}
+REQUIRED = ("cache_groups", "load_weights", "forward", "compute_logits")
+"""Methods that a model class must have."""
+
+
+def architectures(registry: Registry) -> dict[str, tuple[RegisteredOffer[Offer], ...]]:
+    """Return every architecture that is offered, and by whom, sorted; imports no model file."""
+    found: dict[str, tuple[RegisteredOffer[Offer], ...]] = {}
     for registered in registry.offers("model"):
-        for name in registered.offer.facts.get("architectures", ()):
-            if name in found:
-                raise ConfigError(
-                    f"architecture {name} is offered by {found[name].pin} and {registered.pin}; "
-                    "one may serve it: load only one of the two plugins"
-                )
-            found[name] = registered
+        for name in registered.offer.facts["architectures"]:
+            found[name] = (*found.get(name, ()), registered)
     return dict(sorted(found.items()))
 
 
@@ -49,35 +46,87 @@ def architecture_of(config: Mapping[str, Any]) -> str:
     return named[0]
 
 
-def resolve_architecture(registry: Registry, config: Mapping[str, Any]) -> type[CausalLM]:
-    """Return the model class for a checkpoint's config.json; imports that file alone.
+def candidates(
+    registry: Registry, config: Mapping[str, Any], *, pin: str = AUTO
+) -> tuple[RegisteredOffer[Offer], ...]:
+    """Return who offers the architecture that config.json names; with a pin, all of them.
 
     Raises:
-        ConfigError: no loaded plugin offers the architecture; lists those there are.
-        PluginError: the model file cannot be imported; names plugin, file and cause.
+        ConfigError: nobody does; lists the architectures that are offered.
+        PluginError: several do and none is pinned; names the pins.
     """
     wanted = architecture_of(config)
     known = architectures(registry)
     if wanted not in known:
         near = difflib.get_close_matches(wanted, known, n=1)
-        hint = f"did you mean {near[0]}?" if near else "load a plugin that offers it (--plugins)"
+        hint = (
+            f"did you mean {near[0]}?"
+            if near
+            else "load a plugin that offers it (--plugins), or a file of your own (--model-module)"
+        )
         raise ConfigError(
             f"architecture {wanted!r} is not offered; known: {', '.join(known)}; {hint}"
         )
-    return _load(known[wanted], wanted)
+    found = known[wanted]
+    if len(found) > 1 and pin == AUTO:
+        pins = [item.pin for item in found]
+        raise PluginError(
+            f"architecture {wanted} is offered by {' and '.join(pins)}; one may serve it: choose "
+            f"with --pins model={pins[0]} or --pins model={pins[1]}",
+            id="model-conflict",
+        )
+    return found
 
 
-def _load(registered: RegisteredOffer[Offer], wanted: str) -> type[CausalLM]:
+def resolve_architecture(
+    registry: Registry, config: Mapping[str, Any], *, pin: str = AUTO
+) -> type[CausalLM]:
+    """Return the model class for a checkpoint's config.json; imports that file alone.
+
+    Raises:
+        ConfigError, PluginError: as `candidates` and `load_model_class`; no offer has the pin.
+    """
+    found = candidates(registry, config, pin=pin)
+    chosen = [item for item in found if pin in (AUTO, item.pin)]
+    if not chosen:
+        pins = ", ".join(item.pin for item in found)
+        raise PluginError(
+            f"model is pinned to {pin!r}, {architecture_of(config)} is offered by {pins}; choose one",
+            id="model-conflict",
+        )
+    return load_model_class(chosen[0], architecture_of(config))
+
+
+def load_model_class(registered: RegisteredOffer[Offer], architecture: str) -> type[CausalLM]:
+    """Import the file of one offer and return its class.
+
+    Raises:
+        PluginError: it cannot be imported, or is no model for this architecture; names plugin and
+            cause.
+    """
+    who = f"plugin {registered.plugin_id} {registered.plugin_version}"
     try:
         loaded = registered.offer.load()
     except Exception as error:
         raise PluginError(
-            f"plugin {registered.plugin_id} {registered.plugin_version} failed at load of model "
-            f"{wanted}: {type(error).__name__}: {error}; other architectures are not affected"
+            f"{who} failed at load of model {architecture}: {type(error).__name__}: {error}; "
+            "other architectures are not affected",
+            id="offer-load-failed",
         ) from error
-    if wanted not in getattr(loaded, "architectures", ()):
-        raise PluginError(
-            f"plugin {registered.plugin_id}: {loaded!r} was offered for {wanted} and does not list "
-            "it in `architectures`; add it to EntryClass"
-        )
+    problem = problem_of(loaded, architecture)
+    if problem:
+        raise PluginError(f"{who}: {loaded!r} {problem}", id="offer-invalid")
     return cast("type[CausalLM]", loaded)
+
+
+def problem_of(loaded: object, architecture: str) -> str:
+    """Return what keeps an object from being a model class for an architecture, or ""."""
+    if architecture not in getattr(loaded, "architectures", ()):
+        return (
+            f"was offered for {architecture} and does not list it in `architectures`; add it to "
+            "EntryClass"
+        )
+    missing = [name for name in REQUIRED if not callable(getattr(loaded, name, None))]
+    if missing:
+        return f"lacks {', '.join(missing)}; a model class has {', '.join(REQUIRED)}"
+    return ""

@@ -66,6 +66,7 @@ def _paged_case(
     draw: Draw,
 ) -> Case:
     window, head_dim = traits.get("window", 0), traits["head_dim"]
+    traits = {**traits, "gqa_ratio": heads[0] // heads[1]}
     batch = batch_of(shapes, traits["block_tokens"], draw, window=window)
     q = draw.beside(int(batch.query_start[-1]), heads[0], head_dim, axis=1)
     options: dict[str, Any] = {"scale": 1.3 * head_dim**-0.5}

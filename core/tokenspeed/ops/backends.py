@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tokenspeed.contracts.moe import ExpertGroup, ExpertWeights, Routing
 from tokenspeed.ops.compare import Outcome, cases_within, compare
 from tokenspeed.ops.compare_draws import compare_draws
 from tokenspeed.ops.ranks import on_ranks
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from tokenspeed.contracts.attention import AttentionBackend, AttentionBatch, KVView
     from tokenspeed.contracts.kernel import Domain, KernelOffer, Operator
+    from tokenspeed.contracts.moe import ClampedSwiGLU, MoEBackend
     from tokenspeed.contracts.registration import Offer
 
     Implementation = Callable[..., Any]
@@ -98,6 +100,32 @@ def _backend(load: Load, x: torch.Tensor, kv: KVView, batch: AttentionBatch) -> 
     return backend
 
 
+def _experts(load: Load) -> Implementation:
+    def compute(
+        x_TD: torch.Tensor,
+        experts_TX: torch.Tensor,
+        weights_TX: torch.Tensor,
+        *stacked: torch.Tensor,
+        clamped: ClampedSwiGLU | None = None,
+    ) -> torch.Tensor:
+        weights = ExpertWeights(*stacked)
+        num_experts, hidden_size, features = weights.down_EDF.shape
+        group = ExpertGroup(
+            name="experts",
+            layers=(0,),
+            num_experts=num_experts,
+            hidden_size=hidden_size,
+            features=features,
+            routing=Routing(experts_TX.shape[1]),
+            clamped=clamped,
+            bias=weights.down_bias_ED is not None,
+        )
+        backend: MoEBackend = load(group=group, dtype=x_TD.dtype, device=x_TD.device)
+        return backend.forward(x_TD, experts_TX, weights_TX, backend.prepare(weights))
+
+    return compute
+
+
 def _token_logprobs(load: Load) -> Implementation:
     def score(
         logits_RV: torch.Tensor, token_ids_R: torch.Tensor
@@ -153,6 +181,7 @@ def _broadcast(load: Load) -> Implementation:
 ADAPTERS: Mapping[str, Callable[[Load], Implementation]] = {
     "attention.paged": _paged_attention,
     "kv.write": _write_kv,
+    "moe.experts": _experts,
     "sampling.logprobs": _token_logprobs,
     "collective.all_reduce": _all_reduce,
     "collective.all_gather": _all_gather,

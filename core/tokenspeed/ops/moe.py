@@ -5,52 +5,22 @@ Legend: T tokens, E experts, X experts chosen a token, D hidden, F hidden featur
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING
 
 from tokenspeed.contracts.kernel import Case
+from tokenspeed.contracts.moe import ClampedSwiGLU, ExpertGroup, Routing
 from tokenspeed.ops.declare import operator
 from tokenspeed.ops.draw import Draw
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     import torch
 
     from tokenspeed.contracts.kernel import Domain
 
-
-@dataclass(frozen=True, slots=True)
-class Routing:
-    """How experts are chosen.
-
-    Softmax over the chosen logits alone, as some models describe it, is "softmax" normalised.
-
-    Args:
-        top_k: X, experts chosen a token.
-        score: "softmax" over all experts, or "sigmoid" of each.
-        normalise: the weights of a token are divided by their sum.
-        groups, top_groups: experts lie in `groups` equal runs, and only the `top_groups` best runs
-            are eligible; 1 and 1: all are.
-        group_best: a run is worth the sum of its `group_best` best experts.
-        scale: multiplies the weights.
-    """
-
-    top_k: int
-    score: str = "softmax"
-    normalise: bool = True
-    groups: int = 1
-    top_groups: int = 1
-    group_best: int = 1
-    scale: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class ClampedSwiGLU:
-    """The gate g sigmoid(alpha g) (u + 1), with g at most `limit` and u within +-`limit`."""
-
-    alpha: float
-    limit: float
+__all__ = ["ClampedSwiGLU", "Routing", "add_shared", "experts", "route"]
 
 
 _ROUTINGS: Mapping[str, Routing] = {
@@ -79,22 +49,41 @@ def _route_cases(domain: Domain) -> Iterator[Case]:
 
 def _expert_cases(domain: Domain) -> Iterator[Case]:
     draw = Draw(domain)
-    for tokens, experts, top_k, hidden, features in (
-        (0, 2, 1, 8, 4),
-        (1, 3, 2, 8, 5),
-        (17, 8, 3, 32, 24),
-        (5, 4, 4, 7, 9),
+    gates, biases = (
+        domain.values("expert_gate", "silu", "clamped_swiglu"),
+        domain.values("expert_bias", False, True),
+    )
+    for index, (tokens, *sizes) in enumerate(
+        ((0, 2, 1, 8, 4), (1, 3, 2, 8, 5), (17, 8, 3, 32, 24), (5, 4, 4, 7, 9), (64, 16, 1, 16, 8))
     ):
-        chosen = draw.distinct(experts, tokens, top_k)
-        weights = draw.uniform(tokens, top_k).softmax(-1).to(draw.dtype)
-        x = draw.floats(tokens, hidden)
-        gate_up = draw.floats(experts, 2 * features, hidden, scale=hidden**-0.5)
-        down = draw.floats(experts, hidden, features, scale=features**-0.5)
-        biases = (draw.floats(experts, 2 * features), draw.floats(experts, hidden))
-        name = f"{tokens} tokens, {top_k} of {experts}"
-        args = (x, chosen, weights, gate_up, down)
-        yield Case(name, args)
-        yield Case(f"{name}, clamped", (*args, *biases), {"clamped": ClampedSwiGLU(1.7, 1.5)})
+        names = ("num_experts", "top_k", "hidden_size", "expert_features")
+        declared = [domain.values(name, size) for name, size in zip(names, sizes, strict=True)]
+        if all(declared):
+            chosen = [values[index % len(values)] for values in declared]
+            for gate, bias in product(gates, biases):
+                yield _expert_case(tokens, chosen, gate == "clamped_swiglu", bias, draw)
+
+
+def _expert_case(
+    tokens: int, sizes: Sequence[int], is_clamped: bool, bias: bool, draw: Draw
+) -> Case:
+    num_experts, top_k, hidden, features = sizes
+    clamped = ClampedSwiGLU(1.7, 1.5) if is_clamped else None
+    group = ExpertGroup(
+        "experts", (0,), num_experts, hidden, features, Routing(top_k), clamped, bias
+    )
+    args: tuple[torch.Tensor, ...] = (
+        draw.floats(tokens, hidden),
+        draw.distinct(num_experts, tokens, top_k),
+        draw.uniform(tokens, top_k).softmax(-1).to(draw.dtype),
+        draw.floats(num_experts, 2 * features, hidden, scale=hidden**-0.5),
+        draw.floats(num_experts, hidden, features, scale=features**-0.5),
+    )
+    if bias:
+        args += (draw.floats(num_experts, 2 * features), draw.floats(num_experts, hidden))
+    name = f"{tokens} tokens, {top_k} of {num_experts}, {hidden} x {features}"
+    name += ", clamped" * is_clamped + ", bias" * bias
+    return Case(name, args, {"clamped": clamped}, group.traits())
 
 
 def _shared_cases(domain: Domain) -> Iterator[Case]:
@@ -144,7 +133,7 @@ def eligible(ranks_TE: torch.Tensor, routing: Routing) -> torch.Tensor:
     return chosen.repeat_interleave(grouped.shape[-1], dim=-1)
 
 
-@operator("moe.experts", cases=_expert_cases)
+@operator("moe.experts", cases=_expert_cases, slot="moe")
 def experts(
     x_TD: torch.Tensor,
     experts_TX: torch.Tensor,

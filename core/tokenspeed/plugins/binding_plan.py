@@ -1,7 +1,7 @@
 """The frozen outcome of all choices: which offer fills each slot, which kernel each operator call.
 
 The digest names the choices, not the machine's speed or paths: two processes that bound the same
-offers of the same versions agree on it.
+offers of the same versions, forced past the same clauses, agree on it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class BindingPlan:
     Args:
         slots: slot (or slot and detail, such as "attention.full") -> the decision that filled it.
         kernels: kernel decisions in the order they were made.
-        digest: 16 hex digits over plugin, version and offer name of every choice.
+        digest: 16 hex digits over plugin, version and offer name of every choice, and its taint.
     """
 
     slots: Mapping[str, Decision]
@@ -41,20 +41,36 @@ class BindingPlan:
         frozen = MappingProxyType(dict(sorted(slots.items())))
         return cls(frozen, kernels, _digest(frozen, kernels))
 
+    @property
+    def forced(self) -> dict[str, list[str]]:
+        """Clauses that were forced, by slot or operator: what taints the plan."""
+        named = [*self.slots.items(), *((str(d.record["slot"]), d) for d in self.kernels)]
+        return {name: list(d.record["forced"]) for name, d in named if d.record["forced"]}
+
     def to_json(self) -> dict[str, Any]:
         """Return the plan with every decision record as JSON data."""
         return {
             "digest": self.digest,
             "api_version": API_VERSION,
+            "is_tainted": bool(self.forced),
+            "forced": self.forced,
             "slots": {name: _entry(decision) for name, decision in self.slots.items()},
             "kernels": [_entry(decision) for decision in self.kernels],
         }
 
 
 def _digest(slots: Mapping[str, Decision], kernels: tuple[Decision, ...]) -> str:
-    choices = [[name, *_identity(decision.winner)] for name, decision in slots.items()]
+    choices = [
+        [name, *_identity(decision.winner), *decision.record["forced"]]
+        for name, decision in slots.items()
+    ]
     bound = {
-        (str(decision.record["slot"]), _traits(decision), *_identity(decision.winner))
+        (
+            str(decision.record["slot"]),
+            _traits(decision),
+            *_identity(decision.winner),
+            *decision.record["forced"],
+        )
         for decision in kernels
     }
     text = json.dumps([API_VERSION, choices, sorted(bound)], sort_keys=True)

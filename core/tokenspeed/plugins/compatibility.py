@@ -28,7 +28,8 @@ def check_compatible(manifest: Manifest) -> None:
     if not satisfies(API_VERSION, manifest.api):
         raise PluginError(
             f"needs plugin API {manifest.api}, this tokenspeed has {API_VERSION}; install a "
-            "version of the plugin made for it"
+            "version of the plugin made for it",
+            id="plugin-api-mismatch",
         )
     for name, built_against in manifest.slots.items():
         _check_slot(name, built_against)
@@ -38,7 +39,8 @@ def check_compatible(manifest: Manifest) -> None:
         if have is None or not satisfies(have, wanted):
             raise PluginError(
                 f"needs {name} {wanted}, found {have or 'none'}; install a matching {name} or "
-                "another build of the plugin"
+                "another build of the plugin",
+                id="abi-mismatch",
             )
 
 
@@ -49,12 +51,14 @@ def _check_slot(name: str, built_against: str) -> None:
     if wanted_major != major:
         raise PluginError(
             f"was built against slot {name} {built_against}, this tokenspeed takes {major}.x; "
-            "install a version of the plugin made for it"
+            "install a version of the plugin made for it",
+            id="slot-version-mismatch",
         )
     if int(wanted_minor) > int(minor):
         raise PluginError(
             f"was built against slot {name} {built_against}, this tokenspeed has {have}; "
-            "upgrade tokenspeed"
+            "upgrade tokenspeed",
+            id="slot-version-mismatch",
         )
 
 

@@ -34,6 +34,7 @@ class FoundPlugin:
         path: its metadata folder.
         manifest: None when `problem` says why there is none.
         problem: why it cannot be loaded; "" when nothing is wrong so far.
+        problem_id: the diagnostic of the problem.
         shadowed: metadata folders of the same wheel further down the path (layered environments).
     """
 
@@ -44,6 +45,7 @@ class FoundPlugin:
     path: str
     manifest: Manifest | None = None
     problem: str = ""
+    problem_id: str = ""
     shadowed: tuple[str, ...] = ()
 
 
@@ -97,6 +99,7 @@ def _one_of(twins: list[FoundPlugin]) -> FoundPlugin:
         first,
         problem=f"plugin id {first.id!r} is claimed {len(twins)} times: {paths}; one distribution "
         "may claim an id: uninstall the others",
+        problem_id="plugin-duplicate",
     )
 
 
@@ -116,12 +119,13 @@ def _with_manifest(found: FoundPlugin) -> FoundPlugin:
     try:
         manifest = read_manifest(_manifest_path(found))
     except PluginError as error:
-        return replace(found, problem=str(error))
+        return replace(found, problem=error.message, problem_id=error.id)
     if manifest.id != found.id:
         return replace(
             found,
             problem=f"manifest id {manifest.id!r} differs from entry point {found.id!r}; "
             "make them equal",
+            problem_id="manifest-id-differs",
         )
     return replace(found, manifest=manifest)
 
@@ -131,12 +135,15 @@ def _manifest_path(found: FoundPlugin) -> Path:
     try:
         spec = find_spec(package)
     except (ImportError, ValueError) as error:
-        raise PluginError(f"package {package} cannot be located: {error}; reinstall") from error
+        raise PluginError(
+            f"package {package} cannot be located: {error}; reinstall", id="plugin-unlocatable"
+        ) from error
     locations = spec.submodule_search_locations if spec is not None else None
     if not locations:
         raise PluginError(
             f"package {package} of entry point {found.target!r} is not importable; reinstall "
-            f"{found.distribution}"
+            f"{found.distribution}",
+            id="plugin-unlocatable",
         )
     # An editable package with a native extension lies in two folders: the built one comes first.
     paths = [Path(location) / MANIFEST_NAME for location in locations]

@@ -10,6 +10,7 @@ from tokenspeed.errors import PluginError
 from tokenspeed.plugins.compatibility import check_compatible
 from tokenspeed.plugins.discovery import discover
 from tokenspeed.plugins.requested import REFERENCE
+from tokenspeed.plugins.slots import SLOTS
 from tokenspeed.plugins.trust import CORE_ID, FIRST_PARTY, check_reserved, is_first_party, wheel_of
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def _missing_entry(plugin_id: str) -> dict[str, Any]:
 
 
 def _bare_entry(plugin_id: str, version: str, wheel: str, loads: str) -> dict[str, Any]:
-    slots = {"model": "1.0", "operator": "1.0", "policy": "1.0"} if plugin_id == CORE_ID else {}
+    names = ("model", "operator", "parser", "policy") if plugin_id == CORE_ID else ()
     return {
         "id": plugin_id,
         "version": version,
@@ -113,7 +114,7 @@ def _bare_entry(plugin_id: str, version: str, wheel: str, loads: str) -> dict[st
         "api": "",
         "device_kinds": [],
         "roles": [],
-        "slots": slots,
+        "slots": {name: SLOTS[name].version for name in names},
         "requires_abi": {},
         "config": [],
     }

@@ -7,7 +7,6 @@ taken is left out with a reason. The core's own plugin (`builtin.py`) always loa
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tokenspeed import __version__
@@ -35,7 +34,7 @@ CORE_MANIFEST = Manifest(
     vendor="tokenspeed",
     device_kinds=(),
     roles=("api", "engine", "worker", "cli"),
-    slots={name: SLOTS[name].version for name in ("model", "operator", "policy")},
+    slots={name: SLOTS[name].version for name in ("model", "operator", "parser", "policy")},
 )
 CORE = FoundPlugin(CORE_ID, "tokenspeed", __version__, BUILTIN_TARGET, "", CORE_MANIFEST)
 
@@ -107,7 +106,8 @@ def _attempt(
         if item.is_required:
             raise PluginError(
                 f"plugin {plugin.id} ({plugin.distribution} {plugin.version}) failed at {stage}: "
-                f"{error}",
+                f"{error.message}",
+                id=error.id,
                 exit_code=error.exit_code,
             ) from error
         _set_status(registry, plugin, "quarantined", f"{stage}: {error}")
@@ -120,7 +120,7 @@ def _attempt(
 def _check_static(plugin: FoundPlugin) -> None:
     check_reserved(plugin)
     if plugin.problem:
-        raise PluginError(plugin.problem)
+        raise PluginError(plugin.problem, id=plugin.problem_id)
     check_compatible(_manifest(plugin))
 
 
@@ -146,20 +146,21 @@ def _load(
     devices = probe.devices if probe is not None else ()
     if probe is not None and probe.reason:
         if item.is_named:
-            _attempt(registry, item, "probe", _raiser(probe.reason))
+            _attempt(registry, item, "probe", _raiser(probe))
         _set_status(registry, item.found, "no device", probe.reason)
         LOGGER.debug("plugin %s is left out: %s", item.found.id, probe.reason)
         return
-    if _attempt(registry, item, "load", lambda found: _register(registry, found, role, config)):
-        status = PluginStatus(
-            item.found.id, item.found.version, item.found.distribution, "registered"
-        )
-        registry.set_status(replace(status, devices=devices))
+    _attempt(registry, item, "load", lambda found: _register(registry, found, role, config))
+    registry.note_devices(item.found.id, devices)
 
 
-def _raiser(reason: str) -> Callable[[FoundPlugin], None]:
+def _raiser(probe: ProbeResult) -> Callable[[FoundPlugin], None]:
     def action(_: FoundPlugin) -> None:
-        raise PluginError(f"{reason}; name other plugins, or use --plugins auto")
+        error = PluginError(
+            f"{probe.reason}; name other plugins, or use --plugins auto", id=probe.id
+        )
+        error.causes = probe.causes
+        raise error
 
     return action
 
@@ -179,7 +180,8 @@ def _imported(plugin: FoundPlugin) -> object:
         imported: object = resolve(plugin.target)
     except Exception as error:
         raise PluginError(
-            f"importing {plugin.target} raised {type(error).__name__}: {error}"
+            f"importing {plugin.target} raised {type(error).__name__}: {error}",
+            id="plugin-import-failed",
         ) from error
     return imported
 
@@ -190,7 +192,8 @@ def _check_stated_offers(manifest: Manifest, registration: StagedRegistration) -
         if (stated.slot, stated.name) not in staged:
             raise PluginError(
                 f"the manifest states offer {stated.slot}/{stated.name}, which no hook made; "
-                "correct one of the two"
+                "correct one of the two",
+                id="offer-missing",
             )
 
 

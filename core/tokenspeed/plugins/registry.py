@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -80,21 +80,26 @@ class Registry:
 
     def _check(self, plugin_id: str, items: list[Anything]) -> None:
         if self._is_frozen:
-            raise PluginError(f"plugin {plugin_id} registers after the freeze; register earlier")
+            raise PluginError(
+                f"plugin {plugin_id} registers after the freeze; register earlier",
+                id="registry-frozen",
+            )
         known = dict(self._operator_owner)
         for item in items:
             if isinstance(item, Operator):
                 if item.name in known:
                     raise PluginError(
                         f"operator {item.name!r} is already declared by plugin {known[item.name]}; "
-                        "choose a name of your own"
+                        "choose a name of your own",
+                        id="operator-taken",
                     )
                 known[item.name] = plugin_id
         for item in items:
             if isinstance(item, KernelOffer) and item.operator not in known:
                 raise PluginError(
                     f"kernel {item.name!r} is for unknown operator {item.operator!r}; "
-                    f"{suggestion(item.operator, known)}"
+                    f"{suggestion(item.operator, known)}",
+                    id="operator-unknown",
                 )
 
     def offers(self, slot: str) -> tuple[RegisteredOffer[Offer], ...]:
@@ -118,6 +123,10 @@ class Registry:
     def set_status(self, status: PluginStatus) -> None:
         """Record how far a plugin came."""
         self._statuses[status.id] = status
+
+    def note_devices(self, plugin_id: str, devices: tuple[DeviceFacts, ...]) -> None:
+        """Record what a plugin's probe found, however far the plugin came afterwards."""
+        self._statuses[plugin_id] = replace(self._statuses[plugin_id], devices=devices)
 
     def freeze(self, *, strict: bool = False) -> None:
         """End registration. Later hook calls are counted; `strict` (tests) raises instead."""

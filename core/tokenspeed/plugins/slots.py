@@ -40,7 +40,7 @@ SLOTS = {
         Slot("sampler", "1.0", ("register_samplers",), True),
         Slot("weight_format", "1.0", ("register_weight_formats",), True),
         Slot("model", "1.0", ("register_models",), True),
-        Slot("moe", "1.0", ("register_moe_backends",), False),
+        Slot("moe", "1.0", ("register_moe_backends",), True),
         Slot("communicator", "1.0", ("register_communicators",), True),
         Slot("kv_store", "1.0", ("register_kv_stores",), True),
         Slot("speculator", "1.0", ("register_speculators",), False),
@@ -48,7 +48,7 @@ SLOTS = {
         Slot("placement_rule", "1.0", ("register_placement_rules",), False),
         Slot("grammar", "1.0", ("register_grammars",), False),
         Slot("tokenizer", "1.0", ("register_tokenizers",), False),
-        Slot("parser", "1.0", ("register_parsers",), False),
+        Slot("parser", "1.0", ("register_parsers",), True),
         Slot("policy", "1.0", ("register_policies",), True),
         Slot("cli", "1.0", ("register_cli",), False),
         Slot("endpoint", "1.0", ("register_endpoints",), False),
@@ -66,8 +66,10 @@ def live_slot(name: str) -> Slot:
     """
     slot = SLOTS.get(name)
     if slot is None:
-        raise PluginError(f"unknown slot {name!r}: {suggestion(name, SLOTS)}")
+        raise PluginError(f"unknown slot {name!r}: {suggestion(name, SLOTS)}", id="slot-unknown")
     if not slot.live:
         live = ", ".join(sorted(slot.name for slot in SLOTS.values() if slot.live))
-        raise PluginError(f"slot {name} arrives in a later version; slots of this one: {live}")
+        raise PluginError(
+            f"slot {name} arrives in a later version; slots of this one: {live}", id="slot-not-live"
+        )
     return slot

@@ -106,7 +106,9 @@ class Answerer:
             yield event(stream_error(error))
             return
         if wants_usage:
-            counts = usage(generation.prompts, whole)
+            counts = usage(
+                generation.prompts, whole, counts_reasoning=generation.parser is not None
+            )
             yield event({**reply.head, "choices": [], "usage": counts})
         yield DONE
 

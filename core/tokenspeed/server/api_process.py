@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, BinaryIO, NoReturn
 import msgspec
 
 from tokenspeed.config.schema import ServeConfig
-from tokenspeed.engine.reports import StartFailure, StartReport
+from tokenspeed.engine.reports import StartFailure, StartReport, failure_of
 from tokenspeed.errors import TokenSpeedError
 from tokenspeed.log import LOGGER, set_up_logging
 
@@ -73,8 +73,8 @@ def main() -> int:
     except Exception as error:
         LOGGER.debug("an API process failed", exc_info=error)
         is_ours = isinstance(error, TokenSpeedError)
-        message = str(error) if is_ours else f"an API process failed: {error!r}"
-        _report(StartFailure(kind=type(error).__name__, message=message))
+        message = f"an API process failed: {error!r}"
+        _report(failure_of(error) if is_ours else StartFailure(kind="EngineError", message=message))
         return 1
     return 0
 
@@ -126,6 +126,7 @@ def make_app(
     from tokenspeed.server.api_keys import read_api_keys
     from tokenspeed.server.app import ApiParts, create_app
     from tokenspeed.server.metrics import Metrics
+    from tokenspeed.server.parsers import load_reasoning_parser
     from tokenspeed.server.prompts import PromptReader
     from tokenspeed.tokenizer.chat import ChatTemplate
     from tokenspeed.tokenizer.incremental import EncodeCache
@@ -140,12 +141,13 @@ def make_app(
         frontend=frontend,
         tokenizer=tokenizer,
         prompts=prompts,
-        metrics=Metrics(lambda: frontend.stats),
+        metrics=Metrics(lambda: frontend.stats, report.plan),
         report=report,
         keys=read_api_keys(config),
         keep_alive_s=config.keep_alive_s,
         max_body_bytes=config.max_body_mib << 20,
         max_waiting=config.max_waiting,
+        reasoning_parser=load_reasoning_parser(config),
     )
     return create_app(parts)
 

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from tokenspeed.server.api_keys import ApiKeys
     from tokenspeed.server.metrics import Metrics
     from tokenspeed.server.openai import Schema
+    from tokenspeed.server.parsers import ReasoningParser
     from tokenspeed.server.prompts import Prompt, PromptReader
     from tokenspeed.tokenizer.tokenizer import Tokenizer
 
@@ -81,6 +82,7 @@ class ApiParts:
     keep_alive_s: float = 10.0
     max_body_bytes: int = 64 << 20
     max_waiting: int = 4096
+    reasoning_parser: ReasoningParser | None = None
 
 
 def create_app(parts: ApiParts) -> ASGIApp:
@@ -117,7 +119,8 @@ class _Api:
         prompt = await self._parts.prompts.chat(body)
         given = "max_tokens" if body.max_tokens is not None else "max_completion_tokens"
         check_fits(prompt, params.max_tokens, self._info, given)
-        generation = self._generation("chatcmpl", body, [prompt], params, terms)
+        parser = self._parts.reasoning_parser
+        generation = self._generation("chatcmpl", body, [prompt], params, terms, parser)
         reply = ChatReply(body, generation, self._parts.tokenizer)
         return await self._answerer.respond(request.receive, body, generation, reply)
 
@@ -239,6 +242,7 @@ class _Api:
         prompts: Sequence[Prompt],
         params: SamplingParams,
         terms: Terms,
+        parser: ReasoningParser | None = None,
     ) -> Generation:
         return Generation(
             self._parts.frontend,
@@ -249,6 +253,7 @@ class _Api:
             n=body.n,
             terms=terms,
             timer=self._parts.metrics.timer(len(prompts) * body.n),
+            parser=parser,
         )
 
 

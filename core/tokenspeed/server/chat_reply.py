@@ -22,6 +22,7 @@ class ChatReply:
         self._generation = generation
         self._tokenizer = tokenizer
         self._wants_logprobs = request.logprobs
+        self._is_parsed = generation.parser is not None
         self._opened: set[int] = set()
         self.head = envelope(generation.request_id, "chat.completion.chunk", request.model)
 
@@ -34,6 +35,8 @@ class ChatReply:
             delta["content"] = piece.text
         elif piece.text:
             delta["content"] = piece.text
+        if piece.reasoning:
+            delta["reasoning_content"] = piece.reasoning
         choice = {
             "index": index,
             "delta": delta,
@@ -47,7 +50,7 @@ class ChatReply:
         choices = [
             {
                 "index": index,
-                "message": {"role": "assistant", "content": piece.text, "refusal": None},
+                "message": self._message(piece),
                 "logprobs": self._logprobs(piece),
                 "finish_reason": piece.finish_reason,
             }
@@ -57,11 +60,17 @@ class ChatReply:
             **self.head,
             "object": "chat.completion",
             "choices": choices,
-            "usage": usage(self._generation.prompts, pieces),
+            "usage": usage(self._generation.prompts, pieces, counts_reasoning=self._is_parsed),
         }
         if self._generation.params.prompt_logprobs is not None:
             body["prompt_logprobs"] = prompt_logprobs(self._tokenizer, pieces[0].prompt_logprobs)
         return body
+
+    def _message(self, piece: Piece) -> dict[str, Any]:
+        message = {"role": "assistant", "content": piece.text, "refusal": None}
+        if self._is_parsed:
+            message["reasoning_content"] = piece.reasoning or None
+        return message
 
     def _logprobs(self, piece: Piece) -> dict[str, Any] | None:
         if not self._wants_logprobs:

@@ -69,7 +69,6 @@ NEUTRAL_MESSAGE: Mapping[str, tuple[Any, ...]] = {
     "audio": (),
     "refusal": (),
     "annotations": ([],),
-    "reasoning_content": ("",),
     "reasoning": ("",),
 }
 """The same for the fields of one message, so that an answer can be sent back as it came."""

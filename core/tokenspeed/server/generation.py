@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tokenspeed.engine.messages import Terms
     from tokenspeed.sampling.params import SamplingParams
     from tokenspeed.server.metrics import RequestTimer
+    from tokenspeed.server.parsers import ReasoningParser
     from tokenspeed.server.prompts import Prompt
     from tokenspeed.tokenizer.tokenizer import Tokenizer
 
@@ -33,6 +34,7 @@ class Generation:
     Args:
         request_id: of the HTTP request; choice i runs in the engine as `<request_id>-<i>`.
         terms: as in the engine's Submit; the time limit is one for all choices.
+        parser: splits reasoning off each choice; None: answers are left as they are.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class Generation:
         n: int = 1,
         terms: Terms,
         timer: RequestTimer,
+        parser: ReasoningParser | None = None,
     ) -> None:
         self.request_id = request_id
         self.prompts = prompts
@@ -53,12 +56,14 @@ class Generation:
         self.num_choices = len(prompts) * n
         self.mailbox = Mailbox()
         self.timer = timer
+        self.parser = parser
         self._n = n
         self._frontend = frontend
         self._tokenizer = tokenizer
         self._terms = terms
         eos = () if params.ignore_eos else frontend.model.eos_token_ids
         self._stop_ids = frozenset((*eos, *params.stop_token_ids))
+        self._shown_ids = parser.shown_ids(tokenizer) if parser else frozenset[int]()
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -101,7 +106,13 @@ class Generation:
         engine_id = f"{self.request_id}-{index}"
         seed = choice_seed(self.params.seed, index % self._n)
         params = msgspec.structs.replace(self.params, seed=seed)
-        text = TextAssembler(self._tokenizer, params, self._stop_ids)
+        text = TextAssembler(
+            self._tokenizer,
+            params,
+            self._stop_ids,
+            parser=self.parser.start(self.prompt_of(index).text) if self.parser else None,
+            shown_ids=self._shown_ids,
+        )
         stream = self._frontend.submit(
             self.prompt_of(index).token_ids,
             params,

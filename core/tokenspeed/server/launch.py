@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING
 
 from tokenspeed.checkpoint.model_path import existing_model
 from tokenspeed.config.load import replace_settings
+from tokenspeed.engine.rules import rules_of
 from tokenspeed.engine.supervisor import EngineSupervisor
 from tokenspeed.log import say, set_up_logging
+from tokenspeed.models.modules import check_model_modules
 from tokenspeed.plugins import check_plugins
 from tokenspeed.server.api_keys import read_api_keys
 from tokenspeed.server.api_process import ApiSettings
+from tokenspeed.server.parsers import load_reasoning_parser
 from tokenspeed.server.progress import StartProgress
 from tokenspeed.server.run_folder import run_folder
 from tokenspeed.server.signals import StopSignals
@@ -41,7 +44,10 @@ def serve(config: ServeConfig) -> int:
     read_api_keys(config)
     signals = StopSignals()
     signals.install()
+    rules_of(config)
     check_plugins(config.plugins, settings=config.plugin_config)
+    check_model_modules(config.model_module)
+    load_reasoning_parser(config)  # a wrong one ends the start before a process is started
     with listen(config.host, config.port) as listener, run_folder() as folder:
         config = replace_settings(config, model=_model_path(config.model))
         return _run(config, listener, folder, signals)

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.multiprocess import MultiProcessCollector
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from prometheus_client.core import Metric
 
@@ -60,15 +60,20 @@ class Metrics:
 
     Args:
         stats: returns the engine's latest figures, None before the first.
+        plan: the binding plan as JSON data; None shows none.
     """
 
-    def __init__(self, stats: Callable[[], EngineStats | None]) -> None:
+    def __init__(
+        self, stats: Callable[[], EngineStats | None], plan: Mapping[str, Any] | None = None
+    ) -> None:
         own = CollectorRegistry()
         self._registry = own
         if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
             self._registry = CollectorRegistry()
             MultiProcessCollector(self._registry)  # type: ignore[no-untyped-call]
         self._registry.register(_EngineCollector(stats))
+        if plan is not None:
+            self._registry.register(_PlanCollector(plan))
         self.requests = Counter(
             "tokenspeed_http_requests", "HTTP requests", ("path", "status"), registry=own
         )
@@ -160,3 +165,35 @@ class _EngineCollector:
         for reason, count in sorted(stats.match_ends.items()):
             ends.add_metric((reason,), count)
         yield ends
+
+
+class _PlanCollector:
+    """Shows what was chosen: `tokenspeed_binding_info`, 1 for each choice of the plan.
+
+    Labels: slot or operator, plugin, version, offer, the plan's digest, and the clauses that were
+    forced ("" on a plan that is not tainted).
+    """
+
+    def __init__(self, plan: Mapping[str, Any]) -> None:
+        self._plan = plan
+
+    def collect(self) -> Iterator[Metric]:
+        names = ("slot", "plugin", "version", "offer", "digest", "tainted", "forced")
+        family = GaugeMetricFamily(
+            "tokenspeed_binding_info", "what was chosen for each slot and operator", labels=names
+        )
+        tainted = str(self._plan["is_tainted"]).lower()
+        for slot, entry in _choices(self._plan):
+            labels = (slot, entry["plugin"], entry["version"], entry["offer"])
+            forced = ",".join(entry["record"]["forced"])
+            family.add_metric((*labels, self._plan["digest"], tainted, forced), 1)
+        yield family
+
+
+def _choices(plan: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Return (slot or operator, entry) of a plan; an operator's kernels are named once each."""
+    kernels = {
+        (entry["record"]["slot"], entry["plugin"], entry["offer"]): entry
+        for entry in plan["kernels"]
+    }
+    return [*plan["slots"].items(), *((key[0], entry) for key, entry in kernels.items())]

@@ -61,11 +61,12 @@ class TextPart(_Strict):
 
 
 class ChatMessage(_Strict):
-    """One message; `name` is handed to the chat template, which may show it."""
+    """One message; `name` and the reasoning are for the chat template, which may show them."""
 
     role: Literal["system", "developer", "user", "assistant"]
     content: str | Annotated[list[TextPart], Field(min_length=1)]
     name: str | None = None
+    reasoning_content: str | None = None
     cache_control: CacheControl | None = None
 
 

@@ -1,12 +1,13 @@
 """One choice of an answer: committed tokens in, text pieces out.
 
 Turns the Deltas of one engine request into Pieces: detokenised text with stop strings applied,
-logprobs and the finish reason. Pieces add up, so that a slow client gets fewer, longer ones.
+the reasoning that a parser split off, logprobs and the finish reason. Pieces add up, so that a slow
+client gets fewer, longer ones.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tokenspeed.errors import EngineError, TimeLimitError
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.sampler import TokenLogprobs
     from tokenspeed.engine.messages import CacheReport, Delta
     from tokenspeed.sampling.params import SamplingParams
+    from tokenspeed.server.parsers import GuardedAnswer
     from tokenspeed.tokenizer.tokenizer import Tokenizer
 
 
@@ -25,7 +27,9 @@ class Piece:
 
     Args:
         text: new text; may be empty while a character or a stop string is incomplete.
+        reasoning: new text that a reasoning parser split off; it stands before `text`.
         num_tokens: output tokens behind it.
+        reasoning_tokens: those of them that came as reasoning.
         logprobs: one entry a token, when asked for.
         prompt_logprobs: one entry a prompt token but the first, once, when asked for.
         cached_tokens: prompt tokens taken from the cache; -1: not known yet.
@@ -34,7 +38,9 @@ class Piece:
     """
 
     text: str = ""
+    reasoning: str = ""
     num_tokens: int = 0
+    reasoning_tokens: int = 0
     logprobs: tuple[TokenLogprobs, ...] = ()
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
     cached_tokens: int = -1
@@ -44,7 +50,9 @@ class Piece:
     def __add__(self, later: Piece) -> Piece:
         return Piece(
             text=self.text + later.text,
+            reasoning=self.reasoning + later.reasoning,
             num_tokens=self.num_tokens + later.num_tokens,
+            reasoning_tokens=self.reasoning_tokens + later.reasoning_tokens,
             logprobs=self.logprobs + later.logprobs,
             prompt_logprobs=self.prompt_logprobs + later.prompt_logprobs,
             cached_tokens=max(self.cached_tokens, later.cached_tokens),
@@ -59,17 +67,27 @@ class TextAssembler:
     Args:
         params: `stop`, `min_tokens`, `include_stop_text` are applied here.
         stop_token_ids: ids whose own text is not part of the answer when they end it.
+        parser: splits reasoning off; None: all text is the answer's.
+        shown_ids: special tokens that the parser must see.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, params: SamplingParams, stop_token_ids: frozenset[int]
+        self,
+        tokenizer: Tokenizer,
+        params: SamplingParams,
+        stop_token_ids: frozenset[int],
+        *,
+        parser: GuardedAnswer | None = None,
+        shown_ids: frozenset[int] = frozenset(),
     ) -> None:
+        self._parser = parser
         self._text = AnswerText(
             tokenizer,
             stop=params.stop,
             include_stop_text=params.include_stop_text,
             min_tokens=params.min_tokens,
             stop_token_ids=stop_token_ids,
+            shown_ids=shown_ids,
         )
 
     def push(self, delta: Delta) -> Piece:
@@ -86,13 +104,43 @@ class TextAssembler:
             )
         if delta.finish_reason in ("error", "abort"):
             raise EngineError(delta.error or f"the engine ended the request: {delta.finish_reason}")
-        text, used = self._text.push(delta.tokens, finish_reason=delta.finish_reason)
-        return Piece(
-            text=text,
-            num_tokens=used,
+        new = self._whole(delta) if self._parser is None else self._split(delta, self._parser)
+        used = new.num_tokens
+        return replace(
+            new,
             logprobs=(delta.logprobs or ())[:used],
             prompt_logprobs=delta.prompt_logprobs or (),
             cached_tokens=delta.cached_tokens,
             cache=delta.cache,
             finish_reason="stop" if self._text.is_stopped else delta.finish_reason,
+        )
+
+    def _whole(self, delta: Delta) -> Piece:
+        text, used = self._text.push(delta.tokens, finish_reason=delta.finish_reason)
+        return Piece(text=text, num_tokens=used)
+
+    def _split(self, delta: Delta, parser: GuardedAnswer) -> Piece:
+        """Feed the parser token by token, so that each is counted where its text belongs."""
+        piece = Piece()
+        for token in delta.tokens[:-1]:
+            piece += self._fed(parser, (token,), None)
+            if self._text.is_stopped:
+                break
+        else:
+            piece += self._fed(parser, delta.tokens[-1:], delta.finish_reason)
+        if self._text.is_stopped or delta.finish_reason is not None:
+            rest = parser.finish()
+            piece += Piece(text=rest.content, reasoning=rest.reasoning)
+        return piece
+
+    def _fed(
+        self, parser: GuardedAnswer, tokens: tuple[int, ...], finish_reason: str | None
+    ) -> Piece:
+        text, used = self._text.push(tokens, finish_reason=finish_reason)
+        parsed, is_reasoning = parser.feed(text)
+        return Piece(
+            text=parsed.content,
+            reasoning=parsed.reasoning,
+            num_tokens=used,
+            reasoning_tokens=used if is_reasoning else 0,
         )

@@ -223,5 +223,7 @@ def _message(message: ChatMessage) -> dict[str, Any]:
 
 
 def _named(message: ChatMessage, role: str, content: Any) -> dict[str, Any]:
-    name = {} if message.name is None else {"name": message.name}
-    return {"role": role, "content": content, **name}
+    named = {} if message.name is None else {"name": message.name}
+    if message.reasoning_content:
+        named["reasoning_content"] = message.reasoning_content
+    return {"role": role, "content": content, **named}

@@ -21,10 +21,15 @@ def envelope(request_id: str, kind: str, model: str) -> dict[str, Any]:
     return {"id": request_id, "object": kind, "created": int(time.time()), "model": model}
 
 
-def usage(prompts: Sequence[Prompt], pieces: Sequence[Piece]) -> dict[str, Any]:
+def usage(
+    prompts: Sequence[Prompt], pieces: Sequence[Piece], *, counts_reasoning: bool = False
+) -> dict[str, Any]:
     """Count tokens; a prompt with several choices counts once, with its best cache hit.
 
     Beside OpenAI's fields, `prompt_tokens_details` says what the cache did not do and why.
+
+    Args:
+        counts_reasoning: a parser told reasoning apart; say how many tokens it was.
     """
     per_prompt = len(pieces) // len(prompts)
     prompt_tokens = sum(len(prompt.token_ids) for prompt in prompts)
@@ -33,12 +38,16 @@ def usage(prompts: Sequence[Prompt], pieces: Sequence[Piece]) -> dict[str, Any]:
         max(pieces[i * per_prompt : (i + 1) * per_prompt], key=lambda piece: piece.cached_tokens)
         for i in range(len(prompts))
     ]
-    return {
+    counts = {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
         "prompt_tokens_details": _cache_details(best),
     }
+    if counts_reasoning:
+        reasoning_tokens = sum(piece.reasoning_tokens for piece in pieces)
+        counts["completion_tokens_details"] = {"reasoning_tokens": reasoning_tokens}
+    return counts
 
 
 def _cache_details(best: Sequence[Piece]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import msgspec
 from prometheus_client.multiprocess import mark_process_dead
 
 from tokenspeed import errors
+from tokenspeed.engine.reports import error_of
 from tokenspeed.log import LOGGER
 from tokenspeed.server.api_process import GRACE_S, ApiReady, ApiReport, ApiSettings
 from tokenspeed.server.signals import POLL_S
@@ -157,5 +158,4 @@ def _wait_ready(process: subprocess.Popen[bytes]) -> None:
         ) from None
     if isinstance(report, ApiReady):
         return
-    kind = getattr(errors, report.kind, errors.EngineError)
-    raise kind(report.message)
+    raise error_of(report)

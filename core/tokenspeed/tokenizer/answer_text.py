@@ -22,6 +22,7 @@ class AnswerText:
         include_stop_text: keep the stop string, or the text of the stop token.
         min_tokens: stop strings are looked for from this many tokens on.
         stop_token_ids: ids that show nothing when they end the answer.
+        shown_ids: special tokens that stand in the text.
     """
 
     def __init__(
@@ -32,9 +33,10 @@ class AnswerText:
         include_stop_text: bool = False,
         min_tokens: int = 0,
         stop_token_ids: Collection[int] = (),
+        shown_ids: frozenset[int] = frozenset(),
     ) -> None:
         self.is_stopped = False
-        self._detokenizer = Detokenizer(tokenizer)
+        self._detokenizer = Detokenizer(tokenizer, shown_ids=shown_ids)
         self._matcher = StopMatcher(stop, include_stop_text=include_stop_text)
         self._min_tokens = min_tokens
         self._hidden_ids = frozenset() if include_stop_text else frozenset(stop_token_ids)

@@ -32,11 +32,19 @@ class Detokenizer:
     Args:
         tokenizer: whose ids are pushed.
         skip_special_tokens: leave special tokens out of the text.
+        shown_ids: special tokens that are not left out.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool = True) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        skip_special_tokens: bool = True,
+        shown_ids: frozenset[int] = frozenset(),
+    ) -> None:
         self._piece_of = tokenizer.backend.id_to_token
-        self._skipped = tokenizer.special_token_ids if skip_special_tokens else frozenset()
+        hidden = tokenizer.special_token_ids if skip_special_tokens else frozenset()
+        self._skipped = hidden - shown_ids
         self._speller = _make_speller(tokenizer)
 
     def push(self, token_ids: Iterable[int]) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 
 import torch
 
-from tokenspeed_reference.kernels.linear import linear, linear_rowwise
+from tokenspeed_reference.kernels.linear import linear
 from tokenspeed_sdk import ops
 
 
@@ -59,10 +58,6 @@ def experts(
         result = multiply(_gated(gate_up, clamped), down_EDF[expert], _of(down_bias_ED, expert))
         out_TD.index_add_(0, tokens, result.float() * weights_TX[tokens, slots, None])
     return out_TD.type_as(x_TD)
-
-
-experts_rowwise = functools.partial(experts, multiply=linear_rowwise)
-"""Slow, and bitwise the same in every batch."""
 
 
 def _of(bias: torch.Tensor | None, expert: int) -> torch.Tensor | None:

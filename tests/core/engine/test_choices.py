@@ -11,6 +11,7 @@ import torch
 from tokenspeed.config.schema import EngineConfig
 from tokenspeed.contracts.attention import CacheDemand
 from tokenspeed.contracts.binding import RegisteredOffer
+from tokenspeed.contracts.device import DeviceFacts
 from tokenspeed.contracts.model import CacheField, CacheGroup, gqa_fields
 from tokenspeed.contracts.registration import Offer
 from tokenspeed.engine.choices import Choices
@@ -23,11 +24,11 @@ SIZES = resolve_sizes(
     device_kind="cpu",
 )
 RUNTIME: Any = SimpleNamespace(
-    facts=SimpleNamespace(kind="cpu"), torch_device=lambda: torch.device("cpu")
+    facts=DeviceFacts("cpu", "Some CPU", "a1", 1, 1 << 30), torch_device=lambda: torch.device("cpu")
 )
 ANY = ("*",)
 TRAITS: dict[str, tuple[object, ...]] = dict.fromkeys(
-    ("device", "dtype", "head_dim", "block_tokens"), ANY
+    ("device", "arch", "dtype", "head_dim", "gqa_ratio", "block_tokens"), ANY
 )
 PAGED = CacheDemand(page_tokens=64)
 

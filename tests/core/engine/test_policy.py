@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from tests.support.engines import TEST_SETTINGS
-from tests.support.fake_plugins import PluginSpace
+from tests.support.plugin_wheels import PluginSpace
 from tests.support.scripted import write_scripted_model
 
 from tokenspeed import LLM, SamplingParams

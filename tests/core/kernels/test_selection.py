@@ -67,7 +67,8 @@ def test_a_pin_that_cannot_do_it_is_refused_with_reasons_and_alternatives() -> N
     text = refusal(candidates, pin="b/half")
     assert "op is pinned to b/half, which cannot do it" in text
     assert "trait.dtype: wanted 'float32', has 'float16'" in text
-    assert "offers that can: a/plain" in text
+    assert "nearest offers: a/plain; change the pin" in text
+    assert "--unsafe-force trait.dtype" in text
 
 
 def test_an_unknown_pin_is_answered_with_the_nearest() -> None:

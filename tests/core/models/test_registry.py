@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from tokenspeed.contracts.binding import RegisteredOffer
 from tokenspeed.contracts.registration import Offer
 from tokenspeed.errors import ConfigError, PluginError
-from tokenspeed.models.registry import architectures, resolve_architecture
+from tokenspeed.models.registry import architectures, candidates, resolve_architecture
 from tokenspeed.plugins import Registry, lazy, load_plugins
 
 
@@ -26,6 +28,11 @@ def registry_of(**targets: Any) -> Registry:
 class Good:
     architectures = ("GoodForCausalLM",)
 
+    def cache_groups(self) -> None: ...
+    def load_weights(self) -> None: ...
+    def forward(self) -> None: ...
+    def compute_logits(self) -> None: ...
+
 
 def test_the_cores_architectures_are_listed_and_resolve() -> None:
     registry = load_plugins((), role="engine")
@@ -34,13 +41,13 @@ def test_the_cores_architectures_are_listed_and_resolve() -> None:
         "LlamaForCausalLM",
         "Qwen2ForCausalLM",
         "Qwen3ForCausalLM",
+        "Qwen3MoeForCausalLM",
         "Qwen3NextForCausalLM",
         "Qwen3_5ForCausalLM",
         "Qwen3_5MoeForCausalLM",
     ]
-    assert [name for name, item in architectures(registry).items() if item.plugin_id == "core"] == (
-        names
-    )
+    found = architectures(registry)
+    assert [name for name, (item,) in found.items() if item.plugin_id == "core"] == names
     for name in names:
         assert name in resolve_architecture(registry, {"architectures": [name]}).architectures
 
@@ -75,10 +82,56 @@ def test_a_class_that_does_not_list_the_architecture_is_refused() -> None:
         )
 
 
-def test_two_plugins_with_one_architecture_are_an_error_with_both_names() -> None:
-    registry = registry_of(GoodForCausalLM=lambda: Good)
+def test_a_class_without_the_methods_of_a_model_is_refused_by_their_names() -> None:
+    class Half:
+        architectures = ("HalfForCausalLM",)
+
+        def forward(self) -> None: ...
+
+    with pytest.raises(PluginError, match="lacks cache_groups, load_weights, compute_logits"):
+        resolve_architecture(
+            registry_of(HalfForCausalLM=lambda: Half), {"architectures": ["HalfForCausalLM"]}
+        )
+
+
+def conflicting() -> Registry:
+    registry = registry_of(GoodForCausalLM=lambda: Good, AloneForCausalLM=lambda: Good)
     offer = Offer("model", "mine", lambda: Good, facts={"architectures": ("GoodForCausalLM",)})
     registry.commit("other", "1.0", [("model", offer)])
     assert isinstance(registry.offers("model")[0], RegisteredOffer)
-    with pytest.raises(ConfigError, match="acme/GoodForCausalLM and other/mine"):
-        architectures(registry)
+    return registry
+
+
+def test_two_plugins_with_one_architecture_are_an_error_with_the_pin_to_use() -> None:
+    registry, config = conflicting(), {"architectures": ["GoodForCausalLM"]}
+    with pytest.raises(PluginError) as caught:
+        resolve_architecture(registry, config)
+    assert caught.value.id == "model-conflict"
+    assert "acme/GoodForCausalLM and other/mine" in caught.value.message
+    assert "--pins model=other/mine" in caught.value.message
+    assert resolve_architecture(registry, config, pin="other/mine") is Good
+    with pytest.raises(PluginError, match="'acme/nope', GoodForCausalLM is offered by acme/Good"):
+        resolve_architecture(registry, config, pin="acme/nope")
+
+
+def test_a_conflict_leaves_other_architectures_alone() -> None:
+    registry = conflicting()
+    (item,) = candidates(registry, {"architectures": ["AloneForCausalLM"]})
+    assert item.pin == "acme/AloneForCausalLM"
+    assert len(architectures(registry)["GoodForCausalLM"]) == 2
+
+
+def test_resolving_one_architecture_imports_no_other_model_file() -> None:
+    code = (
+        "import sys\n"
+        "from tokenspeed.builtin import MODELS\n"
+        "from tokenspeed.models.registry import resolve_architecture\n"
+        "from tokenspeed.plugins import load_plugins\n"
+        "registry = load_plugins((), role='engine')\n"
+        "known = {target.partition(':')[0] for target in MODELS.values()}\n"
+        "assert len(known) > 5 and not known & set(sys.modules), known & set(sys.modules)\n"
+        "resolve_architecture(registry, {'architectures': ['Qwen2ForCausalLM']})\n"
+        "assert known & set(sys.modules) == {'tokenspeed.models.qwen2'}\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr

@@ -7,7 +7,7 @@ import sys
 import time
 
 import pytest
-from tests.support.fake_plugins import PluginSpace
+from tests.support.plugin_wheels import PluginSpace
 
 from tokenspeed.errors import ConfigError, PluginError
 from tokenspeed.log import LOGGER

@@ -1,0 +1,90 @@
+"""Parser slot: splits the text of an answer into content, reasoning and tool calls while it comes.
+
+Parsers work on text, after the detokenizer and after stop strings, in API processes: no torch. An
+offer's `facts["parses"]` names what it splits off, of `PARSES`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+REASONING, TOOL_CALLS = "reasoning", "tool_calls"
+PARSES = (REASONING, TOOL_CALLS)
+PROMPT_END_CHARS = 256
+"""How much of the prompt's text an answer's parser is shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    """What is new about one tool call.
+
+    Args:
+        index: of the call in the answer.
+        call_id, name: with its first delta.
+        arguments: next piece of the JSON text of its arguments.
+    """
+
+    index: int
+    call_id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedDelta:
+    """What is new about an answer; pieces of one kind add up in the order they come.
+
+    Args:
+        reasoning: text of the model's thinking; before the content of the same delta.
+        content: text of the answer itself.
+        tool_calls: in the order of their index.
+    """
+
+    reasoning: str = ""
+    content: str = ""
+    tool_calls: tuple[ToolCallDelta, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerStart:
+    """What is known before the first text.
+
+    Args:
+        prompt_end: last `PROMPT_END_CHARS` of the prompt as the chat template rendered it: some
+            templates open the block of reasoning themselves.
+    """
+
+    prompt_end: str = ""
+
+
+class AnswerParser(Protocol):
+    """One answer. The sums of what it returns do not depend on how the text is cut.
+
+    Required: feed, finish, is_reasoning. Each call costs time in proportion to its new text.
+    """
+
+    @property
+    def is_reasoning(self) -> bool:
+        """Whether the text that comes next is reasoning, as far as is known; counts tokens."""
+        ...
+
+    def feed(self, text: str) -> ParsedDelta:
+        """Take the next text; return what is now certain."""
+        ...
+
+    def finish(self) -> ParsedDelta:
+        """Return what was held back; nothing is fed afterwards. The text may end anywhere."""
+        ...
+
+
+class Parser(Protocol):
+    """What an offer's `load()` returns: makes a parser for each answer; holds no state of any."""
+
+    markers: tuple[str, ...]
+    """Texts it looks for. They are shown to it even where the tokenizer holds them for special
+    tokens, which answers leave out otherwise."""
+
+    def start(self, start: AnswerStart) -> AnswerParser:
+        """Return the parser of one answer."""
+        ...

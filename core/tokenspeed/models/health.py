@@ -1,0 +1,116 @@
+"""Tries every offered model file, each on its own: for `plugins doctor`.
+
+The files are imported in a child process, so that one that raises, aborts or hangs is a finding
+and nothing more; the rest is tried in a new child.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TIMEOUT_S = 120.0
+"""For all files together; each imports torch at most once a child."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFinding:
+    """What became of one model file.
+
+    Args:
+        architecture: that it was offered for.
+        pin: PLUGIN/NAME of the offer.
+        problem: why it cannot be used; "": nothing is wrong.
+        causes: what lay behind the problem, the nearest first.
+    """
+
+    architecture: str
+    pin: str
+    problem: str = ""
+    causes: tuple[str, ...] = ()
+
+
+def check_models(
+    plugins: tuple[str, ...] = (), *, timeout_s: float = TIMEOUT_S
+) -> tuple[ModelFinding, ...]:
+    """Import every model file that the core and these plugins offer; nothing here is imported.
+
+    Args:
+        plugins: ids, as `--plugins` takes them.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    found: dict[tuple[str, str], ModelFinding] = {}
+    while not _run_child(plugins, found, deadline_s, timeout_s):
+        if time.monotonic() >= deadline_s:
+            found["", ""] = ModelFinding("", "", f"{timeout_s:g} s are over: the rest is not tried")
+            break
+    return tuple(found[key] for key in sorted(found))
+
+
+def _run_child(
+    plugins: tuple[str, ...],
+    found: dict[tuple[str, str], ModelFinding],
+    deadline_s: float,
+    timeout_s: float,
+) -> bool:
+    """Add what one child says to `found`; False: it died at a file, which is then in `found`."""
+    done = [list(key) for key in found]
+    command = [sys.executable, "-P", "-m", "tokenspeed.models.health_child"]
+    child = subprocess.Popen(
+        [*command, json.dumps({"plugins": plugins, "done": done})],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+    )
+    try:
+        output, errors = child.communicate(timeout=max(0.0, deadline_s - time.monotonic()))
+        ended = _how_it_ended(child.returncode, errors)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        output, _ = child.communicate()
+        ended = f"its import did not end within {timeout_s:g} s and was stopped"
+    begun: tuple[str, str] | None = None
+    for line in _lines(output):
+        key = (line["architecture"], line["pin"])
+        if "problem" in line:
+            found[key] = ModelFinding(*key, line["problem"], tuple(line["causes"]))
+        begun = None if "problem" in line else key
+    if begun is not None:
+        found[begun] = ModelFinding(*begun, ended)
+        return False
+    if child.returncode != 0:
+        found["", ""] = ModelFinding("", "", f"the models cannot be listed: {ended}")
+    return True
+
+
+def _lines(output: str) -> Iterator[dict[str, Any]]:
+    for line in output.splitlines():
+        try:
+            yield json.loads(line)
+        except json.JSONDecodeError:  # cut off by the end of the child
+            return
+
+
+def _how_it_ended(code: int, errors: str) -> str:
+    if code < 0:
+        try:
+            return f"its import ended the process: {signal.Signals(-code).name}"
+        except ValueError:
+            return f"its import ended the process: signal {-code}"
+    last = errors.strip().splitlines()[-1:] or ["no message"]
+    return f"its import ended the process with code {code}: {last[0]}"
+
+
+def as_json(findings: tuple[ModelFinding, ...]) -> list[dict[str, Any]]:
+    """Return findings as JSON data."""
+    return [asdict(finding) for finding in findings]

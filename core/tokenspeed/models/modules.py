@@ -1,0 +1,108 @@
+"""Model files that a user names (`--model-module my_pkg.my_model`), offered like those of plugins.
+
+Naming a module is what trusts it. Its plugin id is the module's name and its version the digest of
+its file, so that processes that read different files differ in their plan.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tokenspeed.contracts.registration import Offer
+from tokenspeed.errors import PluginError
+from tokenspeed.models.registry import problem_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from importlib.machinery import ModuleSpec
+
+    from tokenspeed.plugins.registry import Registry
+
+ENTRY = "EntryClass"
+
+
+def check_model_modules(modules: Iterable[str]) -> None:
+    """Refuse modules that are not there; imports nothing, not even the packages above them.
+
+    Raises:
+        PluginError: a name that is no importable module.
+    """
+    for name in modules:
+        _spec_of(name)
+
+
+def register_model_modules(registry: Registry, modules: Iterable[str]) -> None:
+    """Import each module and offer its EntryClass.
+
+    Raises:
+        PluginError: a module is not there, cannot be imported, or has no usable EntryClass.
+    """
+    for name in modules:
+        version = _version(_spec_of(name))
+        entry = _entry_class(name)
+        names = _architectures(name, entry)
+        offer = Offer("model", names[0], lambda entry=entry: entry, facts={"architectures": names})
+        registry.commit(name, version, [("model", offer)])
+
+
+def _spec_of(name: str) -> ModuleSpec:
+    """Find a module through its packages without importing them."""
+    top, *rest = name.split(".")
+    try:
+        spec = find_spec(top) if top else None
+        for index, _ in enumerate(rest, start=2):
+            places = spec.submodule_search_locations if spec is not None else None
+            full = ".".join([top, *rest][:index])
+            spec = PathFinder.find_spec(full, list(places)) if places is not None else None
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None:
+        raise PluginError(
+            f"model module {name!r} is not found; a dotted name such as my_pkg.my_model on the "
+            "path is needed; install its package (pip install -e FOLDER) or correct the name",
+            id="model-module-missing",
+        )
+    return spec
+
+
+def _version(spec: ModuleSpec) -> str:
+    if not spec.origin or not Path(spec.origin).is_file():
+        return "0"
+    return "sha256-" + hashlib.sha256(Path(spec.origin).read_bytes()).hexdigest()[:12]
+
+
+def _entry_class(name: str) -> object:
+    try:
+        module = importlib.import_module(name)
+    except Exception as error:
+        raise PluginError(
+            f"model module {name} cannot be imported: {type(error).__name__}: {error}; correct the "
+            "file, or start without --model-module",
+            id="model-module-failed",
+        ) from error
+    if not hasattr(module, ENTRY):
+        raise PluginError(
+            f"model module {name} has no {ENTRY}; end the file with `{ENTRY} = YourForCausalLM`",
+            id="model-module-failed",
+        )
+    entry: object = getattr(module, ENTRY)
+    return entry
+
+
+def _architectures(name: str, entry: object) -> tuple[str, ...]:
+    names = getattr(entry, "architectures", ())
+    if not isinstance(names, tuple) or not names or not all(isinstance(n, str) for n in names):
+        raise PluginError(
+            f"model module {name}: {ENTRY}.architectures is {names!r}, a tuple of names is needed; "
+            "write those that stand in config.json",
+            id="model-module-failed",
+        )
+    problem = problem_of(entry, names[0])
+    if problem:
+        raise PluginError(f"model module {name}: {ENTRY} {problem}", id="model-module-failed")
+    return names

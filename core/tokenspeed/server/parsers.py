@@ -1,0 +1,126 @@
+"""The reasoning parser of a server: chosen by `--reasoning-parser`, guarded against mistakes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tokenspeed.contracts.parser import (
+    PROMPT_END_CHARS,
+    REASONING,
+    AnswerParser,
+    AnswerStart,
+    ParsedDelta,
+    Parser,
+)
+from tokenspeed.errors import CapabilityError, EngineError, PluginError
+from tokenspeed.plugins import load_plugins
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tokenspeed.config.schema import ServeConfig
+    from tokenspeed.contracts.binding import RegisteredOffer
+    from tokenspeed.contracts.registration import Offer
+    from tokenspeed.tokenizer.tokenizer import Tokenizer
+
+
+class ReasoningParser:
+    """The parser that was chosen.
+
+    Args:
+        pin: PLUGIN/NAME, for errors.
+    """
+
+    def __init__(self, pin: str, parser: Parser) -> None:
+        self.pin = pin
+        self._parser = parser
+
+    def shown_ids(self, tokenizer: Tokenizer) -> frozenset[int]:
+        """Return the special tokens that the parser must see in an answer's text."""
+        ids = {tokenizer.backend.token_to_id(marker) for marker in self._parser.markers}
+        return frozenset(tokenizer.special_token_ids & ids)
+
+    def start(self, prompt: str | None) -> GuardedAnswer:
+        """Begin an answer to a prompt."""
+        start = AnswerStart(prompt_end=(prompt or "")[-PROMPT_END_CHARS:])
+        return GuardedAnswer(self.pin, lambda: self._parser.start(start))
+
+
+class GuardedAnswer:
+    """One answer's parser; what goes wrong in it fails this request and names the plugin."""
+
+    def __init__(self, pin: str, start: Callable[[], AnswerParser]) -> None:
+        self._pin = pin
+        try:
+            self._answer = start()
+        except Exception as error:
+            raise self._failed("start", error) from error
+
+    def feed(self, text: str) -> tuple[ParsedDelta, bool]:
+        """Take the next text; return what is certain, and whether it was fed as reasoning."""
+        try:
+            was_reasoning = self._answer.is_reasoning
+            parsed = _checked(self._answer.feed(text))
+            return parsed, was_reasoning or self._answer.is_reasoning
+        except Exception as error:
+            raise self._failed("feed", error) from error
+
+    def finish(self) -> ParsedDelta:
+        """Return what was held back."""
+        try:
+            return _checked(self._answer.finish())
+        except Exception as error:
+            raise self._failed("finish", error) from error
+
+    def _failed(self, step: str, error: Exception) -> EngineError:
+        return EngineError(
+            f"reasoning parser {self._pin} failed at {step}: {type(error).__name__}: {error}; this "
+            "is a mistake of the plugin: report it to its author, or serve without the parser"
+        )
+
+
+def _checked(parsed: object) -> ParsedDelta:
+    if isinstance(parsed, ParsedDelta) and not parsed.tool_calls:
+        return parsed
+    raise TypeError(f"{parsed!r} is no ParsedDelta of reasoning and content")
+
+
+def load_reasoning_parser(config: ServeConfig) -> ReasoningParser | None:
+    """Load the parser that `reasoning_parser` names; None where none is named.
+
+    Raises:
+        PluginError: a plugin, or the parser, cannot be loaded.
+        CapabilityError: no loaded plugin offers it, or several do.
+    """
+    if not config.reasoning_parser:
+        return None
+    registry = load_plugins(
+        config.plugins, role="api", settings=config.plugin_config, fallback=config.fallback
+    )
+    chosen = _chosen(config.reasoning_parser, registry.offers("parser"))
+    try:
+        return ReasoningParser(chosen.pin, chosen.offer.load())
+    except Exception as error:
+        raise PluginError(
+            f"plugin {chosen.plugin_id} {chosen.plugin_version} failed at load of "
+            f"parser/{chosen.offer.name}: {type(error).__name__}: {error}; choose another parser",
+            id="offer-load-failed",
+        ) from error
+
+
+def _chosen(name: str, offers: tuple[RegisteredOffer[Offer], ...]) -> RegisteredOffer[Offer]:
+    able = [item for item in offers if REASONING in item.offer.facts["parses"]]
+    named = [item for item in able if name in (item.pin, item.offer.name)]
+    if len(named) == 1:
+        return named[0]
+    pins = ", ".join(item.pin for item in (named or able))
+    if named:
+        raise CapabilityError(
+            f"reasoning_parser {name!r} is offered by {pins}; name one with its plugin",
+            id="pin-unknown",
+        )
+    raise CapabilityError(
+        f"reasoning_parser {name!r} is not offered; loaded plugins have: {pins or 'none'}; choose "
+        "one, or load its plugin with --plugins (its roles must have api)",
+        id="pin-unknown",
+    )
