@@ -160,6 +160,7 @@ def _build_parts(
         scheduler=scheduler,
         recorder=RecordWriter(Path(config.record), settings) if config.record else None,
         transfers=transfers,
+        communicator=choices.communicator(sizes, runtime),
         policy=choices.policy(),
         binder=binder,
         model_config=model_config,
@@ -298,6 +299,7 @@ def _finish(
         depth=config.depth,
         cache_groups=parts.cache_groups,
         transfers=parts.transfers,
+        communicator=parts.communicator,
         kv_events=_kv_events(config, parts),
     )
 

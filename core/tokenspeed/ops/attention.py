@@ -23,13 +23,14 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.attention import AttentionBatch, KVView
     from tokenspeed.contracts.kernel import Domain
 
-HEADS = ((6, 2), (4, 4), (8, 1))
-"""(Query heads, kv heads) that cases take in turn: grouped, one each, one for all."""
+KV_HEADS = {1: 4, 8: 1}
+"""Query heads of a kv head -> kv heads; 2 of any other ratio."""
 
 
 def _paged_cases(domain: Domain) -> Iterator[Case]:
     draw = Draw(domain)
     blocks, dims = domain.values("block_tokens", 16), domain.values("head_dim", 16, 80)
+    ratios = domain.values("gqa_ratio", 3, 1, 8)
     kinds = [
         (window, sinks, softcap)
         for window in domain.values("window", 0, 1, 17)
@@ -47,36 +48,37 @@ def _paged_cases(domain: Domain) -> Iterator[Case]:
             "sinks": sinks,
             "softcap": softcap,
         }
-        yield _paged_case(name, shapes, HEADS[index % len(HEADS)], traits, draw)
+        yield _paged_case(name, shapes, ratios[index % len(ratios)], traits, draw)
     for head_dim in domain.values("head_dim", 16, 6, 64, 80, 128):
         traits = {"block_tokens": blocks[0] if blocks else 0, "head_dim": head_dim}
-        for heads in HEADS:
+        for ratio in ratios:
             rows = ((17, 1), (31, 1), (15, 3))
-            yield _paged_case("few rows", rows, heads, traits, draw)
+            yield _paged_case("few rows", rows, ratio, traits, draw)
     if blocks and dims:
         traits = {"block_tokens": blocks[0], "head_dim": dims[0]}
-        yield _paged_case("no rows", (), HEADS[0], traits, draw)
+        yield _paged_case("no rows", (), ratios[0], traits, draw)
 
 
 def _paged_case(
     name: str,
     shapes: tuple[tuple[int, int], ...],
-    heads: tuple[int, int],
+    ratio: int,
     traits: dict[str, Any],
     draw: Draw,
 ) -> Case:
     window, head_dim = traits.get("window", 0), traits["head_dim"]
-    traits = {**traits, "gqa_ratio": heads[0] // heads[1]}
+    kv_heads = KV_HEADS.get(ratio, 2)
+    heads, traits = ratio * kv_heads, {**traits, "gqa_ratio": ratio}
     batch = batch_of(shapes, traits["block_tokens"], draw, window=window)
-    q = draw.beside(int(batch.query_start[-1]), heads[0], head_dim, axis=1)
+    q = draw.beside(int(batch.query_start[-1]), heads, head_dim, axis=1)
     options: dict[str, Any] = {"scale": 1.3 * head_dim**-0.5}
     if traits.get("sinks"):
-        options["sinks_N"] = draw.floats(heads[0], scale=4)
+        options["sinks_N"] = draw.floats(heads, scale=4)
     if traits.get("softcap"):
         options["softcap"] = traits["softcap"]
     kind = ", ".join(f"{key} {value}" for key, value in traits.items())
-    cache = cache_for(batch, heads[1], head_dim, draw)
-    return Case(f"{name}, {heads[0]}:{heads[1]} heads, {kind}", (q, cache, batch), options, traits)
+    cache = cache_for(batch, kv_heads, head_dim, draw)
+    return Case(f"{name}, {kind}", (q, cache, batch), options, traits)
 
 
 def _varlen_cases(domain: Domain) -> Iterator[Case]:
@@ -94,7 +96,7 @@ def _varlen_cases(domain: Domain) -> Iterator[Case]:
     for index, ((name, shapes), is_causal) in enumerate(product(rows.items(), (True, False))):
         if is_causal and any(queries > keys for queries, keys in shapes):
             continue
-        heads, kv_heads = HEADS[index % len(HEADS)]
+        heads, kv_heads = ((6, 2), (4, 4), (8, 1))[index % 3]
         for window, softcap, sinks in ((0, 0.0, False), (7 * is_causal, 2.0, True)):
             query_start, key_start = (
                 np.cumsum([0, *(shape[axis] for shape in shapes)], dtype=np.int32)

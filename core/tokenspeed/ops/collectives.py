@@ -63,6 +63,7 @@ def _broadcast_cases(domain: Domain) -> Iterator[Case]:
     draw = Draw(domain)
     for ranks, root in ((1, 0), (2, 1), (4, 2)):
         yield Case(f"{root} of {ranks}", ([draw.floats(3, 5) for _ in range(ranks)], root))
+    yield Case("nothing", ([draw.floats(0, 5) for _ in range(2)], 0))
 
 
 @operator(

@@ -26,7 +26,7 @@ BLOCK_INPUTS = 32
 def _decode_cases(domain: Domain) -> Iterator[Case]:
     draw = Draw(domain)
     for name in domain.values("packing", *packing.LAYOUTS):
-        for shape in ((1, 256), (7, 512)):
+        for shape in ((0, 256), (1, 256), (7, 512)):
             weight = packing.random_weight(name, shape, draw.random)
             yield Case(f"{name}, {shape}", (weight, draw.dtype), traits={"packing": name})
 

@@ -40,6 +40,7 @@ def test_the_plan_names_every_choice_and_progress_every_stage(tmp_path: Path) ->
         "attention.full",
         "policy",
         "sampler",
+        "communicator",
     }
     assert [progress.stage for progress in seen] == ["plugins", "model", "weights", "cache"]
     assert engine.info.name == "m"
