@@ -47,10 +47,8 @@ def test_an_operator_says_what_it_takes_and_gives_and_where_it_is_from(
     for name, item in parameters.items():
         assert described[name], name
         if str(item.annotation).startswith("torch.Tensor"):
-            is_shaped = (
-                described[name].startswith(("(", "the same shape")) or "tensor" in described[name]
-            )
-            assert is_shaped, f"{name}: {described[name]}"
+            text = described[name]
+            assert text.startswith(("(", "the same shape")) or "tensor" in text, f"{name}: {text}"
 
 
 @EVERY
