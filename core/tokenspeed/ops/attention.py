@@ -31,6 +31,8 @@ def _paged_cases(domain: Domain) -> Iterator[Case]:
     draw = Draw(domain)
     blocks, dims = domain.values("block_tokens", 16), domain.values("head_dim", 16, 80)
     ratios = domain.values("gqa_ratio", 3, 1, 8)
+    if not (blocks and dims):
+        return
     kinds = [
         (window, sinks, softcap)
         for window in domain.values("window", 0, 1, 17)
@@ -43,20 +45,19 @@ def _paged_cases(domain: Domain) -> Iterator[Case]:
         window, sinks, softcap = kind
         traits = {
             "block_tokens": block_tokens,
-            "head_dim": dims[index % len(dims)] if dims else 0,
+            "head_dim": dims[index % len(dims)],
             "window": window,
             "sinks": sinks,
             "softcap": softcap,
         }
         yield _paged_case(name, shapes, ratios[index % len(ratios)], traits, draw)
     for head_dim in domain.values("head_dim", 16, 6, 64, 80, 128):
-        traits = {"block_tokens": blocks[0] if blocks else 0, "head_dim": head_dim}
+        traits = {"block_tokens": blocks[0], "head_dim": head_dim}
         for ratio in ratios:
             rows = ((17, 1), (31, 1), (15, 3))
             yield _paged_case("few rows", rows, ratio, traits, draw)
-    if blocks and dims:
-        traits = {"block_tokens": blocks[0], "head_dim": dims[0]}
-        yield _paged_case("no rows", (), ratios[0], traits, draw)
+    traits = {"block_tokens": blocks[0], "head_dim": dims[0]}
+    yield _paged_case("no rows", (), ratios[0], traits, draw)
 
 
 def _paged_case(
@@ -200,7 +201,7 @@ def varlen_attention(
             causal row has at least as many keys as queries.
         scale: multiplies q k.
         is_causal: False: every query sees every key of its row.
-        window: keys that a query sees, itself included; 0: all.
+        window: of a causal row, keys that a query sees, itself included; 0: all.
         softcap: scores s become softcap tanh(s / softcap); 0: none.
         sinks_N: (N,) float, or None: one more score a head, whose value is zero.
     Returns:
