@@ -271,6 +271,13 @@ _ALL = (
         "Read the cause below the error; pin another offer or leave the plugin out.",
     ),
     Diagnostic(
+        "command-refused",
+        FAILED,
+        "A plugin states a command that is not its to take: a core command, a verb of a core group, "
+        "or a name that does not begin with its id.",
+        "Name the command ID or 'ID WORD', and fill slot cli with role cli.",
+    ),
+    Diagnostic(
         "model-conflict",
         USAGE,
         "Two plugins, or a plugin and a model module, offer the architecture of this checkpoint.",

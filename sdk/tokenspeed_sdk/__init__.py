@@ -17,6 +17,7 @@ from tokenspeed.checkpoint import (
 )
 from tokenspeed.contracts.attention import AttentionBackend, AttentionBatch, KVView, StateView
 from tokenspeed.contracts.capability import TRAITS, VOCABULARY_VERSION, Clause, Trait
+from tokenspeed.contracts.cli import Command
 from tokenspeed.contracts.communicator import OPTIONAL_METHODS, Communicator
 from tokenspeed.contracts.device import DeviceFacts, DeviceRuntime
 from tokenspeed.contracts.faults import Fault, Faults
@@ -38,6 +39,13 @@ from tokenspeed.contracts.moe import (
     MoEBackend,
     Routing,
     RoutingMoEBackend,
+)
+from tokenspeed.contracts.parser import (
+    AnswerParser,
+    AnswerStart,
+    ParsedDelta,
+    Parser,
+    ToolCallDelta,
 )
 from tokenspeed.contracts.placement import ParallelGroup, Partial, Placement, Replicate, Shard
 from tokenspeed.contracts.policy import Arrival, Keys, Policy
@@ -80,6 +88,8 @@ __all__ = [
     "SENTINEL_BLOCK",
     "TRAITS",
     "VOCABULARY_VERSION",
+    "AnswerParser",
+    "AnswerStart",
     "Arrival",
     "AttentionBackend",
     "AttentionBatch",
@@ -93,6 +103,7 @@ __all__ = [
     "CheckpointError",
     "ClampedSwiGLU",
     "Clause",
+    "Command",
     "Communicator",
     "ConfigError",
     "DeviceFacts",
@@ -118,6 +129,8 @@ __all__ = [
     "Offer",
     "Operator",
     "ParallelGroup",
+    "ParsedDelta",
+    "Parser",
     "Partial",
     "Penalties",
     "Placement",
@@ -140,6 +153,7 @@ __all__ = [
     "StoreFacts",
     "TokenLogprobs",
     "TokenSpeedError",
+    "ToolCallDelta",
     "Trait",
     "WeightFormat",
     "WeightSource",

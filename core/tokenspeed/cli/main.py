@@ -15,6 +15,15 @@ import tempfile
 import traceback
 from typing import TYPE_CHECKING, NoReturn
 
+from tokenspeed.cli.plugin_commands import (
+    PluginCommand,
+    called_command,
+    help_of,
+    installed_commands,
+    is_core_command,
+    run_command,
+)
+from tokenspeed.contracts.cli import CORE_COMMANDS
 from tokenspeed.errors import (
     CapabilityError,
     ConfigError,
@@ -26,9 +35,9 @@ from tokenspeed.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
-COMMANDS = ("serve", "generate", "bench", "simulate", "top", "plugins", "models")
+COMMANDS = tuple(CORE_COMMANDS)
 USAGE = 2
 INTERRUPTED = 130
 
@@ -36,10 +45,8 @@ INTERRUPTED = 130
 def run(argv: list[str] | None = None) -> int:
     """Parse `argv` (default: the process's) and run the sub-command; return the exit code."""
     argv = sys.argv[1:] if argv is None else argv
-    # One command's options are known without importing the others.
-    args = make_parser(argv[:1] if set(argv[:1]) & set(COMMANDS) else COMMANDS).parse_args(argv)
     try:
-        code: int = args.run(args)
+        return _dispatch(argv)
     except TokenSpeedError as error:
         print(f"tokenspeed: {error}", *_causes(error), sep="\n", file=sys.stderr)
         return exit_code(error)
@@ -51,6 +58,20 @@ def run(argv: list[str] | None = None) -> int:
     except Exception as error:
         print(f"tokenspeed: {_unexpected(error)}", file=sys.stderr)
         return 1
+
+
+def _dispatch(argv: list[str]) -> int:
+    """Run a command of the core, else one of a plugin."""
+    known: dict[str, PluginCommand] = {}
+    if not is_core_command(argv):
+        known = installed_commands()
+        called = called_command(argv, known)
+        if called is not None:
+            return run_command(*called)
+    # One command's options are known without importing the others.
+    parser = make_parser(argv[:1] if set(argv[:1]) & set(COMMANDS) else COMMANDS, known)
+    args = parser.parse_args(argv)
+    code: int = args.run(args)
     return code
 
 
@@ -85,8 +106,10 @@ def exit_code(error: TokenSpeedError) -> int:
     return 5 if isinstance(error, CapabilityError) else 1
 
 
-def make_parser(commands: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
-    """Build the parser of these sub-commands."""
+def make_parser(
+    commands: Iterable[str] = COMMANDS, of_plugins: Mapping[str, PluginCommand] | None = None
+) -> argparse.ArgumentParser:
+    """Build the parser of these sub-commands; the help tells of those of plugins too."""
     import tokenspeed
 
     parser = _Parser(
@@ -100,7 +123,15 @@ def make_parser(commands: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
     for name in commands:
         importlib.import_module(f"tokenspeed.cli.{name}").add_parser(subparsers)
+        _add_epilog(subparsers.choices[name], help_of(of_plugins or {}, name))
+    _add_epilog(parser, help_of(of_plugins or {}))
     return parser
+
+
+def _add_epilog(parser: argparse.ArgumentParser, text: str) -> None:
+    if text:
+        parser.formatter_class = argparse.RawDescriptionHelpFormatter
+        parser.epilog = "\n\n".join(part for part in (text, parser.epilog) if part)
 
 
 class _Parser(argparse.ArgumentParser):

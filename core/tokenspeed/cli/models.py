@@ -32,7 +32,9 @@ def run(args: argparse.Namespace) -> int:
     from tokenspeed.models.registry import architectures
     from tokenspeed.plugins.manager import load_plugins
 
-    registry = load_plugins(_names(args.plugins), role="cli")
+    requested = _names(args.plugins)
+    # A listing serves nothing: naming the plugin is opt-in enough.
+    registry = load_plugins(requested, role="cli", experimental=requested)
     register_model_modules(registry, _names(args.model_module))
     offered = architectures(registry)
     rows = [

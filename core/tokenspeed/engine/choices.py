@@ -9,10 +9,13 @@ from uuid import uuid4
 from tokenspeed.contracts.attention import CacheDemand
 from tokenspeed.engine.policy_guard import GuardedPolicy
 from tokenspeed.engine.rules import device_traits, rules_of
+from tokenspeed.engine.store_guard import GuardedStore
 from tokenspeed.errors import CapabilityError, CheckpointError, ConfigError, PluginError
 from tokenspeed.kernels import Decision, select
 from tokenspeed.kernels.rules import AUTO
+from tokenspeed.log import LOGGER
 from tokenspeed.models.registry import architecture_of, candidates, load_model_class
+from tokenspeed.plugins.model_suggestion import suggestion_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -114,7 +117,15 @@ class Choices:
             PluginError: several do and none is pinned, or its file cannot be loaded.
         """
         pin = self.rules.pins.get("model", AUTO)
-        decision = self._decide("model", candidates(self._registry, model_config, pin=pin), {})
+        loaded = {item.id for item in self._registry.plugins if item.state == "registered"}
+        hint = suggestion_text(model_config, frozenset(loaded))
+        try:
+            found = candidates(self._registry, model_config, pin=pin)
+        except ConfigError as error:
+            raise ConfigError(f"{error}; {hint}") if hint else error from None
+        if hint:
+            LOGGER.info("%s", hint)
+        decision = self._decide("model", found, {})
         return load_model_class(decision.winner, architecture_of(model_config))
 
     def attention(
@@ -174,7 +185,7 @@ class Choices:
         )
         return communicator
 
-    def kv_store(self, namespace: str) -> KVStore | None:
+    def kv_store(self, namespace: str) -> GuardedStore | None:
         """Open the store behind the host tier; None where none is asked for.
 
         Raises:
@@ -192,14 +203,15 @@ class Choices:
                 f"{known or 'none'}; choose one, or load its plugin with --plugins",
                 id="pin-unknown",
             )
+        decision = self._decide("kv_store", named, {})
         store: KVStore = self._load(
             "kv_store",
-            self._decide("kv_store", named, {}),
+            decision,
             namespace=namespace,
             folder=config.kv_store_folder,
             capacity_bytes=int(config.kv_store_gib * (1 << 30)),
         )
-        return store
+        return GuardedStore(store, decision.winner.pin)
 
     def policy(self) -> Policy:
         """Choose the policy; it is always named, so that installing a wheel changes no order."""

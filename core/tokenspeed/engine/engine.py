@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tokenspeed.engine.kv_publisher import KvEventSettings
     from tokenspeed.engine.messages import ModelInfo
     from tokenspeed.engine.reports import StartReport
+    from tokenspeed.engine.store_guard import GuardedStore
     from tokenspeed.plugins import BindingPlan, Registry
     from tokenspeed.sampling.params import SamplingParams
     from tokenspeed.scheduler import Scheduler
@@ -93,6 +94,8 @@ class Engine:
     """Movers between the tiers; None where there is only the device."""
     communicator: Communicator | None = None
     """Collectives between the ranks of this replica."""
+    store: GuardedStore | None = None
+    """The store behind the host tier; None: there is none."""
     kv_events: KvEventSettings | None = None
     """Where changes of the prefix cache are published; None: nowhere."""
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.device import DeviceRuntime
     from tokenspeed.contracts.policy import Policy
     from tokenspeed.engine.engine import StepExecutor
+    from tokenspeed.engine.store_guard import GuardedStore
     from tokenspeed.executor.transfers import TierTransfers
     from tokenspeed.kernels import Binder
     from tokenspeed.kv import ArenaLayout
@@ -47,6 +48,7 @@ class EngineParts:
     cache_groups: tuple[str, ...]
     transfers: TierTransfers | None
     communicator: Communicator
+    store: GuardedStore | None
 
 
 def model_name(path: Path) -> str:

@@ -91,8 +91,7 @@ def resolve_architecture(
     if not chosen:
         pins = ", ".join(item.pin for item in found)
         raise PluginError(
-            f"model is pinned to {pin!r}, {architecture_of(config)} is offered by {pins}; choose "
-            "one",
+            f"model is pinned to {pin!r}, {architecture_of(config)} is offered by {pins}; pin one",
             id="model-conflict",
         )
     return load_model_class(chosen[0], architecture_of(config))

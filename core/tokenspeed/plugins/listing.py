@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokenspeed import __version__
 from tokenspeed.errors import PluginError
+from tokenspeed.plugins.commands import check_commands
 from tokenspeed.plugins.compatibility import check_compatible
 from tokenspeed.plugins.discovery import discover
 from tokenspeed.plugins.requested import REFERENCE
@@ -19,11 +20,20 @@ if TYPE_CHECKING:
     from tokenspeed.plugins.discovery import FoundPlugin
 
 
+_STATES = {
+    "always": "enabled",
+    "auto": "enabled",
+    "when named": "not enabled",
+    "never": "broken",
+    "not installed": "not installed",
+}
+
+
 def list_plugins(found: Mapping[str, FoundPlugin] | None = None) -> list[dict[str, Any]]:
     """Return one entry a plugin: the core's own, then the installed ones, then missing ours.
 
     `loads` says when it is loaded: "always", "auto" (when its device is found), "when named",
-    "never" (see `problem`) or "not installed".
+    "never" (see `problem`) or "not installed"; `state` what a start without flags makes of it.
     """
     installed = discover() if found is None else found
     entries = [_core_entry(), *(describe(plugin) for plugin in installed.values())]
@@ -41,6 +51,7 @@ def describe(plugin: FoundPlugin) -> dict[str, Any]:
         "wheel": plugin.distribution,
         "summary": _summary(plugin.distribution),
         "loads": "never" if problem else _loads(plugin),
+        "state": _STATES["never" if problem else _loads(plugin)],
         "problem": problem,
         "is_first_party": is_first_party(plugin),
         "path": plugin.path,
@@ -51,6 +62,7 @@ def describe(plugin: FoundPlugin) -> dict[str, Any]:
         "device_kinds": list(manifest.device_kinds) if manifest else [],
         "roles": list(manifest.roles) if manifest else [],
         "slots": dict(manifest.slots) if manifest else {},
+        "commands": dict(manifest.commands) if manifest else {},
         "requires_abi": dict(manifest.requires_abi) if manifest else {},
         "config": [
             {"name": key.name, "type": key.type, "default": key.default, "help": key.help}
@@ -66,6 +78,7 @@ def find_problem(plugin: FoundPlugin) -> str:
     try:
         check_reserved(plugin)
         check_compatible(plugin.manifest)
+        check_commands(plugin)
     except PluginError as error:
         return str(error)
     return ""
@@ -105,6 +118,7 @@ def _bare_entry(plugin_id: str, version: str, wheel: str, loads: str) -> dict[st
         "wheel": wheel,
         "summary": _summary(wheel),
         "loads": loads,
+        "state": _STATES[loads],
         "problem": "",
         "is_first_party": True,
         "path": "",
@@ -115,6 +129,7 @@ def _bare_entry(plugin_id: str, version: str, wheel: str, loads: str) -> dict[st
         "device_kinds": [],
         "roles": [],
         "slots": {name: SLOTS[name].version for name in names},
+        "commands": {},
         "requires_abi": {},
         "config": [],
     }

@@ -57,6 +57,7 @@ class Manifest:
         requires_abi: fact name -> version range, compared before anything is imported.
         config: its settings by name.
         offers: offers that can be stated statically.
+        commands: command that it adds to `tokenspeed` -> its one line of help.
     """
 
     id: str
@@ -69,6 +70,7 @@ class Manifest:
     requires_abi: Mapping[str, str] = field(default_factory=dict)
     config: Mapping[str, ConfigKey] = field(default_factory=dict)
     offers: tuple[StatedOffer, ...] = ()
+    commands: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -108,12 +110,15 @@ def parse_manifest(data: Mapping[str, Any]) -> Manifest:
         probe=_probe(table.get("probe", str, "")),
         requires_abi={
             name: _checked_range(text, f"requires_abi.{name}")
-            for name, text in table.get("requires_abi", dict, {}).items()
+            for name, text in _flat(table.get("requires_abi", dict, {})).items()
         },
         config={
             name: _config_key(name, value) for name, value in table.get("config", dict, {}).items()
         },
         offers=tuple(_stated_offer(item) for item in table.get("offers", list, [])),
+        commands={
+            name: _help(name, value) for name, value in table.get("commands", dict, {}).items()
+        },
     )
 
 
@@ -129,6 +134,7 @@ _KEYS = (
     "requires_abi",
     "config",
     "offers",
+    "commands",
 )
 _REQUIRED = object()
 
@@ -185,6 +191,17 @@ def _checked_range(text: Any, what: str) -> str:
     return str(text)
 
 
+def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Join the names of nested tables: `cpu.avx2 = "1"` is one key in TOML's own eyes too."""
+    flat: dict[str, Any] = {}
+    for name, value in table.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = value
+    return flat
+
+
 def _slots(table: Mapping[str, Any]) -> dict[str, str]:
     _known(tuple(table), SLOTS, "slot")
     for name, version in table.items():
@@ -216,6 +233,14 @@ def _config_key(name: str, value: Any) -> ConfigKey:
     kind = _known((table.get("type", str),), CONFIG_TYPES, "type")[0]
     default = table.get("default", CONFIG_TYPES[kind])
     return ConfigKey(name, kind, default, table.get("help", str, ""))
+
+
+def _help(command: str, value: Any) -> str:
+    if not isinstance(value, str) or not value or "\n" in value:
+        raise PluginError(
+            f"commands.{command} is {value!r}, one line of help is needed", id="manifest-invalid"
+        )
+    return value
 
 
 def _stated_offer(value: Any) -> StatedOffer:

@@ -50,10 +50,24 @@ SLOTS = {
         Slot("tokenizer", "1.0", ("register_tokenizers",), False),
         Slot("parser", "1.0", ("register_parsers",), True),
         Slot("policy", "1.0", ("register_policies",), True),
-        Slot("cli", "1.0", ("register_cli",), False),
+        Slot("cli", "1.0", ("register_cli",), True),
         Slot("endpoint", "1.0", ("register_endpoints",), False),
     )
 }
+
+EXPERIMENTAL = {
+    "operator": "2026-11",
+    "placement_rule": "2026-11",
+    "transfer": "2026-11",
+    "grammar": "2026-11",
+    "tokenizer": "2026-11",
+    "parser": "2026-11",
+    "policy": "2026-11",
+    "cli": "2026-11",
+    "endpoint": "2026-11",
+}
+"""Slot -> since when it is experimental: it may change with a changelog line and an adapter, and a
+third party's plugin fills it only with an opt-in (--allow-experimental)."""
 
 SLOT_OF_HOOK = {hook: slot.name for slot in SLOTS.values() for hook in slot.hooks}
 

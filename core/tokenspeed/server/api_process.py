@@ -15,19 +15,22 @@ import signal
 import socket
 import sys
 import threading
-from typing import TYPE_CHECKING, BinaryIO, NoReturn
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 import msgspec
 
 from tokenspeed.config.schema import ServeConfig
 from tokenspeed.engine.reports import StartFailure, StartReport, failure_of
-from tokenspeed.errors import TokenSpeedError
+from tokenspeed.engine.start_settings import adopt_plan
+from tokenspeed.errors import PluginError, TokenSpeedError
 from tokenspeed.log import LOGGER, set_up_logging
+from tokenspeed.plugins import load_planned
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from tokenspeed.engine.frontend import Frontend
+    from tokenspeed.server.parsers import ReasoningParser
     from tokenspeed.tokenizer.tokenizer import Tokenizer
 
 GRACE_S = 2
@@ -44,11 +47,13 @@ class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
         config: the resolved settings; `model` is a path.
         engine_address: ZeroMQ address of the engine.
         socket_fd: inherited listening socket.
+        plugins: `PluginPlan.to_json()`, as the launcher made it.
     """
 
     config: ServeConfig
     engine_address: str
     socket_fd: int
+    plugins: dict[str, Any]
 
 
 class ApiReady(msgspec.Struct, frozen=True, tag="ready"):
@@ -83,13 +88,23 @@ async def _serve(settings: ApiSettings) -> None:
     import uvicorn
 
     from tokenspeed.engine.frontend import Frontend
+    from tokenspeed.server.parsers import reasoning_parser_of
     from tokenspeed.tokenizer.load import load_tokenizer
 
+    registry = load_planned(adopt_plan(settings.plugins, role="api"), role="api")
+    parser = reasoning_parser_of(settings.config.reasoning_parser, registry)
     tokenizer = load_tokenizer(settings.config.model)
     report = await asyncio.to_thread(_read_report, sys.stdin.buffer)
     threading.Thread(target=_die_with_launcher, daemon=True).start()
     frontend = await Frontend.connect(settings.engine_address)
-    app = make_app(settings.config, frontend, tokenizer, report)
+    if frontend.plan_digest != report.plan_digest:
+        raise PluginError(
+            f"the api process (pid {os.getpid()}) was started for binding plan "
+            f"{report.plan_digest} and meets an engine with {frontend.plan_digest}; restart the "
+            "server",
+            id="plan-differs",
+        )
+    app = make_app(settings.config, frontend, tokenizer, report, parser=parser)
 
     class Server(uvicorn.Server):
         """Gives running answers `GRACE_S`, then ends each with an error that names the stop."""
@@ -120,13 +135,17 @@ async def _serve(settings: ApiSettings) -> None:
 
 
 def make_app(
-    config: ServeConfig, frontend: Frontend, tokenizer: Tokenizer, report: StartReport
+    config: ServeConfig,
+    frontend: Frontend,
+    tokenizer: Tokenizer,
+    report: StartReport,
+    *,
+    parser: ReasoningParser | None = None,
 ) -> ASGIApp:
     """Put the parts of the application together."""
     from tokenspeed.server.api_keys import read_api_keys
     from tokenspeed.server.app import ApiParts, create_app
     from tokenspeed.server.metrics import Metrics
-    from tokenspeed.server.parsers import load_reasoning_parser
     from tokenspeed.server.prompts import PromptReader
     from tokenspeed.tokenizer.chat import ChatTemplate
     from tokenspeed.tokenizer.incremental import EncodeCache
@@ -147,7 +166,7 @@ def make_app(
         keep_alive_s=config.keep_alive_s,
         max_body_bytes=config.max_body_mib << 20,
         max_waiting=config.max_waiting,
-        reasoning_parser=load_reasoning_parser(config),
+        reasoning_parser=parser,
     )
     return create_app(parts)
 

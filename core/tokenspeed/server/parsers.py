@@ -13,14 +13,13 @@ from tokenspeed.contracts.parser import (
     Parser,
 )
 from tokenspeed.errors import CapabilityError, EngineError, PluginError
-from tokenspeed.plugins import load_plugins
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tokenspeed.config.schema import ServeConfig
     from tokenspeed.contracts.binding import RegisteredOffer
     from tokenspeed.contracts.registration import Offer
+    from tokenspeed.plugins import Registry
     from tokenspeed.tokenizer.tokenizer import Tokenizer
 
 
@@ -85,19 +84,18 @@ def _checked(parsed: object) -> ParsedDelta:
     raise TypeError(f"{parsed!r} is no ParsedDelta of reasoning and content")
 
 
-def load_reasoning_parser(config: ServeConfig) -> ReasoningParser | None:
-    """Load the parser that `reasoning_parser` names; None where none is named.
+def reasoning_parser_of(name: str, registry: Registry) -> ReasoningParser | None:
+    """Load the parser that the setting names; None where it names none.
 
+    Args:
+        name: NAME or PLUGIN/NAME.
     Raises:
-        PluginError: a plugin, or the parser, cannot be loaded.
+        PluginError: the parser cannot be loaded.
         CapabilityError: no loaded plugin offers it, or several do.
     """
-    if not config.reasoning_parser:
+    if not name:
         return None
-    registry = load_plugins(
-        config.plugins, role="api", settings=config.plugin_config, fallback=config.fallback
-    )
-    chosen = _chosen(config.reasoning_parser, registry.offers("parser"))
+    chosen = _chosen(name, registry.offers("parser"))
     try:
         return ReasoningParser(chosen.pin, chosen.offer.load())
     except Exception as error:
