@@ -67,7 +67,7 @@ class ThreadCommunicator:
         send_sizes, receive_sizes = self._checked(send_sizes), self._checked(receive_sizes)
         if sum(send_sizes) != len(x):
             raise ValueError(f"all_to_all: {len(x)} rows, send_sizes sum to {sum(send_sizes)}")
-        parts = self._exchange(f"all_to_all{_like(x[:0])}", x.split(list(send_sizes)))
+        parts = self._exchange(f"all_to_all{_like(x[:0])}", x.split_with_sizes(list(send_sizes)))
         own = [part[self.rank] for part in parts]
         if [len(part) for part in own] != list(receive_sizes):
             sent = [len(part) for part in own]

@@ -12,7 +12,7 @@ from tokenspeed.contracts.binding import RegisteredOffer
 from tokenspeed.contracts.kernel import Domain, KernelOffer, Operator
 from tokenspeed.errors import CapabilityError
 from tokenspeed.kernels import select
-from tokenspeed.kernels.selection import declared_traits
+from tokenspeed.kernels.judging import declared_traits
 from tokenspeed.ops import OPERATORS
 from tokenspeed.ops.backends import outcomes
 from tokenspeed.ops.compare import cases_within, steps_outside

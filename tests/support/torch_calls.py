@@ -42,35 +42,14 @@ WHILE_LOADING: Mapping[str, str] = {
     "torch.Tensor.contiguous": _ONCE + "weights are laid out",
     "torch.stack": _ONCE + "tensors of experts are stacked",
     "torch.Tensor.mT.__get__": VIEW,
-    "torch.Tensor.plain.__get__": FACT,
     "torch.Tensor.is_floating_point": FACT,
     "torch.Tensor.dtype.__get__": FACT,
-    "torch.Tensor.device.__get__": FACT,
-} | dict.fromkeys(
-    (
-        "torch.arange",
-        "torch.where",
-        "torch.Tensor.cos",
-        "torch.Tensor.sin",
-        "torch.Tensor.clamp",
-        "torch.Tensor.__add__",
-        "torch.Tensor.__and__",
-        "torch.Tensor.__gt__",
-        "torch.Tensor.__lt__",
-        "torch.Tensor.__mul__",
-        "torch.Tensor.__pow__",
-        "torch.Tensor.__rmul__",
-        "torch.Tensor.__rpow__",
-        "torch.Tensor.__rsub__",
-        "torch.Tensor.__rtruediv__",
-        "torch.Tensor.__rdiv__",
-        "torch.Tensor.__sub__",
-        "torch.Tensor.__truediv__",
-        "torch.Tensor.div",
-    ),
-    _ONCE + "the table of cosines and sines, a function of config.json alone (layers/rotary.py)",
-)
+}
 """What building a model and loading its weights may do."""
+
+TABLE_FILE = "core/tokenspeed/layers/rotary.py"
+"""The table of cosines and sines is a function of config.json alone and made once, on the host in
+float32, as the models' own code makes it: what is called here is free."""
 
 
 class CallsOfModels(TorchFunctionMode):
@@ -79,6 +58,15 @@ class CallsOfModels(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.seen: dict[str, set[str]] = {}
+
+    def beyond(self, allowed: Mapping[str, str], *, free_file: str = "") -> dict[str, set[str]]:
+        """Return the calls that are not allowed, but for those of one file."""
+        places = {
+            name: {place for place in found if not (free_file and place.startswith(free_file))}
+            for name, found in self.seen.items()
+            if name not in allowed
+        }
+        return {name: found for name, found in places.items() if found}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Note the caller, and go on."""

@@ -56,8 +56,6 @@ def _paged_cases(domain: Domain) -> Iterator[Case]:
         for ratio in ratios:
             rows = ((17, 1), (31, 1), (15, 3))
             yield _paged_case("few rows", rows, ratio, traits, draw)
-    traits = {"block_tokens": blocks[0], "head_dim": dims[0]}
-    yield _paged_case("no rows", (), ratios[0], traits, draw)
 
 
 def _paged_case(

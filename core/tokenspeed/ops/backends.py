@@ -45,7 +45,8 @@ def outcomes(
     for case in cases_within(operator, domain):
         if operator.name == "sampling.distribution":
             vocab_size = case.args[0].shape[1]
-            sampler = offer.load(device=_device(device), vocab_size=vocab_size)
+            load: Load = offer.load
+            sampler = load(device=_device(device), vocab_size=vocab_size)
             yield compare_draws(operator, sampler, case, device=device)
         else:
             function = implementation(operator, offer)

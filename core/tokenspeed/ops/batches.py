@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from tokenspeed.ops.draw import Draw
 
 ROWS: Mapping[str, tuple[tuple[int, int], ...]] = {
+    "no rows": (),
     "first token ever": ((0, 1),),
     "decodes around a block's end": ((14, 1), (15, 1), (16, 1), (17, 1), (31, 1), (32, 1)),
     "one long decode": ((63, 1),),

@@ -113,7 +113,8 @@ def reduce_scatter(inputs_P: Sequence[torch.Tensor], sizes_P: Sequence[int]) -> 
         (sizes[r], D) for rank r; summed as `collective.all_reduce` does.
     Source: MPI 4.1, section 6.10 (MPI_Reduce_scatter).
     """
-    return list(all_reduce.signature(inputs_P)[0].split(list(sizes_P)))
+    total = all_reduce.signature(inputs_P)[0]
+    return list(total.split_with_sizes(list(sizes_P)))
 
 
 @operator("collective.all_to_all", tolerance=EXACT, cases=_exchange_cases, slot="communicator")
@@ -131,7 +132,7 @@ def all_to_all(
     """
     import torch
 
-    parts = [x.split(list(sizes)) for x, sizes in zip(inputs_P, sizes_PP, strict=True)]
+    parts = [x.split_with_sizes(list(sizes)) for x, sizes in zip(inputs_P, sizes_PP, strict=True)]
     return [torch.cat([part[target] for part in parts]) for target in range(len(parts))]
 
 

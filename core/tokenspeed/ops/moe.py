@@ -106,6 +106,7 @@ def route(
     Args:
         logits_TE: (T, E) float, device.
         bias_E: (E,) same dtype, or None: zeros.
+        routing: what is asked for.
     Returns:
         Weights (T, X), dtype of the logits, and experts (T, X) int64, best first.
     Source: Outrageously Large Neural Networks, Shazeer et al. 2017; bias, groups and sigmoid:
@@ -126,7 +127,7 @@ def eligible(ranks_TE: torch.Tensor, routing: Routing) -> torch.Tensor:
     """Return (T, E) bool: whether the expert's group is among the token's best."""
     import torch
 
-    grouped = ranks_TE.unflatten(1, (routing.groups, -1))
+    grouped = ranks_TE.view(len(ranks_TE), routing.groups, ranks_TE.shape[1] // routing.groups)
     worth = grouped.sort(-1, descending=True).values[..., : routing.group_best].sum(-1)
     best = worth.argsort(dim=-1, descending=True, stable=True)[:, : routing.top_groups]
     chosen = torch.zeros_like(worth, dtype=torch.bool).scatter_(1, best, True)

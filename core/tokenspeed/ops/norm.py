@@ -75,6 +75,7 @@ def add_rms_norm(
         x_TD: (T, D) float, device.
         residual_TD: (T, D) same dtype; read only.
         weight_D: (D,) same dtype.
+        eps: added to the mean square.
     Returns:
         (normalised sum, sum), both (T, D).
     Source: `norm.rms` of a sum; the residual stream is Deep Residual Learning, He et al. 2015.
@@ -108,6 +109,7 @@ def add_centred_rms_norm(
         x_TD: (T, D) float, device.
         residual_TD: (T, D) same dtype; read only.
         weight_D: (D,) same dtype.
+        eps: added to the mean square.
     Returns:
         (normalised sum, sum), both (T, D).
     Source: `norm.centred_rms` of a sum.

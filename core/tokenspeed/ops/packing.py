@@ -83,7 +83,7 @@ def random_weight(name: str, shape: tuple[int, int], random: torch.Generator) ->
     data = torch.randint(0, 256, (blocks, layout.block_bytes), generator=random).to(torch.uint8)
     for start in _HALF_FIELDS[name]:
         half = (torch.rand(blocks, 1, generator=random) * 0.01).half()
-        data[:, start : start + 2] = half.view(torch.uint8)
+        data[:, start : start + 2] = half.contiguous().view(-1).view(torch.uint8).view(-1, 2)
     return LinearWeight(shape, None, name, {"data": data.reshape(shape[0], -1)})
 
 

@@ -79,8 +79,8 @@ def next_token_distribution(logits_RV: torch.Tensor, batch: SamplingBatch) -> to
         logits[rows, ids] += values.to(logits.dtype)
     if batch.penalties is not None:
         logits = _penalised(logits, batch.penalties)
-    rows = [_row(logits[row], batch, row) for row in range(logits.shape[0])]
-    return torch.stack(rows) if rows else logits
+    probs_R = [_row(logits[row], batch, row) for row in range(logits.shape[0])]
+    return torch.stack(probs_R) if probs_R else logits
 
 
 def _penalised(logits_RV: torch.Tensor, penalties: Penalties) -> torch.Tensor:

@@ -6,7 +6,7 @@ Legend: R rows, V vocabulary.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -60,7 +60,9 @@ def batch_of(settings: Sequence[Setting], vocab_size: int, draw: Draw) -> Sampli
         return torch.tensor([getattr(item, name) for item in settings], dtype=dtype)
 
     bias = [(row, *entry) for row, item in enumerate(settings) for entry in item.bias]
-    penalties = torch.tensor([item.penalties for item in settings]).view(rows, 3).T
+    repetition, frequency, presence = (
+        torch.tensor([item.penalties[place] for item in settings]) for place in range(3)
+    )
     return SamplingBatch(
         temperature_R=column("temperature", torch.float32),
         top_k_R=column("top_k", torch.int32),
@@ -69,7 +71,9 @@ def batch_of(settings: Sequence[Setting], vocab_size: int, draw: Draw) -> Sampli
         seeds_R=draw.integers(-(2**62), 2**62, rows),
         output_index_R=torch.zeros(rows, dtype=torch.int64),
         penalties=Penalties(
-            *penalties.contiguous(),
+            repetition,
+            frequency,
+            presence,
             draw.integers(0, 40, rows, vocab_size).sub(37).clamp(min=0).int(),
             draw.uniform(rows, vocab_size) < 0.1,
         ),
@@ -89,18 +93,18 @@ def repeated(batch: SamplingBatch, row: int, count: int) -> SamplingBatch:
     def tile(tensor: torch.Tensor | None) -> torch.Tensor | None:
         return None if tensor is None else tensor[row : row + 1].repeat_interleave(count, dim=0)
 
-    changes = {
+    changes: dict[str, Any] = {
         name: tile(getattr(batch, name))
         for name in ("temperature_R", "top_k_R", "top_p_R", "min_p_R", "seeds_R")
     }
     if batch.penalties is not None:
         names = ("repetition_R", "frequency_R", "presence_R", "output_counts_RV", "prompt_mask_RV")
-        tiled = {name: tile(getattr(batch.penalties, name)) for name in names}
-        changes["penalties"] = replace(batch.penalties, **tiled)  # type: ignore[arg-type]
+        tiled: dict[str, Any] = {name: tile(getattr(batch.penalties, name)) for name in names}
+        changes["penalties"] = replace(batch.penalties, **tiled)
     if batch.bias is not None:
         own = batch.bias[0] == row
         ids, values = (part[own].repeat(count) for part in batch.bias[1:])
         rows = torch.arange(count, device=ids.device).repeat_interleave(int(own.sum()))
-        changes["bias"] = (rows, ids, values)  # type: ignore[assignment]
+        changes["bias"] = (rows, ids, values)
     index = torch.arange(count, device=batch.output_index_R.device)
-    return replace(batch, output_index_R=index, **changes)  # type: ignore[arg-type]
+    return replace(batch, output_index_R=index, **changes)

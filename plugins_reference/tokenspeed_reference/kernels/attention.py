@@ -40,9 +40,7 @@ def varlen_attention(
         if softcap:
             scores_NTS = (scores_NTS / softcap).tanh_().mul_(softcap)
         if is_causal:
-            scores_NTS.masked_fill_(
-                _hidden(*scores_NTS.shape[1:], window, q_TNH.device), -torch.inf
-            )
+            scores_NTS.masked_fill_(_hidden(scores_NTS[0], window), -torch.inf)
         lse_NT = scores_NTS.logsumexp(-1)
         if sinks_N is not None:
             lse_NT = torch.logaddexp(lse_NT, sinks_N.float()[:, None])
@@ -52,9 +50,10 @@ def varlen_attention(
     return out_TNV, lse_TN
 
 
-def _hidden(num_tokens: int, num_keys: int, window: int, device: torch.device) -> torch.Tensor:
+def _hidden(scores_TS: torch.Tensor, window: int) -> torch.Tensor:
     """Return (T, S) bool: keys after each query's own, and those before its window."""
-    everything = torch.ones(num_tokens, num_keys, dtype=torch.bool, device=device)
+    num_tokens, num_keys = scores_TS.shape
+    everything = torch.ones_like(scores_TS, dtype=torch.bool)
     future = everything.triu(num_keys - num_tokens + 1)
     return future | everything.tril(num_keys - num_tokens - window) if window else future
 

@@ -28,7 +28,7 @@ def route(
 
 def _within_best_groups(ranks_TE: torch.Tensor, routing: ops.moe.Routing) -> torch.Tensor:
     """Return the ranks, -inf outside each token's best groups."""
-    grouped = ranks_TE.unflatten(1, (routing.groups, -1))
+    grouped = ranks_TE.view(len(ranks_TE), routing.groups, ranks_TE.shape[1] // routing.groups)
     worth = grouped.topk(routing.group_best, dim=-1).values.sum(-1)
     order = worth.sort(dim=-1, descending=True, stable=True).indices
     others = order[:, routing.top_groups :, None].expand(-1, -1, grouped.shape[-1])
