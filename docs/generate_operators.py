@@ -46,6 +46,10 @@ Cases are drawn for the values that it declares: a `head_dim` of 192 is met by c
 error of 1 is the tolerance: |got - wanted| = absolute + relative |wanted|, element by element;
 samplers are judged by the counts of many draws. What an operator may not overwrite is checked too.
 
+An offer that declares `deterministic` says that a row's result does not depend on its batch;
+`ops.alone.depends_on_batch(operator, ops.backends.implementation(operator, my_offer), case)` cuts a
+case into pieces and says where a bit differs.
+
 ## All operators
 """
 

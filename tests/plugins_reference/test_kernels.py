@@ -14,7 +14,8 @@ from tokenspeed.errors import CapabilityError
 from tokenspeed.kernels import select
 from tokenspeed.kernels.judging import declared_traits
 from tokenspeed.ops import OPERATORS
-from tokenspeed.ops.backends import outcomes
+from tokenspeed.ops.alone import depends_on_batch
+from tokenspeed.ops.backends import implementation, outcomes
 from tokenspeed.ops.compare import cases_within, steps_outside
 from tokenspeed.plugins import load_plugins
 from tokenspeed_reference import offers
@@ -64,6 +65,27 @@ def test_an_offer_refuses_one_step_outside(operator: Operator, offer: Any, dtype
     for trait, outside in steps.items():
         with pytest.raises(CapabilityError, match=f"trait.{trait}"):
             select(operator.name, candidates, outside)
+
+
+DETERMINISTIC = [
+    claim
+    for claim in CLAIMS
+    if claim[0].tokens or claim[0].name.endswith("packed")
+    if True in declared_traits(claim[1]).get("deterministic", ())
+]
+
+
+@pytest.mark.parametrize(
+    ("operator", "offer", "dtype"),
+    DETERMINISTIC,
+    ids=[f"{operator.name}-{offer.name}-{dtype}" for operator, offer, dtype in DETERMINISTIC],
+)
+def test_a_deterministic_offer_computes_a_row_the_same_in_every_batch(
+    operator: Operator, offer: Any, dtype: str
+) -> None:
+    function = implementation(operator, offer)
+    for case in cases_within(operator, Domain(dtype, declared_traits(offer), SEED)):
+        assert depends_on_batch(operator, function, case) == "", case.name
 
 
 def test_a_wrong_kernel_is_caught() -> None:

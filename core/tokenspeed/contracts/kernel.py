@@ -85,6 +85,8 @@ class Operator:
             call, such as "attention".
         result_dtypes: torch's name of the dtype of each floating result; "" or none: the case's.
         overwrites: arguments that an implementation may use as scratch.
+        tokens: arguments whose first axis is the step's tokens. A token's result depends on its own
+            part of them alone; where the operator takes `batch` or `rows`, on its row's.
     """
 
     name: str
@@ -94,6 +96,7 @@ class Operator:
     slot: str = "operator"
     result_dtypes: tuple[str, ...] = ()
     overwrites: tuple[str, ...] = ()
+    tokens: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

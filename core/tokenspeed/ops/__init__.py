@@ -1,8 +1,9 @@
 """Operators: the meaning of everything a model computes, one file a family.
 
-True of every operator unless it says otherwise: there may be no tokens, rows or ranks' parts at
+True of every operator unless it says otherwise: there may be no tokens, rows or parts of ranks at
 all; the last axis of a tensor is contiguous, the axes before it may be strided; weights are
-contiguous; results are new tensors. `backends.outcomes` compares any offer with a definition.
+contiguous; results are new tensors. `backends.outcomes` compares any offer with a definition,
+`alone.depends_on_batch` an implementation with itself.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from tokenspeed.ops import (
     activation,
+    alone,
     attention,
     backends,
     collectives,
@@ -39,6 +41,7 @@ __all__ = [
     "FAMILIES",
     "OPERATORS",
     "activation",
+    "alone",
     "attention",
     "backends",
     "collectives",

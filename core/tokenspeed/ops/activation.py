@@ -40,7 +40,7 @@ def _sigmoid_cases(domain: Domain) -> Iterator[Case]:
     yield Case("ends of the gate", (torch.ones_like(gate), gate))
 
 
-@operator("activation.silu_mul", cases=_silu_cases)
+@operator("activation.silu_mul", cases=_silu_cases, tokens=("gate_up_TF2",))
 def silu_mul(gate_up_TF2: torch.Tensor) -> torch.Tensor:
     """Gate the second half with the first: silu(gate) * up, silu(g) = g / (1 + exp(-g)).
 
@@ -54,7 +54,9 @@ def silu_mul(gate_up_TF2: torch.Tensor) -> torch.Tensor:
     return gate / (1 + (-gate).exp()) * up
 
 
-@operator("activation.sigmoid_mul", cases=_sigmoid_cases, overwrites=("x_TF",))
+@operator(
+    "activation.sigmoid_mul", cases=_sigmoid_cases, overwrites=("x_TF",), tokens=("x_TF", "gate_TF")
+)
 def sigmoid_mul(x_TF: torch.Tensor, gate_TF: torch.Tensor) -> torch.Tensor:
     """Gate element by element: x sigmoid(gate).
 

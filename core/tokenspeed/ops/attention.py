@@ -128,7 +128,7 @@ def _merge_cases(domain: Domain) -> Iterator[Case]:
     yield Case("parts that saw nothing", (draw.floats(3, 4, 2, 8), lse))
 
 
-@operator("attention.paged", cases=_paged_cases, slot="attention")
+@operator("attention.paged", cases=_paged_cases, slot="attention", tokens=("q_TNH",))
 def paged_attention(
     q_TNH: torch.Tensor,
     kv: KVView,

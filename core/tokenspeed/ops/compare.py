@@ -80,7 +80,7 @@ def compare(
 
     names = inspect.signature(operator.signature).bind(*case.args, **case.options).arguments
     wide = {name: map_tensors(value, _widened) for name, value in names.items()}
-    own = {name: map_tensors(value, lambda x: _copy(x, device)) for name, value in names.items()}
+    own = {name: copied(value, device) for name, value in names.items()}
     expected = _results(operator.signature, operator, case, wide, _widened)
     got = _results(implementation, operator, case, own, lambda x: _copy(x, device))
     tolerance = operator.tolerance.get(dtype, (0.0, 0.0))
@@ -114,6 +114,11 @@ def map_tensors(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) ->
         }
         return replace(value, **mapped)
     return value
+
+
+def copied(value: Any, device: torch.device | str) -> Any:
+    """Return a value with every tensor copied to a device, strides kept."""
+    return map_tensors(value, lambda tensor: _copy(tensor, device))
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:

@@ -33,7 +33,7 @@ def _cases(domain: Domain) -> Iterator[Case]:
         yield Case(name, (x, weight, state, rows, query_start))
 
 
-@operator("conv.causal_silu", cases=_cases)
+@operator("conv.causal_silu", cases=_cases, tokens=("x_TC",))
 def causal_conv(
     x_TC: torch.Tensor,
     weight_CW: torch.Tensor,

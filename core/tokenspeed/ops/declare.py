@@ -36,10 +36,11 @@ def operator(
     slot: str = "operator",
     result_dtypes: tuple[str, ...] = (),
     overwrites: tuple[str, ...] = (),
+    tokens: tuple[str, ...] = (),
 ) -> Callable[[Callable[..., Any]], Operator]:
     """Declare the decorated definition as operator `name`; see `Operator` for the rest."""
 
     def declare(definition: Callable[..., Any]) -> Operator:
-        return Operator(name, definition, tolerance, cases, slot, result_dtypes, overwrites)
+        return Operator(name, definition, tolerance, cases, slot, result_dtypes, overwrites, tokens)
 
     return declare

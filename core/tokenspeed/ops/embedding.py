@@ -35,7 +35,7 @@ def _packed_cases(domain: Domain) -> Iterator[Case]:
         yield Case(name, (weight, draw.dtype), traits={"packing": name}, calls=calls)
 
 
-@operator("embedding.lookup", tolerance=EXACT, cases=_lookup_cases)
+@operator("embedding.lookup", tolerance=EXACT, cases=_lookup_cases, tokens=("token_ids_T",))
 def embedding(token_ids_T: torch.Tensor, weight_VD: torch.Tensor) -> torch.Tensor:
     """Take the rows of the token ids, which are clamped to [0, V): an id never reads outside.
 

@@ -71,7 +71,9 @@ def _rule_args(
     )
 
 
-@operator("kda.gates", cases=_gate_cases, result_dtypes=("float32", "float32"))
+@operator(
+    "kda.gates", cases=_gate_cases, result_dtypes=("float32", "float32"), tokens=("g_TNK", "b_TN")
+)
 def kda_gates(
     g_TNK: torch.Tensor,
     b_TN: torch.Tensor,
@@ -103,7 +105,12 @@ def kda_gates(
     return -rate_N1 * (1 + shifted.exp()).log(), b_TN.sigmoid()
 
 
-@operator("kda.delta_rule", tolerance=RULE_TOLERANCE, cases=_rule_cases)
+@operator(
+    "kda.delta_rule",
+    tolerance=RULE_TOLERANCE,
+    cases=_rule_cases,
+    tokens=("q_TJK", "k_TJK", "v_TNV", "log_decay_TNK", "beta_TN"),
+)
 def kda_delta_rule(
     q_TJK: torch.Tensor,
     k_TJK: torch.Tensor,

@@ -60,7 +60,7 @@ def _product(name: str, weight: LinearWeight, bias: torch.Tensor | None, draw: D
     return Case(name, (weight, bias), traits={"packing": weight.packing}, calls=tuple(calls))
 
 
-@operator("linear.dense", cases=_dense_cases)
+@operator("linear.dense", cases=_dense_cases, tokens=("x_TI",))
 def linear(
     x_TI: torch.Tensor, weight_OI: torch.Tensor, bias_O: torch.Tensor | None = None
 ) -> torch.Tensor:

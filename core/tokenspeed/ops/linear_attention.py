@@ -71,7 +71,12 @@ def _rule_args(
     )
 
 
-@operator("linear_attention.delta_gates", cases=_gate_cases, result_dtypes=("float32", "float32"))
+@operator(
+    "linear_attention.delta_gates",
+    cases=_gate_cases,
+    result_dtypes=("float32", "float32"),
+    tokens=("a_TN", "b_TN"),
+)
 def delta_gates(
     a_TN: torch.Tensor, b_TN: torch.Tensor, a_log_N: torch.Tensor, dt_bias_N: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -88,7 +93,12 @@ def delta_gates(
     return log_decay, b_TN.sigmoid()
 
 
-@operator("linear_attention.gated_delta", tolerance=RULE_TOLERANCE, cases=_rule_cases)
+@operator(
+    "linear_attention.gated_delta",
+    tolerance=RULE_TOLERANCE,
+    cases=_rule_cases,
+    tokens=("q_TJK", "k_TJK", "v_TNV", "log_decay_TN", "beta_TN"),
+)
 def gated_delta_rule(
     q_TJK: torch.Tensor,
     k_TJK: torch.Tensor,

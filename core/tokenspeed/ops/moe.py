@@ -94,7 +94,7 @@ def _shared_cases(domain: Domain) -> Iterator[Case]:
         yield Case(f"{tokens} rows of {hidden}", args)
 
 
-@operator("moe.route", cases=_route_cases)
+@operator("moe.route", cases=_route_cases, tokens=("logits_TE",))
 def route(
     logits_TE: torch.Tensor, bias_E: torch.Tensor | None = None, *, routing: Routing
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -134,7 +134,9 @@ def eligible(ranks_TE: torch.Tensor, routing: Routing) -> torch.Tensor:
     return chosen.repeat_interleave(grouped.shape[-1], dim=-1)
 
 
-@operator("moe.experts", cases=_expert_cases, slot="moe")
+@operator(
+    "moe.experts", cases=_expert_cases, slot="moe", tokens=("x_TD", "experts_TX", "weights_TX")
+)
 def experts(
     x_TD: torch.Tensor,
     experts_TX: torch.Tensor,
@@ -184,7 +186,12 @@ def _gated(gate_up: torch.Tensor, clamped: ClampedSwiGLU | None) -> torch.Tensor
     return gate * (clamped.alpha * gate).sigmoid() * (up + 1)
 
 
-@operator("moe.add_shared", cases=_shared_cases, overwrites=("routed_TD",))
+@operator(
+    "moe.add_shared",
+    cases=_shared_cases,
+    overwrites=("routed_TD",),
+    tokens=("routed_TD", "shared_TD", "gate_T1"),
+)
 def add_shared(
     routed_TD: torch.Tensor, shared_TD: torch.Tensor, gate_T1: torch.Tensor
 ) -> torch.Tensor:

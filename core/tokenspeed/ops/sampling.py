@@ -119,7 +119,11 @@ def _row(logits_V: torch.Tensor, batch: SamplingBatch, row: int) -> torch.Tensor
 
 
 @operator(
-    "sampling.logprobs", cases=_logprob_cases, slot="sampler", result_dtypes=("float32", "float32")
+    "sampling.logprobs",
+    cases=_logprob_cases,
+    slot="sampler",
+    result_dtypes=("float32", "float32"),
+    tokens=("logits_RV", "token_ids_R"),
 )
 def token_logprobs(
     logits_RV: torch.Tensor, token_ids_R: torch.Tensor
@@ -143,7 +147,13 @@ def token_logprobs(
     return (own_R1 - logits_RV.logsumexp(1, keepdim=True)).squeeze(1), ranks_R
 
 
-@operator("logits.mask", tolerance=EXACT, cases=_mask_cases, overwrites=("logits_RV",))
+@operator(
+    "logits.mask",
+    tolerance=EXACT,
+    cases=_mask_cases,
+    overwrites=("logits_RV",),
+    tokens=("logits_RV", "allowed_RW"),
+)
 def mask_logits(logits_RV: torch.Tensor, allowed_RW: torch.Tensor) -> torch.Tensor:
     """Set the logits of tokens that are not allowed to -inf.
 

@@ -13,6 +13,7 @@ from tokenspeed.contracts.kernel import Domain, KernelOffer, Operator
 from tokenspeed.contracts.registration import Offer
 from tokenspeed.contracts.sampler import SampleResult
 from tokenspeed.ops import OPERATORS
+from tokenspeed.ops.alone import depends_on_batch
 from tokenspeed.ops.backends import ADAPTERS, implementation, outcomes
 from tokenspeed.ops.compare import cases_within, compare, steps_outside
 from tokenspeed.ops.compare_draws import draws_error
@@ -139,6 +140,19 @@ def test_a_sampler_that_leans_to_one_token_is_caught() -> None:
     }
     assert found["cold"] > 1
     assert found["greedy"] <= 1
+
+
+def test_a_kernel_whose_rows_feel_each_other_is_caught() -> None:
+    operator = OPERATORS["norm.rms"]
+
+    def leaning(x: torch.Tensor, weight: torch.Tensor, *, eps: float) -> torch.Tensor:
+        out: torch.Tensor = operator.signature(x, weight, eps=eps)
+        return out + 1e-7 * x.shape[0]
+
+    for case in cases_within(operator, Domain(seed=2)):
+        assert depends_on_batch(operator, operator.signature, case) == ""
+        if case.args[0].shape[0] > 1:
+            assert depends_on_batch(operator, leaning, case).startswith("result 0 of tokens 0")
 
 
 def test_an_impossible_token_is_no_matter_of_chance() -> None:
