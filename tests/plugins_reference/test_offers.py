@@ -66,7 +66,7 @@ def test_what_is_not_declared_is_refused(registry: Registry) -> None:
 
 
 def test_each_slot_of_the_main_job_has_an_offer(registry: Registry) -> None:
-    for slot in ("device", "attention", "sampler", "weight_format"):
+    for slot in ("device", "attention", "moe", "sampler", "communicator", "weight_format"):
         assert registry.offers(slot)
 
 
