@@ -19,7 +19,8 @@ class Offer:
         load: builds the implementation; imports what it needs only then. What it takes depends on
             the slot: device (), attention (AttentionRequest traits as keywords), sampler (device),
             speculator (max_drafts, max_running, vocab_size), weight_format (), policy (),
-            model () -> EntryClass, kernels as KernelOffer.load.
+            communicator (see `contracts/communicator.py`), model () -> EntryClass, kernels as
+            KernelOffer.load.
         band: name of a `Band`.
         requires: trait name -> allowed values; fail closed.
         facts: slot-specific facts, such as the architectures of a model.

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tokenspeed.config.schema import EngineConfig
+    from tokenspeed.contracts.communicator import Communicator
     from tokenspeed.contracts.device import DeviceRuntime
     from tokenspeed.contracts.policy import Policy
     from tokenspeed.engine.drafting import Drafting
@@ -48,6 +49,7 @@ class EngineParts:
     cache_groups: tuple[str, ...]
     transfers: TierTransfers | None
     drafting: Drafting | None
+    communicator: Communicator
     store: GuardedStore | None
 
 

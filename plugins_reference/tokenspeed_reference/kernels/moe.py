@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 
 import torch
 
 from tokenspeed_reference.kernels.activation import sigmoid
-from tokenspeed_reference.kernels.linear import linear, linear_rowwise
+from tokenspeed_reference.kernels.linear import linear
 from tokenspeed_sdk import ops
 
 
@@ -30,7 +29,7 @@ def route(
 
 def _within_best_groups(ranks_TE: torch.Tensor, routing: ops.moe.Routing) -> torch.Tensor:
     """Return the ranks, -inf outside each token's best groups."""
-    grouped = ranks_TE.view(len(ranks_TE), routing.groups, -1)
+    grouped = ranks_TE.view(len(ranks_TE), routing.groups, ranks_TE.shape[1] // routing.groups)
     worth = grouped.topk(routing.group_best, dim=-1).values.sum(-1)
     order = worth.sort(dim=-1, descending=True, stable=True).indices
     others = order[:, routing.top_groups :, None].expand(-1, -1, grouped.shape[-1])
@@ -60,10 +59,6 @@ def experts(
         result = multiply(_gated(gate_up, clamped), down_EDF[expert], _of(down_bias_ED, expert))
         out_TD.index_add_(0, tokens, result.float() * weights_TX[tokens, slots, None])
     return out_TD.type_as(x_TD)
-
-
-experts_rowwise = functools.partial(experts, multiply=linear_rowwise)
-"""Slow, and bitwise the same in every batch."""
 
 
 def _of(bias: torch.Tensor | None, expert: int) -> torch.Tensor | None:

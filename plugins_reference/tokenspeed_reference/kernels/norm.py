@@ -50,6 +50,14 @@ def gated_rms_norm(
     return (normed * torch.nn.functional.silu(gate_TD.float())).type_as(x_TD)
 
 
+def sigmoid_gated_rms_norm(
+    x_TD: torch.Tensor, gate_TD: torch.Tensor, weight_D: torch.Tensor, *, eps: float
+) -> torch.Tensor:
+    """Compute norm.sigmoid_gated_rms in float32."""
+    normed = x_TD * _inverse_length(x_TD, eps) * weight_D.float()
+    return (normed * torch.sigmoid(gate_TD.float())).type_as(x_TD)
+
+
 @functools.cache
 def _constant(value: float, device: torch.device) -> torch.Tensor:
     return torch.tensor(value, device=device)
