@@ -34,7 +34,7 @@ def validate_folder(folder: Path) -> list[PluginError]:
     entries = project.get("project", {}).get("entry-points", {}).get(GROUP, {})
     if not isinstance(entries, dict) or not entries:
         return [_problem(f'pyproject.toml has no [project.entry-points."{GROUP}"]; add the plugin')]
-    problems = []
+    problems: list[PluginError] = []
     for plugin_id, target in entries.items():
         problems += _problems_of(folder, str(plugin_id), str(target))
     return problems

@@ -80,7 +80,7 @@ def _step(
     beta_RN: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return (output (R, N, V), state after one token); the state given is overwritten."""
-    state_RNKV.mul_(log_decay_RNK.exp()[..., None])
+    state_RNKV.mul_(log_decay_RNK.double().exp().float()[..., None])
     answer_RNV = (k_RNK[..., None] * state_RNKV).sum(-2)
     correction_RNV = beta_RN[..., None] * (v_RNV - answer_RNV)
     state_RNKV.addcmul_(k_RNK[..., None], correction_RNV[..., None, :])

@@ -21,7 +21,7 @@ CHUNK_TOKENS = 64
 def delta_gates(
     a_TN: torch.Tensor, b_TN: torch.Tensor, a_log_N: torch.Tensor, dt_bias_N: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute linear_attention.delta_gates in float64, for the reason in moe.add_shared."""
+    """Compute linear_attention.delta_gates in float64, for the reason in activation.sigmoid."""
     log_decay_TN = -a_log_N.double().exp() * softplus(a_TN.double() + dt_bias_N.double())
     return log_decay_TN.float(), b_TN.double().sigmoid().float()
 
@@ -74,7 +74,7 @@ def _step(
     beta_RN: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return (output (R, N, V), state after one token); the state given is overwritten."""
-    state_RNKV.mul_(log_decay_RN.exp()[..., None, None])
+    state_RNKV.mul_(log_decay_RN.double().exp().float()[..., None, None])
     answer_RNV = (k_RNK[..., None] * state_RNKV).sum(-2)
     correction_RNV = beta_RN[..., None] * (v_RNV - answer_RNV)
     state_RNKV.addcmul_(k_RNK[..., None], correction_RNV[..., None, :])

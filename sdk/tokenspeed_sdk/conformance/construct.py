@@ -128,9 +128,25 @@ def _kv_store(
     return {"namespace": "conformance", "folder": str(folder), "capacity_bytes": STORE_BYTES}
 
 
+def _speculator(*_: Any) -> dict[str, Any]:
+    return {"max_drafts": 4, "max_running": 8, "vocab_size": VOCAB_SIZE}
+
+
+def _communicator(_: SubjectOffer, runtime: DeviceRuntime, *__: Any) -> dict[str, Any]:
+    return {
+        "rank": 0,
+        "size": 1,
+        "rendezvous": "conformance",
+        "device": runtime.torch_device(),
+        "timeout_s": 10.0,
+    }
+
+
 _ARGUMENTS: dict[str, Callable[..., dict[str, Any]]] = {
     "attention": _attention,
     "moe": _moe,
     "sampler": _sampler,
     "kv_store": _kv_store,
+    "speculator": _speculator,
+    "communicator": _communicator,
 }

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import inspect
+import operator
 from typing import TYPE_CHECKING, Any
 
 from tokenspeed_sdk import (
+    OPTIONAL_METHODS,
     AttentionBackend,
     CausalLM,
+    Command,
+    Communicator,
     DeviceRuntime,
     KVStore,
     MoEBackend,
     Policy,
     Sampler,
+    Speculator,
     WeightFormat,
 )
 
@@ -28,28 +33,38 @@ INTERFACES: Mapping[str, type] = {
     "kv_store": KVStore,
     "model": CausalLM,
     "policy": Policy,
+    "speculator": Speculator,
+    "communicator": Communicator,
+    "cli": Command,
 }
 """Slot -> interface of what its offers build; a model's is the class that `load` returns."""
 
 OPTIONAL: Mapping[str, tuple[tuple[str, str, str], ...]] = {
     "device": (("features", "pinned", "allocate_pinned"),),
     "moe": (("fuses_routing", "", "route_and_forward"),),
+    "speculator": (("facts.observes", "", "observe"),),
+    "communicator": tuple(
+        ("features", feature, method)
+        for feature, methods in OPTIONAL_METHODS.items()
+        for method in methods
+    ),
 }
-"""Slot -> (attribute, member of it or "" if it is a flag, the method that it declares)."""
+"""Slot -> (dotted attribute, member of it or "" if it is a flag, the method that it declares)."""
 
 
 def problems(slot: str, built: Any) -> list[str]:
     """List what `built` lacks of its slot's interface."""
-    return [*_missing(INTERFACES[slot], built), *_undeclared(slot, built)]
+    optional = {method for _, _, method in OPTIONAL.get(slot, ())}
+    return [*_missing(INTERFACES[slot], built, optional), *_undeclared(slot, built)]
 
 
-def _missing(interface: type, built: Any) -> Iterator[str]:
+def _missing(interface: type, built: Any, optional: set[str]) -> Iterator[str]:
     for name in getattr(interface, "__annotations__", {}):
         if not name.startswith("_") and not hasattr(built, name):
             yield f"attribute {name} is missing"
     for name, specification in vars(interface).items():
         function = getattr(specification, "__func__", specification)
-        if name.startswith("_") or not inspect.isfunction(function):
+        if name.startswith("_") or name in optional or not inspect.isfunction(function):
             continue
         member = getattr(built, name, None)
         if not callable(member):
@@ -80,7 +95,7 @@ def _misfits(name: str, specification: Any, member: Any) -> Iterator[str]:
 
 def _undeclared(slot: str, built: Any) -> Iterator[str]:
     for attribute, member, method in OPTIONAL.get(slot, ()):
-        flag: Any = getattr(built, attribute, ())
+        flag: Any = operator.attrgetter(attribute)(built)
         declared = member in flag if member else bool(flag)
         present = callable(getattr(built, method, None))
         label = f"{attribute} {member}".strip()

@@ -1,8 +1,7 @@
-"""A sampler against exact distributions: greedy rows, filters, draws, bias, scores, failed rows.
+"""What a sampler does beside drawing: greedy rows, bias, scores, failed rows, rows by themselves.
 
-Draws are compared in two ways: with the numbers that the contract prescribes (Philox by seed and
-position, so a seeded request answers the same everywhere), and as frequencies, which finds a skew
-that the first way would only call different. Legend: R rows, V vocabulary.
+That its draws come in the right frequencies is operator `sampling.distribution`.
+Legend: R rows, V vocabulary.
 """
 
 from __future__ import annotations
@@ -17,18 +16,8 @@ from tokenspeed_sdk import SamplingBatch
 if TYPE_CHECKING:
     from tokenspeed_sdk import Sampler
 
-DRAWS = 4000
-MAX_DEVIATIONS = 6.0
-"""Allowed deviations of the chi-square statistic; draws are seeded, so the outcome is fixed."""
-SETTINGS = (
-    (1.0, 0, 1.0, 0.0),
-    (0.7, 0, 1.0, 0.0),
-    (1.5, 5, 1.0, 0.0),
-    (1.0, 0, 0.8, 0.0),
-    (1.0, 0, 1.0, 0.2),
-    (0.9, 12, 0.9, 0.05),
-)
-"""temperature, top_k, top_p, min_p."""
+SAMPLED = (1.0, 0, 1.0, 0.0)
+"""temperature, top_k, top_p, min_p of rows that are drawn."""
 
 
 def check_greedy(sampler: Sampler, vocab_size: int, device: torch.device) -> None:
@@ -52,23 +41,9 @@ def check_failed_rows(sampler: Sampler, vocab_size: int, device: torch.device) -
     """Rows with NaN, +Inf or nothing finite are marked failed, with token 0; others are not."""
     logits = _logits(4, vocab_size)
     logits[0, 5], logits[1, 6], logits[2, :] = float("nan"), float("inf"), float("-inf")
-    result = sampler.sample(logits.to(device), _batch(4, device, setting=SETTINGS[0]))
+    result = sampler.sample(logits.to(device), _batch(4, device, setting=SAMPLED))
     assert result.failed_R.tolist() == [True, True, True, False], f"marked: {result.failed_R}"
     assert result.tokens_R[:3].tolist() == [0, 0, 0], "failed rows give token 0"
-
-
-def check_draws(sampler: Sampler, vocab_size: int, device: torch.device) -> None:
-    """Tokens come in the frequencies of their probabilities, and never from outside the filters."""
-    for number, setting in enumerate(SETTINGS):
-        logits_V = _logits(1, vocab_size, seed=number)[0] * 2
-        probabilities = exact_probabilities(logits_V, setting)
-        batch = _batch(DRAWS, device, setting=setting, seed=100 * number)
-        tokens = sampler.sample(logits_V.expand(DRAWS, -1).clone().to(device), batch).tokens_R
-        counts = torch.bincount(tokens.cpu(), minlength=vocab_size).double()
-        what = f"temperature, top_k, top_p, min_p = {setting}"
-        outside = (counts > 0) & (probabilities == 0)
-        assert not outside.any(), f"{what}: draws tokens that the filters exclude"
-        _check_frequencies(counts, probabilities, what)
 
 
 def check_scores(sampler: Sampler, vocab_size: int, device: torch.device) -> None:
@@ -93,52 +68,11 @@ def check_scores(sampler: Sampler, vocab_size: int, device: torch.device) -> Non
 def check_rows_are_independent(sampler: Sampler, vocab_size: int, device: torch.device) -> None:
     """A row's token does not depend on the rows beside it."""
     logits = _logits(6, vocab_size)
-    whole = sampler.sample(logits.clone().to(device), _batch(6, device, setting=SETTINGS[0]))
+    whole = sampler.sample(logits.clone().to(device), _batch(6, device, setting=SAMPLED))
     for row in range(6):
-        batch = _batch(1, device, setting=SETTINGS[0], seed=row)
+        batch = _batch(1, device, setting=SAMPLED, seed=row)
         alone = sampler.sample(logits[row : row + 1].clone().to(device), batch)
         assert alone.tokens_R[0] == whole.tokens_R[row], f"row {row} differs in a batch of one"
-
-
-def exact_probabilities(
-    logits_V: torch.Tensor, setting: tuple[float, int, float, float]
-) -> torch.Tensor:
-    """Return (V,) float64: temperature, then top_k, top_p and min_p, each on what is left."""
-    temperature, top_k, top_p, min_p = setting
-    probabilities = (logits_V.double() / temperature).softmax(-1)
-    if top_k:
-        threshold = probabilities.topk(top_k).values[-1]
-        probabilities = _kept(probabilities, probabilities >= threshold)
-    if top_p < 1:
-        ordered, ids = probabilities.sort(descending=True, stable=True)
-        before = ordered.cumsum(-1) - ordered
-        keep = torch.zeros_like(probabilities, dtype=torch.bool)
-        keep[ids[before < top_p]] = True
-        probabilities = _kept(probabilities, keep)
-    if min_p:
-        probabilities = _kept(probabilities, probabilities >= min_p * probabilities.max())
-    return probabilities
-
-
-def _kept(probabilities: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
-    left = probabilities * keep
-    return left / left.sum()
-
-
-def _check_frequencies(counts: torch.Tensor, probabilities: torch.Tensor, what: str) -> None:
-    """Chi-square over the tokens that are expected five times or more, the rest as one."""
-    expected = probabilities * DRAWS
-    common = expected >= 5
-    cells = [*zip(counts[common].tolist(), expected[common].tolist(), strict=True)]
-    cells.append((float(counts[~common].sum()), max(float(expected[~common].sum()), 1e-9)))
-    used = [(have, wanted) for have, wanted in cells if wanted > 1]
-    statistic = sum((have - wanted) ** 2 / wanted for have, wanted in used)
-    freedom = max(1, len(used) - 1)
-    deviations = (statistic - freedom) / math.sqrt(2 * freedom)
-    assert deviations <= MAX_DEVIATIONS, (
-        f"{what}: frequencies of {DRAWS} draws lie {deviations:.1f} standard deviations from the "
-        f"probabilities; {MAX_DEVIATIONS} are allowed"
-    )
 
 
 def _logits(num_rows: int, vocab_size: int, *, seed: int = 0) -> torch.Tensor:

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 VOCAB_SIZE = 256
 NEARLY_EQUAL = 0.02
 """Difference of log probabilities below which either of two tokens may win."""
-PINNED = {"attention": "attention", "moe": "moe", "sampler": "sampler"}
-"""Slot -> the setting that pins its offer."""
+PINNED = ("attention", "moe", "sampler")
 SMALL_POOL: dict[str, Any] = {
     "block_tokens": 16,
     "kv_gib": 0.00025,
@@ -66,11 +65,12 @@ def engine_settings(
     """
     plugin_id = subject.found.id
     settings: dict[str, Any] = {"plugins": plugin_id, "dtype": "float32"}
-    labels = []
-    for slot, setting in PINNED.items():
+    labels: list[str] = []
+    pins: list[str] = []
+    for slot in PINNED:
         offer = _first(subject, slot, runtime, deterministic=deterministic)
         if offer is not None:
-            settings[setting] = f"{plugin_id}/{offer.offer.name}"
+            pins.append(f"{slot}={plugin_id}/{offer.offer.name}")
             labels.append(offer.label)
     if subject.offers("device"):
         settings["device"] = runtime.facts.kind
@@ -82,6 +82,11 @@ def engine_settings(
         settings |= {"kv_store_folder": str(folder / "store"), "kv_store_gib": 0.01}
         settings["kv_write"] = "on_commit"
         labels.append(store.label)
+    speculator = _first(subject, "speculator", runtime)
+    if speculator is not None:
+        settings |= {"speculator": f"{plugin_id}/{speculator.offer.name}", "max_drafts": 3}
+        labels.append(speculator.label)
+    settings["pins"] = tuple(pins)
     return Subjects(settings, tuple(labels), bool(subject.offers("moe")))
 
 

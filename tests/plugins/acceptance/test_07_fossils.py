@@ -43,9 +43,7 @@ def test_two_majors_back_is_refused_and_one_is_not(monkeypatch: pytest.MonkeyPat
     for built_against in ("2.0", "2.9", "3.0", "3.1"):
         fits = replace(manifest(), slots={"attention": built_against})
         compatibility.check_compatible(fits)
-    with pytest.raises(
-        PluginError, match=r"attention 1\.0, .* takes 3\.x and 2\.x; install"
-    ):
+    with pytest.raises(PluginError, match=r"attention 1\.0, .* takes 3\.x and 2\.x; install"):
         compatibility.check_compatible(manifest())
     with pytest.raises(PluginError, match=r"slot attention 3\.2, .* has 3\.1; upgrade tokenspeed"):
         compatibility.check_compatible(replace(manifest(), slots={"attention": "3.2"}))

@@ -37,6 +37,7 @@ class SimPlugin:
             "arch": ("*",),
             "dtype": ("float32", "bfloat16"),
             "head_dim": ("*",),
+            "gqa_ratio": ("*",),
             "block_tokens": (16, 32, 64),
             "window": ("*",),
             "sinks": (True,),
@@ -86,7 +87,12 @@ class SimPlugin:
     @hookimpl
     def register_samplers(self, context: Registration) -> None:
         """Offer the sampler."""
-        requires = {"device": (KIND,), "dtype": ("float32",), "deterministic": (True,)}
+        requires = {
+            "device": (KIND,),
+            "arch": ("*",),
+            "dtype": ("float32",),
+            "deterministic": (True,),
+        }
         load = _build("sampler:Sampler")
         context.offer(Offer("sampler", "seeded", load, "SPECIALIZED", requires))
 

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tokenspeed.kernels.judging import declared_traits
-from tokenspeed_sdk import Offer, PluginError
-from tokenspeed_sdk.conformance import sampler_check, store_check
+from tokenspeed_sdk import Domain, KernelOffer, Offer, Operator, PluginError
+from tokenspeed_sdk.conformance import sampler_check, speculator_check, store_check
 from tokenspeed_sdk.conformance.construct import (
-    KV_HEADS,
-    QUERIES_PER_HEAD,
     VOCAB_SIZE,
     construct,
     device_of,
-    expert_group,
+    needs_another_device,
 )
-from tokenspeed_sdk.conformance.domain import sampled
 from tokenspeed_sdk.conformance.subject import Subject, SubjectOffer
 
 if TYPE_CHECKING:
@@ -26,18 +23,7 @@ if TYPE_CHECKING:
 
     from tokenspeed_sdk import DeviceRuntime, KVStore
 
-SAMPLES = 10
-ATTENTION_TRAITS = ("dtype", "head_dim", "block_tokens", "window", "sinks", "softcap")
-MOE_TRAITS = (
-    "dtype",
-    "num_experts",
-    "top_k",
-    "hidden_size",
-    "expert_features",
-    "expert_gate",
-    "expert_bias",
-    "routing",
-)
+SEED = 7
 
 
 @pytest.fixture
@@ -48,50 +34,75 @@ def runtime(subject: Subject) -> DeviceRuntime:
         pytest.skip(error.message)
 
 
-@pytest.mark.slot("attention")
-def test_attention_is_right(offer: SubjectOffer, runtime: DeviceRuntime, tmp_path: Path) -> None:
-    import torch
-
-    from tokenspeed_sdk.conformance.attention_check import (
-        Geometry,
-        check_attention,
-        check_rows_are_independent,
-    )
-
-    for seed, traits in enumerate(_samples(offer, ATTENTION_TRAITS)):
-        backend = construct(offer, runtime, tmp_path, **traits)
-        geometry = Geometry(
-            num_heads=KV_HEADS * QUERIES_PER_HEAD,
-            num_kv_heads=KV_HEADS,
-            head_dim=traits["head_dim"],
-            block_tokens=traits["block_tokens"],
-            dtype=getattr(torch, traits["dtype"]),
-            device=runtime.torch_device(),
-        )
-        check_attention(backend, geometry, traits, seed=seed)
-        if True in declared_traits(offer.offer).get("deterministic", ()):
-            check_rows_are_independent(backend, geometry, traits, seed=seed)
+COMPUTES = ("operator", "attention", "moe", "sampler", "communicator")
+"""Slots whose offers compute an operator; one of them has a definition in float64."""
 
 
-@pytest.mark.slot("moe")
-def test_experts_are_right(offer: SubjectOffer, runtime: DeviceRuntime, tmp_path: Path) -> None:
-    import torch
+@pytest.mark.slot(*COMPUTES)
+def test_it_computes_what_its_operator_says(
+    subject: Subject, offer: SubjectOffer, runtime: DeviceRuntime
+) -> None:
+    from tokenspeed.ops.backends import outcomes
 
-    from tokenspeed_sdk.conformance.moe_check import check_moe, check_rows_are_independent
+    chosen = _implemented(offer)
+    num_cases = 0
+    for operator, domain in _domains(subject, offer, runtime):
+        for outcome in outcomes(operator, chosen, domain, device=runtime.torch_device()):
+            num_cases += 1
+            assert outcome.agrees, (
+                f"{operator.name} in {domain.dtype}, case {outcome.case!r}: {outcome.where}; "
+                f"{outcome.error:.3g} times what is allowed"
+            )
+    assert num_cases, "no case of its operators lies in the domain that it declares"
 
-    for seed, traits in enumerate(_samples(offer, MOE_TRAITS)):
-        backend = construct(offer, runtime, tmp_path, **traits)
-        group = expert_group(offer, traits)
-        dtype = getattr(torch, traits["dtype"])
-        check_moe(backend, group, dtype, runtime.torch_device(), seed=seed)
-        if True in declared_traits(offer.offer).get("deterministic", ()):
-            check_rows_are_independent(backend, group, dtype, runtime.torch_device())
+
+@pytest.mark.slot(*COMPUTES)
+def test_it_is_deterministic_if_it_says_so(
+    subject: Subject, offer: SubjectOffer, runtime: DeviceRuntime
+) -> None:
+    from tokenspeed.ops.alone import depends_on_batch
+    from tokenspeed.ops.backends import implementation
+    from tokenspeed.ops.compare import cases_within
+
+    if True not in declared_traits(offer.offer).get("deterministic", ()):
+        pytest.skip("it does not say so")
+    for operator, domain in _domains(subject, offer, runtime):
+        if not operator.tokens:
+            continue
+        function = implementation(operator, _implemented(offer))
+        for case in cases_within(operator, domain):
+            found = depends_on_batch(operator, function, case)
+            assert not found, f"{operator.name}, case {case.name!r}: {found}"
+
+
+def _implemented(offer: SubjectOffer) -> Offer | KernelOffer:
+    if isinstance(offer.offer, Operator):
+        pytest.skip("an operator is a definition")
+    return offer.offer
+
+
+def _domains(
+    subject: Subject, offer: SubjectOffer, runtime: DeviceRuntime
+) -> Iterator[tuple[Operator, Domain]]:
+    """Yield the operators that an offer computes, in each dtype that it declares."""
+    from tokenspeed.ops import OPERATORS
+
+    if other := needs_another_device(offer, runtime):
+        pytest.skip(other)
+    declared = declared_traits(offer.offer)
+    own = {item.offer.name: item.offer for item in subject.offers("operator")}
+    known = {**OPERATORS, **{k: v for k, v in own.items() if isinstance(v, Operator)}}
+    operators = [item for item in known.values() if item.slot == offer.slot]
+    if isinstance(offer.offer, KernelOffer):
+        operators = [known[offer.offer.operator]]
+    for operator in operators:
+        for dtype in declared.get("dtype", ("float32",)):
+            yield operator, Domain(str(dtype), declared, SEED)
 
 
 SAMPLER_CHECKS = {
     "greedy": sampler_check.check_greedy,
     "failed-rows": sampler_check.check_failed_rows,
-    "draws": sampler_check.check_draws,
     "scores": sampler_check.check_scores,
     "rows-are-independent": sampler_check.check_rows_are_independent,
 }
@@ -139,8 +150,9 @@ def test_a_damaged_record_is_never_given_out(
     store_check.check_damage(make, tmp_path)
 
 
-def _samples(offer: SubjectOffer, traits: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-    assert isinstance(offer.offer, Offer)
-    found = list(sampled(offer.offer.requires, traits, seed=0, count=SAMPLES))
-    assert found, f"its declared domain is empty: {dict(offer.offer.requires)}"
-    yield from found
+@pytest.mark.slot("speculator")
+@pytest.mark.parametrize("check", speculator_check.CHECKS)
+def test_the_speculator_keeps_its_contract(
+    offer: SubjectOffer, runtime: DeviceRuntime, tmp_path: Path, check: str
+) -> None:
+    speculator_check.CHECKS[check](construct(offer, runtime, tmp_path), VOCAB_SIZE)

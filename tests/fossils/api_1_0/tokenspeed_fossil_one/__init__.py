@@ -9,13 +9,19 @@ ATTENTION = {
     "arch": ("*",),
     "dtype": ("float32",),
     "head_dim": ("*",),
+    "gqa_ratio": ("*",),
     "block_tokens": ("*",),
     "window": ("*",),
     "sinks": (True,),
     "softcap": ("*",),
     "deterministic": (True,),
 }
-SAMPLER = {"device": ("*",), "dtype": ("float32",), "deterministic": (True,)}
+SAMPLER = {
+    "device": ("*",),
+    "arch": ("*",),
+    "dtype": ("float32",),
+    "deterministic": (True,),
+}
 
 
 def _build(target):
