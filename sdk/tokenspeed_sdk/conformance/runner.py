@@ -70,6 +70,8 @@ def _run_child(plugin_id: str, level: str, only: str, folder: Path, *, quiet: bo
     # Small tensors: threads would only get in each other's way.
     environ = {"OMP_NUM_THREADS": "1", **os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     environ.pop("PYTEST_ADDOPTS", None)
+    if paths := environ.get("PYTHONPATH"):  # the child runs in another folder
+        environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, paths.split(os.pathsep)))
     try:
         done = subprocess.run(
             command,

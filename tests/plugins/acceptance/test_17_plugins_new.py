@@ -64,11 +64,9 @@ model = write_tiny_model(
 )
 settings = {"plugins": "acme,sim", "device": "acme" if "device" in slots else "sim"}
 settings["block_tokens"] = 16
-for slot in ("attention", "sampler"):
-    if slot in slots:
-        settings[slot] = {"attention": "acme/paged", "sampler": "acme/seeded"}[slot]
-if "moe" in slots and "model" not in slots:
-    settings["moe"] = "acme/experts"
+offers = {"attention": "paged", "sampler": "seeded", "moe": "experts", "communicator": "ranks"}
+pinned = [slot for slot in slots if slot in offers and not (slot == "moe" and "model" in slots)]
+settings["pins"] = [f"{slot}=acme/{offers[slot]}" for slot in pinned]
 if "kv_store" in slots:
     settings |= {"kv_store": "acme/memory", "host_kv_gib": 0.001}
 if "speculator" in slots:

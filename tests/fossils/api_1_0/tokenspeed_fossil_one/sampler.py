@@ -64,10 +64,9 @@ def _filtered(probs, top_k, top_p, min_p):
         probs = torch.where(probs >= probs.topk(min(top_k, len(probs))).values[-1], probs, 0)
         probs = probs / probs.sum()
     if top_p is not None and top_p < 1:
-        ordered, ids = probs.sort(descending=True, stable=True)
-        keep = torch.zeros_like(probs, dtype=torch.bool)
-        keep[ids[ordered.cumsum(-1) - ordered < top_p]] = True
-        probs = torch.where(keep, probs, 0)
+        ordered = probs.sort(descending=True).values
+        last = min(int((ordered.cumsum(-1) < top_p).sum()), len(ordered) - 1)
+        probs = torch.where(probs >= ordered[last], probs, 0)
         probs = probs / probs.sum()
     if min_p:
         probs = torch.where(probs >= min_p * probs.max(), probs, 0)
