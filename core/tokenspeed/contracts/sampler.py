@@ -23,8 +23,10 @@ class TokenLogprobs:
     Args:
         token_id: the chosen (or prompt) token.
         logprob: its natural-log probability.
-        rank: 1-based rank of the token, 1 is the most likely.
-        top: (token id, logprob) of the most likely tokens, best first, as many as asked for.
+        rank: 1 for the most likely; tokens with a higher logit come before it, and equal ones with
+            a lower id.
+        top: (token id, logprob) of the most likely tokens, best first and the lower id first on a
+            tie, as many as asked for.
     """
 
     token_id: int
@@ -38,6 +40,7 @@ class SamplingBatch:
     """Per-row sampling parameters of one step; built by `sampling/`, read by a Sampler.
 
     Everything None is neutral for the whole batch, so that plain greedy batches cost an argmax.
+    A filter keeps every token that ties with the last one it keeps.
 
     Args:
         temperature_R: (R,) float32; 0 is greedy. None: all rows greedy.

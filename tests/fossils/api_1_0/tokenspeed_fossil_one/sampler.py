@@ -84,9 +84,10 @@ def _penalised(logits, penalties):
 
 def _scored(raw_V, token, count):
     value = raw_V[token]
-    best = raw_V.topk(count)
-    top = tuple(zip(best.indices.tolist(), best.values.tolist(), strict=True))
-    return TokenLogprobs(token, float(value), 1 + int((raw_V > value).sum()), top)
+    order = raw_V.sort(descending=True, stable=True).indices[:count]
+    top = tuple((int(i), float(raw_V[i])) for i in order)
+    rank = 1 + int((raw_V > value).sum()) + int((raw_V[:token] == value).sum())
+    return TokenLogprobs(token, float(value), rank, top)
 
 
 def _uniform(seed, position):
