@@ -163,7 +163,7 @@ def test_a_store_that_keeps_its_buffers_gives_the_engine_up(
     store, guard = guarded()
     guard.get(KEY, b"", DATA)
     store.broken = {"poll"}
-    for _ in range(3):
+    for _ in range(2):
         guard.poll()
     with pytest.raises(EngineError, match="holds 1 buffers"):
         guard.poll()
