@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 from tokenspeed import __version__
 from tokenspeed.errors import PluginError
 from tokenspeed.plugins.commands import check_commands
-from tokenspeed.plugins.compatibility import check_compatible
+from tokenspeed.plugins.compatibility import check_compatible, check_wheel_tags
 from tokenspeed.plugins.discovery import discover
+from tokenspeed.plugins.operator_file import read_operator_file
+from tokenspeed.plugins.outcome import manifest_of
 from tokenspeed.plugins.requested import REFERENCE
 from tokenspeed.plugins.slots import SLOTS
 from tokenspeed.plugins.trust import CORE_ID, FIRST_PARTY, check_reserved, is_first_party, wheel_of
@@ -72,12 +74,12 @@ def describe(plugin: FoundPlugin) -> dict[str, Any]:
 
 
 def find_problem(plugin: FoundPlugin) -> str:
-    """Return why the plugin cannot be loaded here, or ""."""
-    if plugin.problem or plugin.manifest is None:
-        return plugin.problem
+    """Return why the plugin cannot be loaded here, with its diagnostic, or ""."""
     try:
         check_reserved(plugin)
-        check_compatible(plugin.manifest)
+        read_operator_file().check_allowed(plugin.id)
+        check_compatible(manifest_of(plugin))
+        check_wheel_tags(plugin)
         check_commands(plugin)
     except PluginError as error:
         return str(error)

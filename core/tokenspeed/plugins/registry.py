@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tokenspeed.contracts.binding import RegisteredOffer, SomeOffer
 from tokenspeed.contracts.kernel import KernelOffer, Operator
 from tokenspeed.errors import PluginError
+from tokenspeed.log import LOGGER
 from tokenspeed.plugins.nearest import suggestion
 
 if TYPE_CHECKING:
@@ -139,6 +140,11 @@ class Registry:
         self.hook_calls_after_freeze += 1
         if self._is_strict:
             raise AssertionError(f"hook {hook_name} was called after the freeze")
+        if self.hook_calls_after_freeze == 1:
+            LOGGER.error(
+                "hook %s was called after the freeze; calls are counted, the first is logged [%s]",
+                hook_name, "hook-after-freeze",
+            )  # fmt: skip
 
     def dump(self) -> dict[str, Any]:
         """Return everything registered as JSON data, for comparison and listings."""
