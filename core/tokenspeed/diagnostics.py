@@ -273,8 +273,8 @@ _ALL = (
     Diagnostic(
         "command-refused",
         FAILED,
-        "A plugin states a command that is not its to take: a core command, a verb of a core group, "
-        "or a name that does not begin with its id.",
+        "A plugin states a command that is not its to take: one of the core's, a verb of a core "
+        "group, or a name that does not begin with its id.",
         "Name the command ID or 'ID WORD', and fill slot cli with role cli.",
     ),
     Diagnostic(
