@@ -21,6 +21,7 @@ from tokenspeed.plugins.registry import PluginStatus, Registry
 from tokenspeed.plugins.requested import Candidate, candidates_of
 from tokenspeed.plugins.settings import parse_settings
 from tokenspeed.plugins.slots import API_VERSION, SLOTS
+from tokenspeed.plugins.stated import check_stated, stated_offers
 from tokenspeed.plugins.targets import resolve
 from tokenspeed.plugins.trust import CORE_ID, check_reserved
 
@@ -74,6 +75,37 @@ def load_plugins(
     for item in active:
         _load(registry, item, role, config[item.found.id], probes.get(item.found.id))
     return registry
+
+
+def load_stated(
+    registry: Registry, requested: tuple[str, ...], device_kind: str, *, role: str
+) -> None:
+    """Take the offers that manifests state, of the plugins that need a device to be loaded.
+
+    Nothing of them is imported or probed, so that choices for a device that is not here can be
+    explained.
+
+    Args:
+        requested: plugin ids; "auto" is every first-party plugin made for the device kind.
+    Raises:
+        PluginError: as `load_plugins`, but for what only loading finds out.
+    """
+    found = discover()
+    for item in candidates_of(found, requested, role=role, fallback="allow"):
+        manifest = item.found.manifest
+        is_meant = item.is_named or (manifest and device_kind in manifest.device_kinds)
+        if not is_meant or (manifest and not manifest.probe):
+            continue
+        if _attempt(registry, item, "check", _check_static):
+            manifest = _manifest(item.found)
+            registry.commit(item.found.id, item.found.version, stated_offers(manifest))
+            _set_status(registry, item.found, "stated", "offers are those that its manifest states")
+
+
+def needs_device(plugin_id: str) -> bool:
+    """Say whether an installed plugin looks for a device before it loads."""
+    found = discover().get(plugin_id)
+    return found is not None and found.manifest is not None and bool(found.manifest.probe)
 
 
 def check_plugins(
@@ -170,7 +202,7 @@ def _register(
 ) -> None:
     registration = StagedRegistration(_manifest(plugin), role, config)
     run_hooks(_imported(plugin), registration, registry.on_hook_call)
-    _check_stated_offers(_manifest(plugin), registration)
+    check_stated(_manifest(plugin), registration.staged)
     registry.commit(plugin.id, plugin.version, registration.staged)
     _set_status(registry, plugin, "registered", "")
 
@@ -184,17 +216,6 @@ def _imported(plugin: FoundPlugin) -> object:
             id="plugin-import-failed",
         ) from error
     return imported
-
-
-def _check_stated_offers(manifest: Manifest, registration: StagedRegistration) -> None:
-    staged = {(slot, offer.name) for slot, offer in registration.staged}
-    for stated in manifest.offers:
-        if (stated.slot, stated.name) not in staged:
-            raise PluginError(
-                f"the manifest states offer {stated.slot}/{stated.name}, which no hook made; "
-                "correct one of the two",
-                id="offer-missing",
-            )
 
 
 def _set_status(registry: Registry, plugin: FoundPlugin, state: str, reason: str) -> None:

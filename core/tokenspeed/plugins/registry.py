@@ -26,7 +26,8 @@ class PluginStatus:
 
     Args:
         id, version, distribution: of the plugin; distribution is "tokenspeed" for the core's own.
-        state: "registered", "not enabled", "no device", "not for this role" or "quarantined".
+        state: "registered", "not enabled", "no device", "not for this role", "quarantined", or
+            "stated" (known by its manifest only).
         reason: why it is not registered; "" when it is.
         devices: what its probe found.
     """
