@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from tokenspeed.cli import plugins_explain
 from tokenspeed.cli.table import print_table
 
 if TYPE_CHECKING:
@@ -26,7 +27,10 @@ def add_parser(subparsers: Any) -> None:
     info = verbs.add_parser("info", help="manifest, device and problems of one plugin")
     info.add_argument("id", metavar="ID", help="plugin id, as in `plugins list`")
     info.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run=run)
+    for verb in (listing, info):
+        verb.set_defaults(run=run)
+    for module in (plugins_explain,):
+        module.add_parser(verbs)
 
 
 def run(args: argparse.Namespace) -> int:
