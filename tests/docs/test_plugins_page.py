@@ -31,6 +31,6 @@ def test_the_policy_of_the_page_loads_by_name_and_puts_short_prompts_first(
         path.write_text(text)
     write_metadata(tmp_path / "fair", "fair", "0.1", "fair = fair:plugin")
     monkeypatch.syspath_prepend(str(tmp_path / "fair"))
-    policy = policy_maker("fair", "fair/short_first")()
+    policy = policy_maker("fair", "fair/short_first", experimental="fair")()
     short, long = (policy.keys(Arrival(1, 0, 0, tokens, 0)).queue_key for tokens in (10, 500))
     assert short < long

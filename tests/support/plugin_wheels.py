@@ -107,6 +107,24 @@ class WheelFolder:
         )
         return package
 
+    def at_startup(self, code: str) -> None:
+        """Run code at the start of every Python process that sees this folder first."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / "sitecustomize.py").open("a") as file:
+            file.write(textwrap.dedent(code))
+
+    def record_processes(self) -> Path:
+        """Note the command line of every Python process to come, a line each; return the file."""
+        file = self.folder / "processes"
+        self.at_startup(
+            f"""
+            import sys
+            with open({str(file)!r}, "a") as processes:
+                processes.write(" ".join(sys.orig_argv) + "\\n")
+            """
+        )
+        return file
+
     def environ(self, **extra: str) -> dict[str, str]:
         """Return an environment for a child that sees this folder first."""
         before = [str(space.folder) for space in self._before]

@@ -1,11 +1,11 @@
-"""`tokenspeed plugins list|info`: what is installed and when it loads; imports no plugin."""
+"""`tokenspeed plugins list|info|lock|verify`: what is installed; imports no plugin."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any
 
-from tokenspeed.cli import plugins_explain
+from tokenspeed.cli import plugin_lock, plugins_explain
 from tokenspeed.cli.table import print_table
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 OK, PROBLEMS = 0, 1
 LOADS_NOTES = {
     "auto": "when its device is found; `tokenspeed plugins info ID` looks for it and says why not",
-    "when named": "with --plugins ID",
+    "when named": "not enabled; load it with --plugins ID",
 }
 
 
@@ -27,10 +27,9 @@ def add_parser(subparsers: Any) -> None:
     info = verbs.add_parser("info", help="manifest, device and problems of one plugin")
     info.add_argument("id", metavar="ID", help="plugin id, as in `plugins list`")
     info.add_argument("--json", action="store_true", help="print JSON")
-    for verb in (listing, info):
-        verb.set_defaults(run=run)
-    for module in (plugins_explain,):
-        module.add_parser(verbs)
+    parser.set_defaults(run=run)
+    plugin_lock.add_verbs(verbs)
+    plugins_explain.add_verbs(verbs)
 
 
 def run(args: argparse.Namespace) -> int:

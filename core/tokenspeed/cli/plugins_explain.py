@@ -21,8 +21,8 @@ PROFILE_SUFFIX = ".json"
 HEADS = ("OFFER", "VERSION", "BAND", "VERDICT", "WHY")
 
 
-def add_parser(verbs: Any) -> None:
-    """Add the verb."""
+def add_verbs(verbs: Any) -> None:
+    """Add the verb to `plugins`."""
     parser = verbs.add_parser(
         "explain",
         help="what a start would choose, and why, without weights or the device",
@@ -168,8 +168,6 @@ def _unknown_offer(explanation: Explanation, pin: str) -> str:
     plugin_id = pin.partition("/")[0]
     for status in explanation.registry.plugins:
         if status.id == plugin_id and status.state not in ("registered", "stated"):
-            return (
-                f"{pin} is no candidate: plugin {plugin_id} is {status.state}: {status.reason}"
-            )
+            return f"{pin} is no candidate: plugin {plugin_id} is {status.state}: {status.reason}"
     known = {entry["offer"] for _, r in explanation.records() for entry in r["candidates"]}
     return f"{pin} is no candidate of any choice shown; {suggestion(pin, known)}"

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any
 from tokenspeed.contracts.attention import CacheDemand
 from tokenspeed.engine.policy_guard import GuardedPolicy
 from tokenspeed.engine.rules import device_traits, rules_of
+from tokenspeed.engine.store_guard import GuardedStore
 from tokenspeed.errors import CapabilityError, CheckpointError, ConfigError, PluginError
 from tokenspeed.kernels import Decision, select
 from tokenspeed.kernels.rules import AUTO
+from tokenspeed.log import LOGGER
 from tokenspeed.models.registry import architecture_of, architectures, resolve_architecture
+from tokenspeed.plugins.model_suggestion import suggestion_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -105,7 +108,14 @@ class Choices:
         Raises:
             ConfigError: no loaded plugin offers it.
         """
-        chosen = resolve_architecture(self._registry, model_config)
+        loaded = {item.id for item in self._registry.plugins if item.state == "registered"}
+        hint = suggestion_text(model_config, frozenset(loaded))
+        try:
+            chosen = resolve_architecture(self._registry, model_config)
+        except ConfigError as error:
+            raise ConfigError(f"{error}; {hint}") if hint else error from None
+        if hint:
+            LOGGER.info("%s", hint)
         offer = architectures(self._registry)[architecture_of(model_config)]
         self._decide("model", [offer], {})
         return chosen
@@ -142,7 +152,7 @@ class Choices:
         )
         return sampler
 
-    def kv_store(self, namespace: str) -> KVStore | None:
+    def kv_store(self, namespace: str) -> GuardedStore | None:
         """Open the store behind the host tier; None where none is asked for.
 
         Raises:
@@ -160,14 +170,15 @@ class Choices:
                 f"{known or 'none'}; choose one, or load its plugin with --plugins",
                 id="pin-unknown",
             )
+        decision = self._decide("kv_store", named, {})
         store: KVStore = self._load(
             "kv_store",
-            self._decide("kv_store", named, {}),
+            decision,
             namespace=namespace,
             folder=config.kv_store_folder,
             capacity_bytes=int(config.kv_store_gib * (1 << 30)),
         )
-        return store
+        return GuardedStore(store, decision.winner.pin)
 
     def policy(self) -> Policy:
         """Choose the policy; it is always named, so that installing a wheel changes no order."""

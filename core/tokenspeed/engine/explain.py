@@ -17,11 +17,12 @@ from tokenspeed.engine.profile import ProfileRuntime, profile_of
 from tokenspeed.engine.rules import device_traits
 from tokenspeed.engine.shapes import ShapeBinder, bind_weights, build_shapes
 from tokenspeed.engine.sizes import resolve_sizes
+from tokenspeed.engine.start_settings import plugins_of
 from tokenspeed.errors import CapabilityError, CheckpointError, IdentifiedError
 from tokenspeed.kernels.rules import AUTO
 from tokenspeed.models.registry import architecture_of
-from tokenspeed.plugins import BindingPlan, load_plugins
-from tokenspeed.plugins.manager import load_stated, needs_device
+from tokenspeed.plugins import BindingPlan, load_planned
+from tokenspeed.plugins.stated_registry import add_stated, needs_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -133,12 +134,16 @@ def explain_start(config: EngineConfig, profile: DeviceFacts | None = None) -> E
 def _registry(config: EngineConfig, profile: DeviceFacts | None) -> Registry:
     """Load the plugins; for a profile those that look for a device are known by their manifests."""
     if profile is None:
-        return load_plugins(
-            config.plugins, role="engine", settings=config.plugin_config, fallback=config.fallback
-        )
+        return load_planned(plugins_of(config), role="engine")
     loaded = tuple(name for name in config.plugins if name != AUTO and not needs_device(name))
-    registry = load_plugins(loaded, role="engine")
-    load_stated(registry, config.plugins, profile.kind, role="engine")
+    registry = load_planned(plugins_of(replace_settings(config, plugins=loaded)), role="engine")
+    add_stated(
+        registry,
+        config.plugins,
+        profile.kind,
+        lock=config.plugins_lock,
+        experimental=config.allow_experimental,
+    )
     return registry
 
 

@@ -118,6 +118,38 @@ class StartFailure(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
 EngineReport = Progress | StartReport | StartFailure
 
 
+def check_same_plan(first: StartReport | None, again: StartReport) -> None:
+    """Compare what a restarted engine bound with what the first one did.
+
+    Raises:
+        PluginError: another choice; names the slot and both digests.
+    """
+    if first is None or first.plan_digest == again.plan_digest:
+        return
+    raise errors.PluginError(
+        f"the engine process (pid {again.pid}) bound {_difference(first.plan, again.plan)} (plan "
+        f"digest {again.plan_digest}), the first one not so (plan digest {first.plan_digest}); "
+        "one server computes with one plan: restart it",
+        id="plan-differs",
+    )
+
+
+def _difference(first: dict[str, Any], again: dict[str, Any]) -> str:
+    """Return the first slot that is filled otherwise, with both choices."""
+    old, new = first.get("slots", {}), again.get("slots", {})
+    for slot in sorted({*old, *new}):
+        was, now = (_chosen(slots.get(slot)) for slots in (old, new))
+        if was != now:
+            return f"{slot} to {now} instead of {was}"
+    return "other kernels"
+
+
+def _chosen(entry: dict[str, Any] | None) -> str:
+    if entry is None:
+        return "nothing"
+    return f"{entry['plugin']}/{entry['offer']} {entry['version']}"
+
+
 def failure_of(error: Exception) -> StartFailure:
     """Return the report of a failed start."""
     kind = type(error).__name__

@@ -48,6 +48,31 @@ class FoundPlugin:
     problem_id: str = ""
     shadowed: tuple[str, ...] = ()
 
+    @property
+    def info(self) -> Path:
+        """Its metadata folder, as a path."""
+        return Path(self.path)
+
+
+def find_planned(plugin_id: str, distribution_name: str) -> FoundPlugin:
+    """Return one plugin by its distribution, as this process's path has it; no scan.
+
+    What is missing comes back as a FoundPlugin of version "missing" with a problem.
+    """
+    for distribution in metadata.distributions(name=distribution_name):
+        for found in _plugins_of(distribution):
+            if found.id == plugin_id:
+                return _with_manifest(found)
+    return FoundPlugin(
+        id=plugin_id,
+        distribution=distribution_name,
+        version="missing",
+        target="",
+        path="",
+        problem=f"distribution {distribution_name} is not on this process's path; install it there",
+        problem_id="plugin-unknown",
+    )
+
 
 def discover() -> dict[str, FoundPlugin]:
     """Return every installed plugin by id, sorted; ambiguous and broken ones carry a problem."""
@@ -59,19 +84,23 @@ def discover() -> dict[str, FoundPlugin]:
 
 def _scan() -> Iterator[FoundPlugin]:
     for distribution in metadata.distributions():
-        # Reading one small file is cheap; METADATA is read only for plugins.
-        if GROUP not in (distribution.read_text("entry_points.txt") or ""):
-            continue
-        name, version = _name_and_version(distribution)
-        for entry in distribution.entry_points:
-            if entry.group == GROUP:
-                yield FoundPlugin(
-                    id=entry.name,
-                    distribution=canonical_name(name),
-                    version=version,
-                    target=entry.value,
-                    path=str(getattr(distribution, "_path", distribution.locate_file(""))),
-                )
+        yield from _plugins_of(distribution)
+
+
+def _plugins_of(distribution: metadata.Distribution) -> Iterator[FoundPlugin]:
+    # Reading one small file is cheap; METADATA is read only for plugins.
+    if GROUP not in (distribution.read_text("entry_points.txt") or ""):
+        return
+    name, version = _name_and_version(distribution)
+    for entry in distribution.entry_points:
+        if entry.group == GROUP:
+            yield FoundPlugin(
+                id=entry.name,
+                distribution=canonical_name(name),
+                version=version,
+                target=entry.value,
+                path=str(getattr(distribution, "_path", distribution.locate_file(""))),
+            )
 
 
 def _name_and_version(distribution: metadata.Distribution) -> tuple[str, str]:
@@ -107,8 +136,11 @@ def _is_layered(twins: list[FoundPlugin]) -> bool:
     """Say whether these are one wheel seen through layered environments.
 
     Equal wheel, version and target in *different* folders: Python imports one package whichever
-    metadata is read. Two entries in one folder are a stale leftover and ambiguous.
+    metadata is read. Two entries in one folder, and an egg-info anywhere, are a stale leftover and
+    ambiguous.
     """
+    if any(twin.path.endswith(".egg-info") for twin in twins):
+        return False
     same = {(twin.distribution, twin.version, twin.target) for twin in twins}
     return len(same) == 1 and len({Path(twin.path).parent for twin in twins}) == len(twins)
 

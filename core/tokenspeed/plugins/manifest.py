@@ -113,7 +113,7 @@ def parse_manifest(data: Mapping[str, Any]) -> Manifest:
         probe=_probe(table.get("probe", str, "")),
         requires_abi={
             name: _checked_range(text, f"requires_abi.{name}")
-            for name, text in table.get("requires_abi", dict, {}).items()
+            for name, text in _flat(table.get("requires_abi", dict, {})).items()
         },
         config={
             name: _config_key(name, value) for name, value in table.get("config", dict, {}).items()
@@ -188,6 +188,17 @@ def _checked_range(text: Any, what: str) -> str:
     except ValueError as error:
         raise PluginError(f"{what}: {error}", id="manifest-invalid") from None
     return str(text)
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Join the names of nested tables: `cpu.avx2 = "1"` is one key in TOML's own eyes too."""
+    flat: dict[str, Any] = {}
+    for name, value in table.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = value
+    return flat
 
 
 def _slots(table: Mapping[str, Any]) -> dict[str, str]:

@@ -6,6 +6,7 @@ touches nobody else. A refused offer names plugin, hook, value and what is allow
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 import pluggy
@@ -15,7 +16,7 @@ from tokenspeed.contracts.capability import TRAITS
 from tokenspeed.contracts.kernel import Band, KernelOffer, Operator
 from tokenspeed.contracts.registration import Offer
 from tokenspeed.errors import PluginError
-from tokenspeed.plugins.nearest import suggestion
+from tokenspeed.plugins.nearest import nearest, suggestion
 from tokenspeed.plugins.slots import API_VERSION, SLOT_OF_HOOK, live_slot
 from tokenspeed.plugins.stated import with_device
 
@@ -103,13 +104,15 @@ def run_hooks(
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs)
     _check_marked(plugin, manager)
+    _check_signatures(plugin, manager, registration.plugin_id)
     try:
         manager.register(plugin, name=registration.plugin_id)
     except pluggy.PluginValidationError as error:
         raise PluginError(
-            f"hook does not fit plugin API {API_VERSION}: {error}", id="hook-signature"
+            f"plugin {registration.plugin_id} does not fit plugin API {API_VERSION}: {error}",
+            id="hook-signature",
         ) from error
-    _check_hook_names(plugin, manager)
+    _check_hook_names(plugin, manager, registration.plugin_id)
     manager.add_hookcall_monitoring(lambda name, *_: on_hook_call(name), lambda *_: None)
     for name in HOOKS:
         registration.hook = name
@@ -130,15 +133,32 @@ def _call(hook: Any, name: str, registration: StagedRegistration) -> None:
         ) from error
 
 
-def _check_hook_names(plugin: object, manager: pluggy.PluginManager) -> None:
+def _check_hook_names(plugin: object, manager: pluggy.PluginManager, plugin_id: str) -> None:
     for caller in manager.get_hookcallers(plugin) or ():
         if not caller.has_spec():
             raise PluginError(
-                f"unknown hook {caller.name!r} in plugin API {API_VERSION}; "
-                f"{suggestion(caller.name, HOOKS)}",
+                f"plugin {plugin_id} implements unknown hook {caller.name!r} of plugin API "
+                f"{API_VERSION}; {suggestion(caller.name, HOOKS)}",
                 id="hook-unknown",
             )
     manager.check_pending()
+
+
+def _check_signatures(plugin: object, manager: pluggy.PluginManager, plugin_id: str) -> None:
+    """Refuse a hook that takes anything but the context, which nobody would pass."""
+    for name in dir(plugin):
+        if manager.parse_hookimpl_opts(plugin, name) is None:
+            continue
+        taken = list(inspect.signature(getattr(plugin, name)).parameters)
+        extra = [argument for argument in taken if argument != "context"]
+        if extra:
+            near = nearest(name, HOOKS) or HOOKS[0]
+            raise PluginError(
+                f"plugin {plugin_id}: hook {name} takes ({', '.join(taken)}), plugin API "
+                f"{API_VERSION} passes (context) and nothing else; drop {', '.join(extra)}: did "
+                f"you mean {near}(context)?",
+                id="hook-signature",
+            )
 
 
 def _check_marked(plugin: object, manager: pluggy.PluginManager) -> None:

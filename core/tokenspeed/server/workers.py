@@ -49,6 +49,16 @@ class ApiWorkers:
         """Spawn all; each loads what it can and waits for the engine's report."""
         self._processes = [self._spawn() for _ in range(self._num_workers)]
 
+    def check_starting(self) -> None:
+        """See whether a process has already given up, while the engine still starts.
+
+        Raises:
+            TokenSpeedError: one of them could not start.
+        """
+        for process in self._processes:
+            if process.stdout and select.select([process.stdout], [], [], 0)[0]:
+                _wait_ready(process)
+
     def serve(self, report: StartReport) -> None:
         """Hand the engine's report over and wait until all accept connections.
 

@@ -46,7 +46,7 @@ BLOCK = 16
 
 def chosen(policy: str, plugins: tuple[str, ...] = ()) -> Policy:
     config = EngineConfig(policy=policy, plugins=plugins)
-    return Choices(config, load_plugins(plugins, role="engine")).policy()
+    return Choices(config, load_plugins(plugins, role="engine", experimental=plugins)).policy()
 
 
 def evicted_session(policy: Policy) -> int:
