@@ -28,7 +28,7 @@ from tokenspeed.errors import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-COMMANDS = ("serve", "generate", "bench", "simulate", "top", "plugins", "models")
+COMMANDS = ("serve", "generate", "bench", "simulate", "top", "plugins", "models", "completions")
 USAGE = 2
 INTERRUPTED = 130
 
