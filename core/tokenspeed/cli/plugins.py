@@ -97,9 +97,7 @@ def _device(entry: dict[str, Any]) -> str:
     if entry["problem"] or found is None or found.manifest is None or not found.manifest.probe:
         return "-"
     if not entry["is_first_party"]:
-        return (
-            "not probed: third-party code runs only when named; see `tokenspeed plugins doctor ID`"
-        )
+        return "not probed: a stranger's code runs only when named, as in `plugins doctor ID`"
     result = run_probes({found.id: found.manifest.probe})[found.id]
     return result.reason or "; ".join(
         f"{facts.count} x {facts.name} ({facts.arch}, {facts.memory_bytes / 2**30:.1f} GiB)"

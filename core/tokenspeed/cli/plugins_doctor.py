@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     import argparse
 
 OK, PROBLEMS = 0, 1
+CPU = "cpu."
+"""Prefix of the facts about instructions."""
 
 
 def add_verbs(verbs: Any) -> None:
@@ -39,10 +41,12 @@ def run(args: argparse.Namespace) -> int:
         data = {"facts": facts, "findings": [dataclasses.asdict(item) for item in findings]}
         print(json.dumps(data, indent=2))
         return PROBLEMS if has_problem else OK
-    print_table(("FACT", "VALUE"), sorted(facts.items()))
+    cpu = [name.removeprefix(CPU) for name in sorted(facts) if name.startswith(CPU)]
+    rows = [(name, value) for name, value in sorted(facts.items()) if not name.startswith(CPU)]
+    print_table(("FACT", "VALUE"), [*rows, ("cpu", f"{len(cpu)} features (--json lists them)")])
     print()
-    rows = [(item.plugin, item.check, item.verdict, _text(item)) for item in findings]
-    print_table(("PLUGIN", "CHECK", "VERDICT", "WHAT"), rows)
+    told = [(item.plugin, item.check, item.verdict, _text(item)) for item in findings]
+    print_table(("PLUGIN", "CHECK", "VERDICT", "WHAT"), told)
     return PROBLEMS if has_problem else OK
 
 

@@ -178,7 +178,8 @@ def _ladder(plugin: FoundPlugin, answer: dict[str, Any]) -> Iterator[Finding]:
     text = f"{rung or 'below R0'} ({source}); next is {next_rung(rung) or 'nothing'}"
     yield Finding(plugin.id, "rung", OK if rung else NOTE, text)
     live = {slot.name for slot in SLOTS.values() if slot.live}
-    missing = falls_back(offers, answer.get("operators", ()), live)
+    operators = answer.get("operators") or _ask_child(CORE_ID, []).get("operators", ())
+    missing = falls_back(offers, operators, live)
     if missing:
         yield Finding(plugin.id, "falls back", NOTE, f"to reference: {', '.join(missing)}")
 

@@ -52,7 +52,7 @@ def _load(plugin_id: str) -> dict[str, Any]:
         return {"error": f"loading raised {type(error).__name__}: {error}", "id": "hook-raised"}
     return {
         "offers": _offers(registry, plugin_id),
-        "operators": sorted(registry.operators),
+        "operators": sorted(name for name in registry.operators if registry.kernel_offers(name)),
         "models": _models(registry, plugin_id),
     }
 

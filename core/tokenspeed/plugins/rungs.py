@@ -1,6 +1,6 @@
 """The bring-up ladder of a device plugin: how far it is, and what still falls back.
 
-    R0 device -> R1 attention -> R2 GEMM, MoE, weight formats -> R3 graphs, communication -> R4 speed
+    R0 device -> R1 attention -> R2 GEMM, MoE, formats -> R3 graphs, communication -> R4 speed
 
 A rung counts only when those below it are reached: below R1 the model answers by reference
 operators in torch on the plugin's device.
