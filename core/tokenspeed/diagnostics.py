@@ -247,6 +247,12 @@ _ALL = (
         "An author corrects the manifest or the hook.",
     ),
     Diagnostic(
+        "offer-differs",
+        FAILED,
+        "An offer is registered with another band or other traits than the manifest states.",
+        "An author makes the two equal: explanations rely on the manifest.",
+    ),
+    Diagnostic(
         "operator-taken",
         FAILED,
         "Two plugins declare one operator.",
