@@ -1,4 +1,4 @@
-"""Three vendors' wheels whose manifests state what they need; none can be loaded without a device."""
+"""Three vendors' wheels whose manifests state what they need; none loads without its device."""
 
 from __future__ import annotations
 

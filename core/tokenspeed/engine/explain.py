@@ -14,6 +14,7 @@ from tokenspeed.checkpoint.model_path import existing_model
 from tokenspeed.config.load import replace_settings
 from tokenspeed.contracts.model import expert_groups_of
 from tokenspeed.engine.choices import Choices
+from tokenspeed.engine.evidence import evidence_for
 from tokenspeed.engine.profile import ProfileRuntime, profile_of
 from tokenspeed.engine.rules import device_traits
 from tokenspeed.engine.shapes import ShapeBinder, bind_weights, build_shapes
@@ -120,7 +121,8 @@ def explain_start(config: EngineConfig, profile: DeviceFacts | None = None) -> E
         with _Collected(f"moe.{expert_group.name}", failures):
             choices.moe((expert_group,), sizes, runtime)
     traits = {**device_traits(runtime.facts), "dtype": sizes.dtype}
-    binder = ShapeBinder(registry, traits, choices.rules, failures)
+    evidence = evidence_for(config, registry, runtime.facts, sizes, model_config)
+    binder = ShapeBinder(registry, traits, choices.rules, failures, evidence)
     model = build_shapes(model_class, model_config, (*groups, *experts), binder, sizes)
     notes += bind_weights(model, choices.packed_weights(path), sizes)
     for name, choose in _rest(choices, sizes, runtime).items():

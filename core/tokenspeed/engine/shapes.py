@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.weights import WeightSource
     from tokenspeed.engine.sizes import EngineSizes
     from tokenspeed.errors import IdentifiedError
+    from tokenspeed.kernels.registry import Evidence
     from tokenspeed.kernels.rules import Rules
 
 SHORT_CONTEXT_TOKENS = 1024
@@ -37,8 +38,9 @@ class ShapeBinder(Binder):
         base_traits: Mapping[str, object],
         rules: Rules,
         failures: dict[str, IdentifiedError],
+        evidence: Evidence | None = None,
     ) -> None:
-        super().__init__(source, base_traits, rules)
+        super().__init__(source, base_traits, rules, evidence)
         self._failures = failures
         self._chosen: dict[tuple[Any, ...], Decision] = {}
 

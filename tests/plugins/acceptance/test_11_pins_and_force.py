@@ -1,4 +1,4 @@
-"""Acceptance 11: a pin that cannot do it is exit 5 with the record; forced, it runs and is marked."""
+"""Acceptance 11: a pin that cannot do it is exit 5 with the record; forced, it runs, marked."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_11_pins_and_force(model: Path, wheels: WheelFolder, tmp_path: Path) -> 
     with ServerProcess(model, tmp_path, *FORCED, environ=wheels.environ()) as server:
         plan = server.call("/v1/engine/plan").json()["plan"]
         metrics = server.call("/metrics").body.decode()
-        body = {"prompt": "x", "max_tokens": 2}
+        body = {"model": server.model, "prompt": "x", "max_tokens": 2}
         assert server.call("/v1/completions", body).status == 200
     assert plan["is_tainted"]
     (slot,) = plan["forced"]
