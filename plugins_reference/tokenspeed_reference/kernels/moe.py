@@ -14,8 +14,8 @@ def route(
     logits_TE: torch.Tensor, bias_E: torch.Tensor | None = None, *, routing: ops.moe.Routing
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Sort all experts: stable, so that ties go to the lower number."""
-    logits = logits_TE.float()
-    scores = logits.softmax(-1) if routing.score == "softmax" else logits.sigmoid()
+    logits = logits_TE.double()  # for the reason in add_shared
+    scores = (logits.softmax(-1) if routing.score == "softmax" else logits.sigmoid()).float()
     ranks = scores if bias_E is None else scores + bias_E
     if routing.groups > 1:
         ranks = _within_best_groups(ranks, routing)
@@ -69,7 +69,7 @@ def _gated(gate_up: torch.Tensor, clamped: ops.moe.ClampedSwiGLU | None) -> torc
     if clamped is None:
         return torch.nn.functional.silu(gate) * up
     gate, up = gate.clamp(max=clamped.limit), up.clamp(-clamped.limit, clamped.limit)
-    return gate * torch.sigmoid(clamped.alpha * gate) * (up + 1)
+    return gate * torch.sigmoid(clamped.alpha * gate.double()).type_as(gate) * (up + 1)
 
 
 def add_shared(
