@@ -1,7 +1,7 @@
 """Compares a sampler's draws with the distribution that it should draw from.
 
 A sampler returns tokens, no probabilities: each row of a case is drawn many times at different
-output positions, and the counts are judged: all together by a chi-square statistic, and each token alone.
+output positions. The counts are judged together, by a chi-square statistic, and token by token.
 Legend: V vocabulary.
 """
 
