@@ -51,6 +51,17 @@ def test_every_raise_site_names_a_diagnostic() -> None:
     assert len(found) > 50
 
 
+def test_every_diagnostic_is_used_somewhere() -> None:
+    text = "".join(
+        file.read_text(encoding="utf-8")
+        for root in SOURCE_ROOTS
+        for file in files_under(root)
+        if file.name != "diagnostics.py"
+    )
+    unused = [name for name in DIAGNOSTICS if f'"{name}"' not in text]
+    assert unused == []
+
+
 @pytest.mark.parametrize(
     ("code", "problem"),
     [

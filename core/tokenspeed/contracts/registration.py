@@ -18,11 +18,12 @@ class Offer:
         name: unique in plugin and slot; pins are written PLUGIN/NAME.
         load: builds the implementation; imports what it needs only then. What it takes depends on
             the slot: device (), attention (AttentionRequest traits as keywords), sampler (device),
-            weight_format (), policy (), model () -> EntryClass, communicator (see
-            `contracts/communicator.py`), kernels as KernelOffer.load.
+            weight_format (), policy (), model () -> EntryClass, moe (group, dtype, device), parser
+            () -> Parser, cli () -> Command, communicator (see `contracts/communicator.py`), kernels
+            as KernelOffer.load.
         band: name of a `Band`.
         requires: trait name -> allowed values; fail closed.
-        facts: slot-specific facts, such as the architectures of a model.
+        facts: slot-specific facts: `architectures` of a model, what a parser `parses`.
     """
 
     slot: str

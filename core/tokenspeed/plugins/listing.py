@@ -10,6 +10,7 @@ from tokenspeed.errors import PluginError
 from tokenspeed.plugins.commands import check_commands
 from tokenspeed.plugins.compatibility import check_compatible
 from tokenspeed.plugins.discovery import discover
+from tokenspeed.plugins.outcome import manifest_of
 from tokenspeed.plugins.requested import REFERENCE
 from tokenspeed.plugins.slots import SLOTS
 from tokenspeed.plugins.trust import CORE_ID, FIRST_PARTY, check_reserved, is_first_party, wheel_of
@@ -64,6 +65,10 @@ def describe(plugin: FoundPlugin) -> dict[str, Any]:
         "slots": dict(manifest.slots) if manifest else {},
         "commands": dict(manifest.commands) if manifest else {},
         "requires_abi": dict(manifest.requires_abi) if manifest else {},
+        "offers": [
+            f"{offer.operator or offer.slot}/{offer.name} ({offer.band})"
+            for offer in (manifest.offers if manifest else ())
+        ],
         "config": [
             {"name": key.name, "type": key.type, "default": key.default, "help": key.help}
             for key in (manifest.config.values() if manifest else ())
@@ -73,15 +78,21 @@ def describe(plugin: FoundPlugin) -> dict[str, Any]:
 
 def find_problem(plugin: FoundPlugin) -> str:
     """Return why the plugin cannot be loaded here, or ""."""
-    if plugin.problem or plugin.manifest is None:
+    error = find_problem_error(plugin)
+    if error is None or plugin.problem:
         return plugin.problem
+    return str(error)
+
+
+def find_problem_error(plugin: FoundPlugin) -> PluginError | None:
+    """Return why the plugin cannot be loaded here, with its diagnostic; None: nothing is wrong."""
     try:
         check_reserved(plugin)
-        check_compatible(plugin.manifest)
+        check_compatible(manifest_of(plugin))
         check_commands(plugin)
     except PluginError as error:
-        return str(error)
-    return ""
+        return error
+    return None
 
 
 def _loads(plugin: FoundPlugin) -> str:
@@ -131,5 +142,6 @@ def _bare_entry(plugin_id: str, version: str, wheel: str, loads: str) -> dict[st
         "slots": {name: SLOTS[name].version for name in names},
         "commands": {},
         "requires_abi": {},
+        "offers": [],
         "config": [],
     }

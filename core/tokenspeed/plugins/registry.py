@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from tokenspeed.contracts.binding import RegisteredOffer, SomeOffer
 from tokenspeed.contracts.kernel import KernelOffer, Operator
 from tokenspeed.errors import PluginError
+from tokenspeed.log import LOGGER
 from tokenspeed.plugins.nearest import suggestion
 
 if TYPE_CHECKING:
@@ -26,7 +27,8 @@ class PluginStatus:
 
     Args:
         id, version, distribution: of the plugin; distribution is "tokenspeed" for the core's own.
-        state: "registered", "not enabled", "no device", "not for this role" or "quarantined".
+        state: "registered", "not enabled", "no device", "not for this role", "quarantined", or
+            "stated" (known by its manifest only).
         reason: why it is not registered; "" when it is.
         devices: what its probe found.
     """
@@ -124,10 +126,6 @@ class Registry:
         """Record how far a plugin came."""
         self._statuses[status.id] = status
 
-    def note_devices(self, plugin_id: str, devices: tuple[DeviceFacts, ...]) -> None:
-        """Record what a plugin's probe found, however far the plugin came afterwards."""
-        self._statuses[plugin_id] = replace(self._statuses[plugin_id], devices=devices)
-
     def freeze(self, *, strict: bool = False) -> None:
         """End registration. Later hook calls are counted; `strict` (tests) raises instead."""
         self._is_frozen, self._is_strict = True, strict
@@ -139,6 +137,11 @@ class Registry:
         self.hook_calls_after_freeze += 1
         if self._is_strict:
             raise AssertionError(f"hook {hook_name} was called after the freeze")
+        if self.hook_calls_after_freeze == 1:
+            LOGGER.error(
+                "hook %s was called after the freeze; calls are counted, the first is logged [%s]",
+                hook_name, "hook-after-freeze",
+            )  # fmt: skip
 
     def dump(self) -> dict[str, Any]:
         """Return everything registered as JSON data, for comparison and listings."""

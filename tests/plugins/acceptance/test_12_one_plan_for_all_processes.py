@@ -93,7 +93,7 @@ def test_12_a_spare_worker_reports_the_plans_digest(wheels: WheelFolder) -> None
 def test_12_a_spare_worker_with_another_version_names_itself(
     wheels: WheelFolder, tmp_path: Path
 ) -> None:
-    split(wheels, tmp_path, "role_process")
+    split(wheels, tmp_path, "-m tokenspeed.plugins.role_process")
     answer = ask_worker(wheels)
     assert (answer["exit_code"], answer["id"]) == (4, "plan-differs")
     assert answer["digest"] != answer["launcher"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,7 +19,10 @@ STEPS = 1000
 
 def test_15_no_hook_after_freeze(tmp_path: Path) -> None:
     model = write_tiny_folder(tmp_path / "tiny")
-    flags = ("--max-context-tokens", "1024", "--kv-gib", "0.01", "--threads", "1")
+    config = json.loads((model / "config.json").read_text())
+    config["max_position_embeddings"] = 2048
+    (model / "config.json").write_text(json.dumps(config))
+    flags = ("--kv-gib", "0.01", "--threads", "1")
     counting = {"TOKENSPEED_TEST_STRICT": "0"}  # as in production
     with ServerProcess(model, tmp_path, *flags, environ=counting) as server:
         body = {"prompt": [5], "max_tokens": STEPS + 1, "ignore_eos": True, "temperature": 0}
