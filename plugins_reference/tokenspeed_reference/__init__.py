@@ -45,6 +45,12 @@ class ReferencePlugin:
             context.offer(offer)
 
     @hookimpl
+    def register_communicators(self, context: Registration) -> None:
+        """Offer collectives between threads."""
+        for offer in offers.communicator_offers():
+            context.offer(offer)
+
+    @hookimpl
     def register_kv_stores(self, context: Registration) -> None:
         """Offer stores in memory and on local disk."""
         for offer in offers.kv_store_offers():

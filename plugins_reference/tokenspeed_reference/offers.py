@@ -39,11 +39,11 @@ _EXPERTS: dict[str, tuple[object, ...]] = {
     "routing": ("*",),
 }
 PACKINGS = ("q4_0", "q4_1", "q8_0", "q4_k", "q6_k")
+ENCODED_PACKINGS = ("q4_0", "q4_1", "q8_0")
 _BATCHED_PRODUCTS = (
     "linear_plain_any",
     "linear_cpu",
     "packed_linear_expand_any",
-    "moe_experts_plain_any",
 )
 """Kernels whose rounding depends on the number of rows."""
 _KERNELS = (
@@ -52,6 +52,11 @@ _KERNELS = (
     ("norm.centred_rms", "centred_rms_norm_plain_any", "kernels.norm:centred_rms_norm"),
     ("norm.add_centred_rms", "add_centred_rms_norm_plain_any", "kernels.norm:add_centred_rms_norm"),
     ("norm.gated_rms", "gated_rms_norm_plain_any", "kernels.norm:gated_rms_norm"),
+    (
+        "norm.sigmoid_gated_rms",
+        "sigmoid_gated_rms_norm_plain_any",
+        "kernels.norm:sigmoid_gated_rms_norm",
+    ),
     ("activation.silu_mul", "silu_mul_plain_any", "kernels.activation:silu_mul"),
     ("activation.sigmoid_mul", "sigmoid_mul_plain_any", "kernels.activation:sigmoid_mul"),
     ("rotary.angles", "rotary_angles_plain_any", "kernels.rotary:rotary_angles"),
@@ -62,8 +67,6 @@ _KERNELS = (
     ("embedding.lookup", "embedding_plain_any", "kernels.linear:embedding"),
     ("embedding.packed", "packed_embedding_plain_any", "kernels.packed:packed_embedding"),
     ("moe.route", "moe_route_plain_any", "kernels.moe:route"),
-    ("moe.experts", "moe_experts_plain_any", "kernels.moe:experts"),
-    ("moe.experts", "moe_experts_rowwise_any", "kernels.moe:experts_rowwise"),
     ("moe.add_shared", "moe_add_shared_plain_any", "kernels.moe:add_shared"),
     ("conv.causal_silu", "causal_conv_plain_any", "kernels.conv:causal_conv"),
     (
@@ -76,6 +79,15 @@ _KERNELS = (
         "gated_delta_chunked_any",
         "kernels.linear_attention:gated_delta_rule",
     ),
+    ("kda.gates", "kda_gates_plain_any", "kernels.kda:kda_gates"),
+    ("kda.delta_rule", "kda_delta_chunked_any", "kernels.kda:kda_delta_rule"),
+    ("attention.varlen", "attention_varlen_plain_any", "kernels.attention:varlen_attention"),
+    ("attention.merge", "attention_merge_plain_any", "kernels.attention:merge_attention"),
+    ("kv.gather", "kv_gather_plain_any", "kernels.kv:gather_kv"),
+    ("kv.copy_tokens", "kv_copy_tokens_plain_any", "kernels.kv:copy_tokens"),
+    ("quantise.decode", "quantise_decode_plain_any", "kernels.weights:decode"),
+    ("quantise.encode", "quantise_encode_plain_any", "kernels.weights:encode"),
+    ("logits.mask", "logits_mask_plain_any", "kernels.logits:mask_logits"),
 )
 _NATIVE_KERNELS = (
     ("norm.rms", "rms_norm_cpu", "kernels.native:rms_norm"),
@@ -96,6 +108,8 @@ _REQUIRES: dict[str, dict[str, tuple[object, ...]]] = {
     "packed_linear_cpu": {**_ANY_PACKING, "device": ("cpu",)},
     "packed_linear_expand_any": _ANY_PACKING,
     "packed_embedding_plain_any": _ANY_PACKING,
+    "quantise_decode_plain_any": _ANY_PACKING,
+    "quantise_encode_plain_any": {**ANY_FLOAT, "packing": ENCODED_PACKINGS},
 }
 
 
@@ -147,6 +161,11 @@ def sampler_offers() -> tuple[Offer, ...]:
     return (Offer("sampler", "philox", _sampler, requires=DETERMINISTIC),)
 
 
+def communicator_offers() -> tuple[Offer, ...]:
+    """Offer collectives between threads of one process."""
+    return (Offer("communicator", "threads", _communicator, requires=DETERMINISTIC),)
+
+
 def kv_store_offers() -> tuple[Offer, ...]:
     """Offer stores in memory and on local disk."""
     return (
@@ -171,6 +190,10 @@ def _experts(**options: Any) -> Any:
 
 def _sampler(**options: Any) -> Any:
     return _load("sampler:PhiloxSampler")(**options)
+
+
+def _communicator(**options: Any) -> Any:
+    return _load("communicator:ThreadCommunicator")(**options)
 
 
 def _loader(target: str) -> Callable[[], Callable[..., Any]]:

@@ -19,9 +19,10 @@ from tokenspeed.checkpoint import (
 from tokenspeed.contracts.attention import AttentionBackend, AttentionBatch, KVView, StateView
 from tokenspeed.contracts.capability import TRAITS, VOCABULARY_VERSION, Clause, Trait
 from tokenspeed.contracts.cli import Command
+from tokenspeed.contracts.communicator import OPTIONAL_METHODS, Communicator
 from tokenspeed.contracts.device import DeviceFacts, DeviceRuntime
 from tokenspeed.contracts.faults import Fault, Faults
-from tokenspeed.contracts.kernel import Band, KernelBinder, KernelOffer, Operator
+from tokenspeed.contracts.kernel import Band, Case, Domain, KernelBinder, KernelOffer, Operator
 from tokenspeed.contracts.kv_store import KEY_BYTES, KVStore, StoreDone, StoreFacts
 from tokenspeed.contracts.model import (
     CacheField,
@@ -85,6 +86,7 @@ __all__ = [
     "API_VERSION",
     "KEY_BYTES",
     "LOGGER",
+    "OPTIONAL_METHODS",
     "PURPOSE_SAMPLE",
     "SENTINEL_BLOCK",
     "TRAITS",
@@ -99,14 +101,17 @@ __all__ = [
     "CacheGroup",
     "CapabilityError",
     "CapacityError",
+    "Case",
     "CausalLM",
     "CheckpointError",
     "ClampedSwiGLU",
     "Clause",
     "Command",
+    "Communicator",
     "ConfigError",
     "DeviceFacts",
     "DeviceRuntime",
+    "Domain",
     "EngineError",
     "ExpertGroup",
     "ExpertWeights",

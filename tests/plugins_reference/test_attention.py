@@ -10,7 +10,8 @@ import torch
 from tests.support.attention import Row, copy_kv, make_batch, make_kv, make_rows
 
 from tokenspeed.contracts.attention import AttentionBackend, KVView
-from tokenspeed.ops.kv import paged_attention, write_kv
+from tokenspeed.ops.attention import paged_attention
+from tokenspeed.ops.kv import write_kv
 from tokenspeed_reference import attention_prefill
 from tokenspeed_reference.attention import PagedAttention
 from tokenspeed_reference.attention_native import NativePagedAttention

@@ -1,4 +1,5 @@
-"""Every reference kernel agrees with its operator's float64 definition within the tolerance."""
+"""Every offer of the reference plugin agrees with its operator's float64 definition in every case
+of the domain that it declares, and refuses one step outside."""
 
 from __future__ import annotations
 
@@ -7,74 +8,90 @@ from typing import Any
 import pytest
 import torch
 
-from tokenspeed.contracts.kernel import KernelOffer, Operator
+from tokenspeed.contracts.binding import RegisteredOffer
+from tokenspeed.contracts.kernel import Domain, KernelOffer, Operator
+from tokenspeed.errors import CapabilityError
+from tokenspeed.kernels import select
+from tokenspeed.kernels.judging import declared_traits
 from tokenspeed.ops import OPERATORS
+from tokenspeed.ops.alone import depends_on_batch
+from tokenspeed.ops.backends import implementation, outcomes
+from tokenspeed.ops.compare import cases_within, steps_outside
+from tokenspeed.plugins import load_plugins
 from tokenspeed_reference import offers
 
-FLOAT32_RESULTS = ("linear_attention.delta_gates",)
-PLAIN = [offer for offer in offers.kernel_offers() if not offer.operator.endswith("packed")]
+REGISTRY = load_plugins(("reference",), role="engine")
+PLAIN = offers.kernel_offers()
+SEED = 7
 
 
-def to(value: Any, dtype: torch.dtype) -> Any:
-    """Convert the float tensors of a case."""
-    is_float = isinstance(value, torch.Tensor) and value.is_floating_point()
-    return value.to(dtype, copy=True) if is_float else value
+def offers_of(operator: Operator) -> tuple[RegisteredOffer[Any], ...]:
+    if operator.slot == "operator":
+        return REGISTRY.kernel_offers(operator.name)
+    return REGISTRY.offers(operator.slot)
 
 
-def outputs(result: Any) -> tuple[torch.Tensor, ...]:
-    return result if isinstance(result, tuple) else (result,)
+CLAIMS = [
+    (operator, registered.offer, str(dtype))
+    for operator in OPERATORS.values()
+    for registered in offers_of(operator)
+    for dtype in registered.offer.requires.get("dtype", offers.FLOATS)
+]
+NAMES = [f"{operator.name}-{offer.name}-{dtype}" for operator, offer, dtype in CLAIMS]
 
 
-def worst_error(offer: KernelOffer, operator: Operator, dtype: torch.dtype, seed: int) -> float:
-    """Return the largest error of all cases, in units of the tolerance."""
-    assert operator.cases is not None
-    relative, absolute = operator.tolerance.get(str(dtype).removeprefix("torch."), (0, 1e-30))
-    kernel = offer.load()
-    worst = 0.0
-    for args, options in operator.cases(seed):
-        rounded = [to(arg, dtype) for arg in args]
-        before = [to(arg, torch.float64) for arg in rounded]
-        wide = [to(arg, torch.float64) for arg in rounded]
-        expected = outputs(operator.signature(*wide, **options))
-        got = outputs(kernel(*rounded, **options))
-        float_dtype = torch.float32 if operator.name in FLOAT32_RESULTS else dtype
-        assert {x.dtype for x in got} <= {float_dtype, torch.int64}
-        for place in written(before, wide):
-            got, expected = (*got, rounded[place]), (*expected, wide[place])
-        for one, want in zip(got, expected, strict=True):
-            assert one.shape == want.shape
-            bound = absolute + relative * want.abs()
-            worst = max(worst, float(((one.double() - want).abs() / bound).max()))
-    return worst
+@pytest.mark.parametrize("operator", OPERATORS.values(), ids=OPERATORS)
+def test_every_operator_has_an_implementation(operator: Operator) -> None:
+    assert offers_of(operator)
 
 
-def written(before: list[Any], after: list[Any]) -> list[int]:
-    """Return which arguments a definition wrote in place."""
-    return [
-        place
-        for place, (old, new) in enumerate(zip(before, after, strict=True))
-        if isinstance(old, torch.Tensor) and not torch.equal(old, new)
-    ]
+@pytest.mark.parametrize(("operator", "offer", "dtype"), CLAIMS, ids=NAMES)
+def test_an_offer_agrees_with_the_definition(operator: Operator, offer: Any, dtype: str) -> None:
+    domain = Domain(dtype, declared_traits(offer), SEED)
+    found = list(outcomes(operator, offer, domain))
+    assert len(found) > 1
+    assert [outcome for outcome in found if not outcome.agrees] == []
+
+
+@pytest.mark.parametrize(("operator", "offer", "dtype"), CLAIMS, ids=NAMES)
+def test_an_offer_refuses_one_step_outside(operator: Operator, offer: Any, dtype: str) -> None:
+    declared = declared_traits(offer)
+    case = next(cases_within(operator, Domain(dtype, declared, SEED)))
+    request = {"device": "cpu", "dtype": dtype, **case.traits}
+    candidates = [RegisteredOffer("reference", "1", offer)]
+    select(operator.name, candidates, request)
+    steps = dict(steps_outside(declared, request))
+    assert "dtype" in steps or "dtype" not in declared
+    for trait, outside in steps.items():
+        with pytest.raises(CapabilityError, match=f"trait.{trait}"):
+            select(operator.name, candidates, outside)
+
+
+DETERMINISTIC = [
+    claim
+    for claim in CLAIMS
+    if claim[0].tokens or claim[0].name.endswith("packed")
+    if True in declared_traits(claim[1]).get("deterministic", ())
+]
 
 
 @pytest.mark.parametrize(
-    ("offer", "dtype"),
-    [(offer, getattr(torch, str(name))) for offer in PLAIN for name in offer.requires["dtype"]],
-    ids=lambda item: str(getattr(item, "name", item)),
+    ("operator", "offer", "dtype"),
+    DETERMINISTIC,
+    ids=[f"{operator.name}-{offer.name}-{dtype}" for operator, offer, dtype in DETERMINISTIC],
 )
-def test_kernel_agrees_with_the_definition(offer: KernelOffer, dtype: torch.dtype) -> None:
-    assert worst_error(offer, OPERATORS[offer.operator], dtype, seed=7) <= 1
-
-
-def test_every_bindable_operator_has_a_kernel() -> None:
-    offered = {offer.operator for offer in offers.kernel_offers()}
-    backends = {"kv.write", "attention.paged", "sampling.distribution"}
-    assert offered | backends == set(OPERATORS)
+def test_a_deterministic_offer_computes_a_row_the_same_in_every_batch(
+    operator: Operator, offer: Any, dtype: str
+) -> None:
+    function = implementation(operator, offer)
+    for case in cases_within(operator, Domain(dtype, declared_traits(offer), SEED)):
+        assert depends_on_batch(operator, function, case) == "", case.name
 
 
 def test_a_wrong_kernel_is_caught() -> None:
     wrong = KernelOffer("norm.rms", "wrong", lambda: lambda x, weight, *, eps: x * weight)
-    assert worst_error(wrong, OPERATORS["norm.rms"], torch.float32, seed=7) > 1
+    found = list(outcomes(OPERATORS["norm.rms"], wrong, Domain()))
+    assert max(outcome.error for outcome in found) > 1
 
 
 @pytest.mark.parametrize("features", [96, 40, 7])

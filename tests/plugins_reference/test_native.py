@@ -10,7 +10,7 @@ import torch
 from tests.support.attention import copy_kv, make_batch, make_kv, make_rows
 
 from tokenspeed.contracts.attention import KVView
-from tokenspeed.ops import OPERATORS, kv, packing
+from tokenspeed.ops import OPERATORS, attention, kv, packing
 from tokenspeed_reference import _cpu
 from tokenspeed_reference.attention_native import NativePagedAttention
 from tokenspeed_reference.kernels import native
@@ -159,7 +159,7 @@ def attend(
     k, v = k[:, :kv_heads], v[:, :kv_heads]
     wide: KVView = copy_kv(cache, torch.float64)
     kv.write_kv.signature(k.double(), v.double(), wide, batch)
-    expected = kv.paged_attention.signature(q.double(), wide, batch, scale=0.15)
+    expected = attention.paged_attention.signature(q.double(), wide, batch, scale=0.15)
     plan = backend.plan(batch)
     backend.write(k, v, cache, plan)
     assert torch.equal(cache.k.double(), wide.k)

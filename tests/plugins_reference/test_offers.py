@@ -30,8 +30,8 @@ def chosen(binder: Binder, operator: Operator, **traits: object) -> str:
 @pytest.mark.parametrize("objective", ["latency", "throughput", "determinism"])
 def test_every_kernel_operator_binds_for_any_objective(registry: Registry, objective: str) -> None:
     for operator in ops.OPERATORS.values():
-        if operator.cases is not None:
-            packing = "q4_1" if operator.name.endswith("packed") else ""
+        if operator.slot == "operator":
+            packing = "q4_1" if operator.name.endswith(("packed", "code")) else ""
             binder = make_binder(registry, objective)
             assert callable(binder.bind(operator, packing=packing, head_dim=64))
 
@@ -66,7 +66,7 @@ def test_what_is_not_declared_is_refused(registry: Registry) -> None:
 
 
 def test_each_slot_of_the_main_job_has_an_offer(registry: Registry) -> None:
-    for slot in ("device", "attention", "sampler", "weight_format"):
+    for slot in ("device", "attention", "moe", "sampler", "communicator", "weight_format"):
         assert registry.offers(slot)
 
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
+from tokenspeed.contracts.capability import TRAITS
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
@@ -23,6 +25,53 @@ class Band(IntEnum):
     SPECIALIZED = 3
 
 
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """What cases are drawn from: what an implementation says that it takes.
+
+    Args:
+        dtype: torch's name of the dtype of activations and weights.
+        traits: trait name -> values, as the `requires` of an offer; None: no limits.
+        seed: of everything random.
+    """
+
+    dtype: str = "float32"
+    traits: Mapping[str, tuple[object, ...]] | None = None
+    seed: int = 0
+
+    def values(self, trait: str, *samples: Any) -> tuple[Any, ...]:
+        """Return the values of a trait that cases are drawn for.
+
+        Args:
+            samples: drawn where any value is taken.
+        """
+        if self.traits is None:
+            return samples
+        declared = self.traits.get(trait, ())
+        if "*" in declared:
+            return samples
+        neutral = TRAITS[trait].neutral
+        return tuple(dict.fromkeys([item for item in samples if item == neutral] + [*declared]))
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One sample of an operator's domain.
+
+    Args:
+        name: what is special about it, unique in the operator.
+        args, options: of the call.
+        traits: what a request for such shapes carries beside device and dtype.
+        calls: the operator prepares a callable: the arguments of each call of it.
+    """
+
+    name: str
+    args: tuple[Any, ...]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    traits: Mapping[str, object] = field(default_factory=dict)
+    calls: tuple[tuple[Any, ...], ...] = ()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Operator:
     """The meaning of one computation.
@@ -31,13 +80,23 @@ class Operator:
         name: dotted and unique, such as "norm.rms".
         signature: a function whose typed signature and docstring are the specification.
         tolerance: dtype name -> (relative, absolute) tolerance against a float64 evaluation.
-        cases: yields (args, kwargs) samples over the domain, for conformance and tests.
+        cases: yields samples over a domain, for conformance and tests; edges included.
+        slot: what implements it: "operator" (a kernel), or the slot of a backend that owns the
+            call, such as "attention".
+        result_dtypes: torch's name of the dtype of each floating result; "" or none: the case's.
+        overwrites: arguments that an implementation may use as scratch.
+        tokens: arguments whose first axis is the step's tokens. A token's result depends on its own
+            part of them alone; where the operator takes `batch` or `rows`, on its row's.
     """
 
     name: str
     signature: Callable[..., Any]
     tolerance: Mapping[str, tuple[float, float]]
-    cases: Callable[[int], Iterator[tuple[tuple[Any, ...], dict[str, Any]]]] | None = None
+    cases: Callable[[Domain], Iterator[Case]] | None = None
+    slot: str = "operator"
+    result_dtypes: tuple[str, ...] = ()
+    overwrites: tuple[str, ...] = ()
+    tokens: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

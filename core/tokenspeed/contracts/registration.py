@@ -19,7 +19,8 @@ class Offer:
         load: builds the implementation; imports what it needs only then. What it takes depends on
             the slot: device (), attention (AttentionRequest traits as keywords), sampler (device),
             weight_format (), policy (), model () -> EntryClass, moe (group, dtype, device), parser
-            () -> Parser, cli () -> Command, kernels as KernelOffer.load.
+            () -> Parser, cli () -> Command, communicator (see `contracts/communicator.py`), kernels
+            as KernelOffer.load.
         band: name of a `Band`.
         requires: trait name -> allowed values; fail closed.
         facts: slot-specific facts: `architectures` of a model, what a parser `parses`.

@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tokenspeed import ops
 from tokenspeed.checkpoint.model_path import existing_model
 from tokenspeed.contracts.model import ModelContext, expert_groups_of
 from tokenspeed.engine.choices import Choices
@@ -173,6 +174,7 @@ def _build_parts(
     store = choices.kv_store(cache_namespace(path, layout, sizes.dtype))
     transfers = build_transfers(config, layout, storage, runtime, store)
     settings = _scheduler_settings(config, layout, sizes)
+    arena = Arena(layout, storage, copy=binder.bind(ops.kv.copy_tokens))
     scheduler = Scheduler(scheduler_config(settings))
     if transfers is not None:
         scheduler.notify_store(transfers.stored_keys(), True)
@@ -180,11 +182,12 @@ def _build_parts(
         sizes=sizes,
         layout=layout,
         executor=_build_executor(
-            config, model, Arena(layout, storage), sizes, attention, choices, runtime, transfers
+            config, model, arena, sizes, attention, choices, runtime, transfers
         ),
         scheduler=scheduler,
         recorder=RecordWriter(Path(config.record), settings) if config.record else None,
         transfers=transfers,
+        communicator=choices.communicator(sizes, runtime),
         store=store,
         policy=choices.policy(),
         binder=binder,
@@ -343,6 +346,7 @@ def _finish(
         depth=config.depth,
         cache_groups=parts.cache_groups,
         transfers=parts.transfers,
+        communicator=parts.communicator,
         store=parts.store,
         kv_events=_kv_events(config, parts),
     )

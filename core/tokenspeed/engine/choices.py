@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from tokenspeed.contracts.attention import CacheDemand
 from tokenspeed.engine.policy_guard import GuardedPolicy
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from tokenspeed.config.schema import EngineConfig
     from tokenspeed.contracts.attention import AttentionBackend
     from tokenspeed.contracts.binding import RegisteredOffer
+    from tokenspeed.contracts.communicator import Communicator
     from tokenspeed.contracts.device import DeviceRuntime
     from tokenspeed.contracts.kv_store import KVStore
     from tokenspeed.contracts.model import CacheGroup, CausalLM
@@ -32,6 +34,10 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.weights import WeightFormat, WeightSource
     from tokenspeed.engine.sizes import EngineSizes
     from tokenspeed.plugins import Registry
+
+
+RANKS_TIMEOUT_S = 60.0
+"""Longest that a rank waits for the others in a collective."""
 
 
 class Choices:
@@ -163,6 +169,21 @@ class Choices:
             "sampler", decision, device=runtime.torch_device(), vocab_size=sizes.vocab_size
         )
         return sampler
+
+    def communicator(self, sizes: EngineSizes, runtime: DeviceRuntime) -> Communicator:
+        """Choose the collectives, and join a group of one rank."""
+        traits = {**device_traits(runtime.facts), "dtype": sizes.dtype}
+        decision = self._decide("communicator", self._registry.offers("communicator"), traits)
+        communicator: Communicator = self._load(
+            "communicator",
+            decision,
+            rank=0,
+            size=1,
+            rendezvous=f"engine-{uuid4().hex}",
+            device=runtime.torch_device(),
+            timeout_s=RANKS_TIMEOUT_S,
+        )
+        return communicator
 
     def kv_store(self, namespace: str) -> GuardedStore | None:
         """Open the store behind the host tier; None where none is asked for.

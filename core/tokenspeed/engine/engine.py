@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from tokenspeed.contracts.communicator import Communicator
     from tokenspeed.contracts.policy import Policy
     from tokenspeed.contracts.step import StepPlan, StepResult
     from tokenspeed.engine.kv_publisher import KvEventSettings
@@ -91,12 +92,16 @@ class Engine:
     """Names of the cache groups, in the order that the scheduler counts them."""
     transfers: Transfers | None = None
     """Movers between the tiers; None where there is only the device."""
+    communicator: Communicator | None = None
+    """Collectives between the ranks of this replica."""
     store: GuardedStore | None = None
     """The store behind the host tier; None: there is none."""
     kv_events: KvEventSettings | None = None
     """Where changes of the prefix cache are published; None: nowhere."""
 
     def close(self) -> None:
-        """Finish what is on its way to a store, and give it back."""
+        """Finish what is on its way to a store, give it back, and leave the other ranks."""
         if self.transfers is not None:
             self.transfers.close()
+        if self.communicator is not None:
+            self.communicator.close()

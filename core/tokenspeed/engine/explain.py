@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tokenspeed import ops
 from tokenspeed.checkpoint.json_file import read_json_object
 from tokenspeed.checkpoint.model_path import existing_model
 from tokenspeed.config.load import replace_settings
@@ -125,6 +126,7 @@ def explain_start(config: EngineConfig, profile: DeviceFacts | None = None) -> E
     binder = ShapeBinder(registry, traits, choices.rules, failures, evidence)
     model = build_shapes(model_class, model_config, (*groups, *experts), binder, sizes)
     notes += bind_weights(model, choices.packed_weights(path), sizes)
+    binder.bind(ops.kv.copy_tokens)
     for name, choose in _rest(choices, sizes, runtime).items():
         with _Collected(name, failures):
             choose()
@@ -188,6 +190,7 @@ def _rest(
     """Return the choices that depend on nothing but the device."""
     return {
         "sampler": lambda: choices.sampler(sizes, runtime),
+        "communicator": lambda: choices.communicator(sizes, runtime),
         "policy": choices.policy,
         "kv_store": lambda: choices.kv_store(""),
     }

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tokenspeed.config.schema import EngineConfig
+    from tokenspeed.contracts.communicator import Communicator
     from tokenspeed.contracts.device import DeviceRuntime
     from tokenspeed.contracts.policy import Policy
     from tokenspeed.engine.engine import StepExecutor
@@ -46,6 +47,7 @@ class EngineParts:
     weights_bytes: int
     cache_groups: tuple[str, ...]
     transfers: TierTransfers | None
+    communicator: Communicator
     store: GuardedStore | None
 
 

@@ -14,12 +14,14 @@ from tokenspeed.errors import CapacityError
 from tokenspeed.kv.extents import Extent, block_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import torch
 
     from tokenspeed.kv.geometry import FieldLayout
     from tokenspeed.kv.layout import ArenaLayout, GroupLayout, PageIds
+
+    CopyTokens = Callable[[torch.Tensor, torch.Tensor], None]
 
 NAN_BYTE = 0x7F
 
@@ -30,9 +32,12 @@ class Arena:
     Args:
         layout: solved for the model's cache groups.
         storage: (>= layout.total_bytes,) uint8, device, contiguous; written through the views.
+        copy: kernel of operator `kv.copy_tokens`; None: torch's own copy.
     """
 
-    def __init__(self, layout: ArenaLayout, storage: torch.Tensor) -> None:
+    def __init__(
+        self, layout: ArenaLayout, storage: torch.Tensor, *, copy: CopyTokens | None = None
+    ) -> None:
         if storage.numel() < layout.total_bytes:
             raise CapacityError(
                 f"KV storage has {storage.numel():,} bytes, the layout needs "
@@ -40,6 +45,7 @@ class Arena:
             )
         self.layout = layout
         self.storage = storage
+        self._copy = copy or _copy_tokens
         self._fields = tuple(
             tuple(self._group_fields(index)) for index in range(len(layout.groups))
         )
@@ -56,8 +62,9 @@ class Arena:
     def copy_tokens(self, group_index: int, src: int, dst: int, num_tokens: int) -> None:
         """Copy the first `num_tokens` tokens of block `src` to block `dst`, all layers."""
         assert self.layout.groups[group_index].kind != "state", "a state has no tokens"
+        copies_13 = _host_table((src, dst, num_tokens))
         for blocks in self._fields[group_index]:
-            blocks[:, dst, ..., :num_tokens, :].copy_(blocks[:, src, ..., :num_tokens, :])
+            self._copy(blocks, copies_13)
 
     def block_bytes(
         self, group_index: int, block: int, layers: tuple[int, int]
@@ -123,6 +130,17 @@ class Arena:
 
     def _elements(self, field: FieldLayout) -> torch.Tensor:
         return self.storage[: self.layout.total_bytes].view(_torch_dtype(field.dtype))
+
+
+def _copy_tokens(blocks: torch.Tensor, copies_C3: torch.Tensor) -> None:
+    for src, dst, count in copies_C3.tolist():
+        blocks[:, dst, ..., :count, :].copy_(blocks[:, src, ..., :count, :])
+
+
+def _host_table(*rows: tuple[int, ...]) -> torch.Tensor:
+    import torch
+
+    return torch.tensor(rows, dtype=torch.int64)
 
 
 def _torch_dtype(name: str) -> torch.dtype:

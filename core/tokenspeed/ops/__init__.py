@@ -1,4 +1,10 @@
-"""Operators: the meaning of everything a model computes, one file a family."""
+"""Operators: the meaning of everything a model computes, one file a family.
+
+True of every operator unless it says otherwise: there may be no tokens, rows or parts of ranks at
+all; the last axis of a tensor is contiguous, the axes before it may be strided; weights are
+contiguous; results are new tensors. `backends.outcomes` compares any offer with a definition,
+`alone.depends_on_batch` an implementation with itself.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +12,25 @@ from typing import TYPE_CHECKING
 
 from tokenspeed.ops import (
     activation,
+    alone,
+    attention,
+    backends,
+    collectives,
+    compare,
     conv,
     embedding,
+    kda,
     kv,
     linear,
     linear_attention,
     moe,
     norm,
     packing,
+    quantise,
     rotary,
     sampling,
 )
+from tokenspeed.ops.families import FAMILIES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,45 +38,29 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.kernel import Operator
 
 __all__ = [
+    "FAMILIES",
     "OPERATORS",
     "activation",
+    "alone",
+    "attention",
+    "backends",
+    "collectives",
+    "compare",
     "conv",
     "embedding",
+    "kda",
     "kv",
     "linear",
     "linear_attention",
     "moe",
     "norm",
     "packing",
+    "quantise",
     "rotary",
     "sampling",
 ]
 
 OPERATORS: Mapping[str, Operator] = {
-    declared.name: declared
-    for declared in (
-        norm.rms_norm,
-        norm.add_rms_norm,
-        norm.centred_rms_norm,
-        norm.add_centred_rms_norm,
-        norm.gated_rms_norm,
-        activation.silu_mul,
-        activation.sigmoid_mul,
-        rotary.apply_rotary,
-        rotary.rotary_angles,
-        linear.linear,
-        linear.packed_linear,
-        embedding.embedding,
-        embedding.packed_embedding,
-        moe.route,
-        moe.experts,
-        moe.add_shared,
-        conv.causal_conv,
-        linear_attention.delta_gates,
-        linear_attention.gated_delta_rule,
-        kv.write_kv,
-        kv.paged_attention,
-        sampling.next_token_distribution,
-    )
+    declared.name: declared for family in FAMILIES for declared in family.operators
 }
 """Name -> operator, for selection, conformance and listings."""

@@ -2,34 +2,45 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from tokenspeed.contracts.kernel import Case
 from tokenspeed.ops.declare import operator
+from tokenspeed.ops.draw import Draw
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import torch
 
+    from tokenspeed.contracts.kernel import Domain
 
-def _cases(seed: int) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+
+def _silu_cases(domain: Domain) -> Iterator[Case]:
     import torch
 
-    random = torch.Generator().manual_seed(seed)
-    for tokens, features in ((1, 4), (3, 96), (17, 256)):
-        yield (torch.randn(tokens, 2 * features, generator=random) * 4,), {}
+    draw = Draw(domain)
+    for tokens, features in ((0, 4), (1, 4), (3, 96), (17, 256), (5, 7)):
+        gate_up = draw.floats(tokens, 2 * features, scale=4)
+        yield Case(f"{tokens} rows of {features}", (gate_up,))
+    yield Case("rows in a wider tensor", (draw.beside(4, 80),))
+    gate = torch.tensor([-200.0, -88.0, -1e-4, 0.0, 1e-4, 88.0, 200.0, 11.0], dtype=draw.dtype)
+    yield Case("ends of the gate", (torch.cat([gate, torch.ones_like(gate)])[None],))
 
 
-def _gate_cases(seed: int) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+def _sigmoid_cases(domain: Domain) -> Iterator[Case]:
     import torch
 
-    random = torch.Generator().manual_seed(seed)
-    for shape in ((1, 4), (3, 2, 96)):
-        x, gate = torch.randn(2, *shape, generator=random) * 3
-        yield (x, gate), {}
+    draw = Draw(domain)
+    for shape in ((0, 4), (1, 4), (3, 2, 96), (5, 7)):
+        name = " x ".join(map(str, shape))
+        yield Case(name, (draw.floats(*shape, scale=3), draw.floats(*shape, scale=3)))
+    yield Case("gate in a wider tensor", (draw.floats(4, 3, 16), draw.beside(4, 3, 16, axis=1)))
+    gate = torch.tensor([[-200.0, -88.0, 0.0, 88.0, 200.0]], dtype=draw.dtype)
+    yield Case("ends of the gate", (torch.ones_like(gate), gate))
 
 
-@operator("activation.silu_mul", cases=_cases)
+@operator("activation.silu_mul", cases=_silu_cases, tokens=("gate_up_TF2",))
 def silu_mul(gate_up_TF2: torch.Tensor) -> torch.Tensor:
     """Gate the second half with the first: silu(gate) * up, silu(g) = g / (1 + exp(-g)).
 
@@ -43,7 +54,9 @@ def silu_mul(gate_up_TF2: torch.Tensor) -> torch.Tensor:
     return gate / (1 + (-gate).exp()) * up
 
 
-@operator("activation.sigmoid_mul", cases=_gate_cases)
+@operator(
+    "activation.sigmoid_mul", cases=_sigmoid_cases, overwrites=("x_TF",), tokens=("x_TF", "gate_TF")
+)
 def sigmoid_mul(x_TF: torch.Tensor, gate_TF: torch.Tensor) -> torch.Tensor:
     """Gate element by element: x sigmoid(gate).
 

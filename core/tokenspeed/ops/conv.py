@@ -7,31 +7,33 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tokenspeed.contracts.kernel import Case
 from tokenspeed.ops.declare import operator
+from tokenspeed.ops.draw import Draw
+from tokenspeed.ops.state import LENGTHS, each_row, random_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import torch
 
+    from tokenspeed.contracts.kernel import Domain
     from tokenspeed.contracts.model import StateRows
 
 
-def _cases(seed: int) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
-    import torch
-
-    from tokenspeed.ops.state import random_rows
-
-    random = torch.Generator().manual_seed(seed)
-    for lengths, channels, taps in (((1, 1, 1), 6, 4), ((1, 2, 3, 40), 32, 4), ((5, 1), 3, 2)):
-        rows, query_start = random_rows(lengths, random)
-        x = torch.randn(sum(lengths), channels, generator=random)
-        weight = torch.randn(channels, taps, generator=random)
-        state = torch.randn(2 * len(lengths), channels, taps - 1, generator=random)
-        yield (x, weight, state, rows, query_start), {}
+def _cases(domain: Domain) -> Iterator[Case]:
+    draw = Draw(domain)
+    for (name, lengths), channels, taps in zip(
+        LENGTHS.items(), (5, 6, 32, 3, 8), (4, 4, 4, 2, 3), strict=True
+    ):
+        rows, query_start = random_rows(lengths, draw.random)
+        weight = draw.floats(channels, taps)
+        state = draw.wide(2 * len(lengths) + 1, channels, taps - 1)
+        x = draw.beside(sum(lengths), channels)
+        yield Case(name, (x, weight, state, rows, query_start))
 
 
-@operator("conv.causal_silu", cases=_cases)
+@operator("conv.causal_silu", cases=_cases, tokens=("x_TC",))
 def causal_conv(
     x_TC: torch.Tensor,
     weight_CW: torch.Tensor,
@@ -46,15 +48,14 @@ def causal_conv(
     Args:
         x_TC: (T, C) float, device.
         weight_CW: (C, W) same dtype, the newest input's weight last.
-        state_BCP: (B, C, W - 1) float, oldest first; block write_R of each row is written.
+        state_BCP: (B, C, W - 1) float32, oldest first; block write_R of each row is written.
         rows: blocks that the rows of the step read and write.
         query_start: (R + 1,) int32 host; row r has the tokens [query_start[r], query_start[r + 1]).
     Returns:
         (T, C), dtype and device of x.
+    Source: Mamba, Gu and Dao 2023, section 3.4 (the short convolution and its state).
     """
     import torch
-
-    from tokenspeed.ops.state import each_row
 
     out = torch.empty_like(x_TC)
     num_past = state_BCP.shape[-1]

@@ -13,7 +13,9 @@ from tokenspeed.contracts.kernel import Operator
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    Cases = Callable[[int], Iterator[tuple[tuple[Any, ...], dict[str, Any]]]]
+    from tokenspeed.contracts.kernel import Case, Domain
+
+    Cases = Callable[[Domain], Iterator[Case]]
 
 FLOAT_TOLERANCE: Mapping[str, tuple[float, float]] = {
     "float32": (1e-5, 1e-5),
@@ -22,16 +24,23 @@ FLOAT_TOLERANCE: Mapping[str, tuple[float, float]] = {
 }
 """dtype name -> (relative, absolute) error allowed against the float64 definition."""
 
+EXACT: Mapping[str, tuple[float, float]] = dict.fromkeys(FLOAT_TOLERANCE, (0.0, 0.0))
+"""Of operators that move numbers and compute none."""
+
 
 def operator(
     name: str,
     *,
+    cases: Cases,
     tolerance: Mapping[str, tuple[float, float]] = FLOAT_TOLERANCE,
-    cases: Cases | None = None,
+    slot: str = "operator",
+    result_dtypes: tuple[str, ...] = (),
+    overwrites: tuple[str, ...] = (),
+    tokens: tuple[str, ...] = (),
 ) -> Callable[[Callable[..., Any]], Operator]:
-    """Declare the decorated definition as operator `name`."""
+    """Declare the decorated definition as operator `name`; see `Operator` for the rest."""
 
     def declare(definition: Callable[..., Any]) -> Operator:
-        return Operator(name, definition, tolerance, cases)
+        return Operator(name, definition, tolerance, cases, slot, result_dtypes, overwrites, tokens)
 
     return declare

@@ -2,37 +2,40 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from tokenspeed.contracts.kernel import Case
 from tokenspeed.ops import packing
-from tokenspeed.ops.declare import operator
+from tokenspeed.ops.declare import EXACT, operator
+from tokenspeed.ops.draw import Draw
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import torch
 
+    from tokenspeed.contracts.kernel import Domain
     from tokenspeed.contracts.weights import LinearWeight
 
 
-def _lookup_cases(seed: int) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
-    import torch
-
-    random = torch.Generator().manual_seed(seed)
-    for tokens, vocab, hidden in ((1, 5, 8), (9, 100, 64)):
-        ids = torch.randint(-2, vocab + 2, (tokens,), generator=random)
-        yield (ids, torch.randn(vocab, hidden, generator=random)), {}
-
-
-def _packed_cases(seed: int) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
-    import torch
-
-    random = torch.Generator().manual_seed(seed)
-    for name in packing.LAYOUTS:
-        yield (packing.random_weight(name, (20, 512), random), torch.float32), {}
+def _lookup_cases(domain: Domain) -> Iterator[Case]:
+    draw = Draw(domain)
+    for tokens, vocab, hidden in ((0, 5, 8), (1, 5, 8), (9, 100, 64), (4, 1, 3)):
+        ids = draw.integers(-2, vocab + 2, tokens)
+        name = f"{tokens} of {vocab} words, some outside"
+        yield Case(name, (ids, draw.floats(vocab, hidden)))
+        yield Case(f"{name}, int32", (ids.int(), draw.floats(vocab, hidden)))
 
 
-@operator("embedding.lookup", tolerance={}, cases=_lookup_cases)
+def _packed_cases(domain: Domain) -> Iterator[Case]:
+    draw = Draw(domain)
+    for name in domain.values("packing", *packing.LAYOUTS):
+        weight = packing.random_weight(name, (20, 512), draw.random)
+        calls = tuple((draw.integers(-3, 23, tokens),) for tokens in (0, 1, 9))
+        yield Case(name, (weight, draw.dtype), traits={"packing": name}, calls=calls)
+
+
+@operator("embedding.lookup", tolerance=EXACT, cases=_lookup_cases, tokens=("token_ids_T",))
 def embedding(token_ids_T: torch.Tensor, weight_VD: torch.Tensor) -> torch.Tensor:
     """Take the rows of the token ids, which are clamped to [0, V): an id never reads outside.
 
@@ -41,6 +44,7 @@ def embedding(token_ids_T: torch.Tensor, weight_VD: torch.Tensor) -> torch.Tenso
         weight_VD: (V, D) float.
     Returns:
         (T, D), dtype of the weight; exact.
+    Source: ours; the clamp is what keeps a damaged id from reading beyond the table.
     """
     return weight_VD[token_ids_T.long().clamp(0, weight_VD.shape[0] - 1)]
 
@@ -56,6 +60,7 @@ def packed_embedding(
         dtype: of the rows returned.
     Returns:
         A callable: (T,) token ids, clamped as `embedding.lookup` does -> (T, D) of `dtype`.
+    Source: `embedding.lookup` over the block formats of ggml, see ops/packing.py.
     """
     dense = packing.decode(weight)
     return lambda token_ids_T: dense[token_ids_T.long().clamp(0, dense.shape[0] - 1)].to(dtype)

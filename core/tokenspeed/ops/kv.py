@@ -1,14 +1,17 @@
-"""What an attention backend computes, in plain words; tests compare backends with it.
+"""The paged cache: storing keys and values, reading them back, copying blocks.
 
-The attention slot (`contracts/attention.py`) binds a backend object, not these operators: it
-plans once a step. Legend: T query tokens, N query heads, K kv heads, H head dim, S cached tokens.
+A backend of the attention slot (`contracts/attention.py`) owns the write; it plans once a step.
+Legend: T query tokens, K kv heads, H head dim, R rows, S cached tokens, B blocks.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tokenspeed.ops.declare import operator
+from tokenspeed.contracts.kernel import Case
+from tokenspeed.ops.batches import ROWS, batch_of, cache_for
+from tokenspeed.ops.declare import EXACT, operator
+from tokenspeed.ops.draw import Draw
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,16 +19,67 @@ if TYPE_CHECKING:
     import torch
 
     from tokenspeed.contracts.attention import AttentionBatch, KVView
+    from tokenspeed.contracts.kernel import Domain
 
 
 def rows_of(batch: AttentionBatch) -> Iterator[tuple[slice, int, Any]]:
     """Yield (query tokens, cached tokens before them, block table) of each row."""
     for row, context in enumerate(batch.context_tokens.tolist()):
         query = slice(int(batch.query_start[row]), int(batch.query_start[row + 1]))
-        yield query, context, batch.block_tables[row].tolist()
+        yield query, context, batch.block_tables[row]
 
 
-@operator("kv.write")
+def cached(
+    cache: torch.Tensor, table: Any, first: int, stop: int, block_tokens: int
+) -> torch.Tensor:
+    """Return what a row has cached at the positions [first, stop): (S, K, H)."""
+    import torch
+
+    places = torch.arange(first, stop)
+    blocks = torch.from_numpy(table[first // block_tokens : -(-stop // block_tokens)]).long()
+    block_of_place = blocks[places // block_tokens - first // block_tokens]
+    return cache[block_of_place.to(cache.device), :, (places % block_tokens).to(cache.device)]
+
+
+def _write_cases(domain: Domain) -> Iterator[Case]:
+    draw = Draw(domain)
+    for block_tokens in domain.values("block_tokens", 16):
+        for head_dim in domain.values("head_dim", 16, 80):
+            traits = {"block_tokens": block_tokens, "head_dim": head_dim}
+            for name, shapes in ROWS.items():
+                batch = batch_of(shapes, block_tokens, draw)
+                k, v = (
+                    draw.beside(int(batch.query_start[-1]), 2, head_dim, axis=1) for _ in range(2)
+                )
+                cache = cache_for(batch, 2, head_dim, draw)
+                yield Case(f"{name}, {block_tokens} x {head_dim}", (k, v, cache, batch), {}, traits)
+
+
+def _gather_cases(domain: Domain) -> Iterator[Case]:
+    draw = Draw(domain)
+    for block_tokens in domain.values("block_tokens", 16):
+        traits = {"block_tokens": block_tokens}
+        for name, shapes in ROWS.items():
+            batch = batch_of(shapes, block_tokens, draw)
+            yield Case(f"{name}, {block_tokens}", (cache_for(batch, 3, 8, draw), batch), {}, traits)
+
+
+def _copy_cases(domain: Domain) -> Iterator[Case]:
+    import torch
+
+    draw = Draw(domain)
+    for name, copies in {
+        "no copies": (),
+        "a tail": ((3, 1, 5),),
+        "one token, a whole block": ((0, 4, 1), (2, 1, 16)),
+        "to two targets": ((5, 0, 7), (5, 3, 16)),
+    }.items():
+        blocks = draw.beside(4, 6, 2, 16, 8, axis=0)
+        table = torch.tensor(copies, dtype=torch.int64).view(-1, 3)
+        yield Case(name, (blocks, table))
+
+
+@operator("kv.write", tolerance=EXACT, cases=_write_cases, slot="attention")
 def write_kv(k_TKH: torch.Tensor, v_TKH: torch.Tensor, kv: KVView, batch: AttentionBatch) -> None:
     """Store each token's key and value at its position: block p // block_tokens of its row.
 
@@ -33,60 +87,54 @@ def write_kv(k_TKH: torch.Tensor, v_TKH: torch.Tensor, kv: KVView, batch: Attent
         k_TKH: (T, K, H) float, device.
         v_TKH: the same shape.
         kv: written in place.
+        batch: the step's rows.
+    Returns:
+        Nothing.
+    Source: Efficient Memory Management for LLM Serving with PagedAttention, Kwon et al. 2023.
     """
     for query, context, table in rows_of(batch):
         for token in range(query.start, query.stop):
             position = context + token - query.start
-            block, offset = table[position // batch.block_tokens], position % batch.block_tokens
-            kv.k[block, :, offset] = k_TKH[token].to(kv.k.dtype)
-            kv.v[block, :, offset] = v_TKH[token].to(kv.v.dtype)
+            block, offset = int(table[position // batch.block_tokens]), position
+            kv.k[block, :, offset % batch.block_tokens] = k_TKH[token].to(kv.k.dtype)
+            kv.v[block, :, offset % batch.block_tokens] = v_TKH[token].to(kv.v.dtype)
 
 
-@operator("attention.paged")
-def paged_attention(
-    q_TNH: torch.Tensor,
-    kv: KVView,
-    batch: AttentionBatch,
-    *,
-    scale: float,
-    sinks_N: torch.Tensor | None = None,
-    softcap: float = 0.0,
-) -> torch.Tensor:
-    """Attend each token to its row's cache at positions up to its own: softmax(scale q k) v.
-
-    With a window the last `batch.window` positions are seen. A sink is one more score, whose value
-    is zero.
+@operator("kv.gather", tolerance=EXACT, cases=_gather_cases)
+def gather_kv(kv: KVView, batch: AttentionBatch) -> tuple[torch.Tensor, torch.Tensor]:
+    """Read the keys and values of the rows, each from position 0 to its last query token.
 
     Args:
-        q_TNH: (T, N, H) float, device; query head n reads kv head n * K // N.
         kv: holds the step's own tokens already; read only.
-        sinks_N: (N,) float, or None.
-        softcap: scores s become softcap tanh(s / softcap); 0: none.
+        batch: the step's rows; it has no window.
     Returns:
-        (T, N, H), dtype of q.
-    Source: sinks: Efficient Streaming Language Models with Attention Sinks, Xiao et al. 2023;
-        softcap: Gemma 2 report, 2024.
+        Keys and values, (S, K, H) each, row after row; S is the sum of the rows' tokens.
+    Source: PagedAttention, Kwon et al. 2023, read the other way round.
     """
     import torch
 
-    out = torch.empty_like(q_TNH)
-    group = q_TNH.shape[1] // kv.k.shape[1]
-    for query, context, table in rows_of(batch):
-        for token in range(query.start, query.stop):
-            position = context + token - query.start
-            first = max(0, position + 1 - batch.window) if batch.window else 0
-            places = [divmod(seen, batch.block_tokens) for seen in range(first, position + 1)]
-            k_NSH, v_NSH = (
-                torch.stack([cache[table[block], :, offset] for block, offset in places], dim=1)
-                .repeat_interleave(group, dim=0)
-                .to(q_TNH.dtype)
-                for cache in (kv.k, kv.v)
-            )
-            scores_NS = (k_NSH @ q_TNH[token][..., None]).squeeze(-1) * scale
-            if softcap:
-                scores_NS = softcap * (scores_NS / softcap).tanh()
-            if sinks_N is not None:
-                scores_NS = torch.cat([scores_NS, sinks_N[:, None]], dim=1)
-            weights_NS = scores_NS.softmax(dim=1)[:, : len(places)]
-            out[token] = (weights_NS[:, None] @ v_NSH).squeeze(1)
-    return out
+    def read(cache: torch.Tensor) -> torch.Tensor:
+        rows = [
+            cached(cache, table, 0, context + query.stop - query.start, batch.block_tokens)
+            for query, context, table in rows_of(batch)
+        ]
+        return torch.cat([cache[:0, :, 0], *rows])
+
+    return read(kv.k), read(kv.v)
+
+
+@operator("kv.copy_tokens", tolerance=EXACT, cases=_copy_cases)
+def copy_tokens(blocks_LBKSH: torch.Tensor, copies_C3: torch.Tensor) -> None:
+    """Copy the first tokens of blocks to other blocks, in every layer.
+
+    Args:
+        blocks_LBKSH: (layers, B, ..., tokens of a block, width) any dtype, device; written in
+            place.
+        copies_C3: (C, 3) int64 host: source block, target block, tokens from the block's first. No
+            target is a source or a target of another copy.
+    Returns:
+        Nothing.
+    Source: copy on write of PagedAttention, Kwon et al. 2023, token by token.
+    """
+    for source, target, count in copies_C3.tolist():
+        blocks_LBKSH[:, target, ..., :count, :] = blocks_LBKSH[:, source, ..., :count, :]

@@ -2,44 +2,65 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from tokenspeed.contracts.kernel import Case
 from tokenspeed.ops import packing
 from tokenspeed.ops.declare import FLOAT_TOLERANCE, operator
+from tokenspeed.ops.draw import Draw
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import torch
 
+    from tokenspeed.contracts.kernel import Domain
     from tokenspeed.contracts.weights import LinearWeight
 
-PACKED_TOLERANCE = {**FLOAT_TOLERANCE, "float32": (2e-2, 2e-2)}
+PACKED_TOLERANCE = {**FLOAT_TOLERANCE, **dict.fromkeys(("float32", "float16"), (2e-2, 2e-2))}
 
 
-def _dense_cases(seed: int) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
-    import torch
-
-    random = torch.Generator().manual_seed(seed)
-    for tokens, inputs, outputs in ((1, 64, 96), (3, 32, 1), (33, 576, 192)):
-        weight = torch.randn(outputs, inputs, generator=random) * inputs**-0.5
-        x = torch.randn(tokens, inputs, generator=random)
-        yield (x, weight), {}
-        yield (x, weight, torch.randn(outputs, generator=random)), {}
-
-
-def _packed_cases(seed: int) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
-    import torch
-
-    random = torch.Generator().manual_seed(seed)
-    for name in packing.LAYOUTS:
-        for outputs, inputs in ((48, 256), (96, 512), (17, 256)):
-            weight = packing.random_weight(name, (outputs, inputs), random)
-            yield (weight, None), {}
-            yield (weight, torch.randn(outputs, generator=random)), {}
+def _dense_cases(domain: Domain) -> Iterator[Case]:
+    draw = Draw(domain)
+    for tokens, inputs, outputs in (
+        (0, 8, 4),
+        (1, 64, 96),
+        (2, 15, 5),
+        (3, 32, 1),
+        (7, 1, 6),
+        (33, 576, 192),
+    ):
+        name = f"{tokens} rows, {inputs} to {outputs}"
+        weight = draw.floats(outputs, inputs, scale=inputs**-0.5)
+        x = draw.floats(tokens, inputs)
+        yield Case(name, (x, weight))
+        yield Case(f"{name}, bias", (x, weight, draw.floats(outputs)))
+    weight = draw.floats(24, 40, scale=40**-0.5)
+    yield Case("rows in a wider tensor", (draw.beside(5, 40), weight))
 
 
-@operator("linear.dense", cases=_dense_cases)
+def _packed_cases(domain: Domain) -> Iterator[Case]:
+    draw = Draw(domain)
+    for name in domain.values("packing", *packing.LAYOUTS):
+        for outputs, inputs in ((48, 256), (96, 512), (17, 256), (1, 256)):
+            weight = packing.random_weight(name, (outputs, inputs), draw.random)
+            yield _product(f"{name}, {inputs} to {outputs}", weight, None, draw)
+            bias = draw.floats(outputs, scale=0.1)
+            yield _product(f"{name}, {inputs} to {outputs}, bias", weight, bias, draw)
+
+
+def _product(name: str, weight: LinearWeight, bias: torch.Tensor | None, draw: Draw) -> Case:
+    """Return a case in which the squares of an output's terms sum to 1 at most."""
+    dense_OI = packing.decode(weight)
+    calls = []
+    for tokens in (0, 1, 2, 7, 40):
+        x = draw.wide(tokens, weight.shape[1])
+        largest = (x.double().square() @ dense_OI.T.square()).sqrt().amax() if tokens else 1.0
+        calls.append(((x / largest).to(draw.dtype),))
+    return Case(name, (weight, bias), traits={"packing": weight.packing}, calls=tuple(calls))
+
+
+@operator("linear.dense", cases=_dense_cases, tokens=("x_TI",))
 def linear(
     x_TI: torch.Tensor, weight_OI: torch.Tensor, bias_O: torch.Tensor | None = None
 ) -> torch.Tensor:
@@ -51,27 +72,27 @@ def linear(
         bias_O: (O,) same dtype, or None.
     Returns:
         (T, O), dtype and device of x.
+    Source: the definition of a matrix product.
     """
     product = x_TI @ weight_OI.T
     return product if bias_O is None else product + bias_O
 
 
-@operator(
-    "linear.packed", tolerance={**FLOAT_TOLERANCE, "float32": (2e-2, 2e-2)}, cases=_packed_cases
-)
+@operator("linear.packed", tolerance=PACKED_TOLERANCE, cases=_packed_cases)
 def packed_linear(
     weight: LinearWeight, bias_O: torch.Tensor | None
 ) -> Callable[[torch.Tensor], torch.Tensor]:
     """Prepare a product with a low-bit weight; called once a layer, while loading.
 
-    A request for it carries the trait `packing`. The tolerance holds relative to the largest
-    output: kernels may round activations and group scales to bfloat16.
+    A request for it carries the trait `packing`. The tolerance holds where the squares of an
+    output's terms sum to 1 at most: kernels may round activations and group scales to bfloat16.
 
     Args:
         weight: packed, (O, I); its parts may be released by the caller afterwards.
         bias_O: (O,) float, or None.
     Returns:
         A callable: (T, I) float -> (T, O), dtype and device of its argument.
+    Source: the block formats of ggml, see ops/packing.py.
     """
     dense = packing.decode(weight)
 

@@ -5,64 +5,99 @@ Legend: T tokens, E experts, X experts chosen a token, D hidden, F hidden featur
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from itertools import product
+from typing import TYPE_CHECKING
 
-from tokenspeed.contracts.moe import ClampedSwiGLU, Routing
+from tokenspeed.contracts.kernel import Case
+from tokenspeed.contracts.moe import ClampedSwiGLU, ExpertGroup, Routing
 from tokenspeed.ops.declare import operator
+from tokenspeed.ops.draw import Draw
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     import torch
+
+    from tokenspeed.contracts.kernel import Domain
 
 __all__ = ["ClampedSwiGLU", "Routing", "add_shared", "experts", "route"]
 
 
-def _route_cases(seed: int) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+_ROUTINGS: Mapping[str, Routing] = {
+    "softmax": Routing(2),
+    "softmax, shares of all": Routing(3, normalise=False),
+    "sigmoid": Routing(4, "sigmoid"),
+    "softmax in groups": Routing(2, groups=4, top_groups=2, normalise=False, scale=16.0),
+    "sigmoid in groups": Routing(4, "sigmoid", groups=4, top_groups=2, group_best=2, scale=2.5),
+    "every expert": Routing(16),
+}
+
+
+def _route_cases(domain: Domain) -> Iterator[Case]:
     import torch
 
-    random = torch.Generator().manual_seed(seed)
-    limited = Routing(4, "sigmoid", groups=4, top_groups=2, group_best=2, scale=2.5)
-    for routing in (
-        Routing(2),
-        Routing(3, normalise=False),
-        Routing(4, "sigmoid"),
-        Routing(2, groups=4, top_groups=2, normalise=False, scale=16.0),
-        limited,
+    draw = Draw(domain)
+    for name, routing in _ROUTINGS.items():
+        options = {"routing": routing}
+        for tokens in (0, 1, 9):
+            logits = draw.floats(tokens, 16, scale=2)
+            yield Case(f"{name}, {tokens} tokens", (logits,), options)
+        yield Case(f"{name}, bias", (draw.floats(9, 16), draw.floats(16)), options)
+    tied = torch.ones(3, 16, dtype=draw.dtype)
+    yield Case("all experts tie", (tied,), {"routing": _ROUTINGS["sigmoid in groups"]})
+
+
+def _expert_cases(domain: Domain) -> Iterator[Case]:
+    draw = Draw(domain)
+    gates, biases = (
+        domain.values("expert_gate", "silu", "clamped_swiglu"),
+        domain.values("expert_bias", False, True),
+    )
+    for index, (tokens, *sizes) in enumerate(
+        ((0, 2, 1, 8, 4), (1, 3, 2, 8, 5), (17, 8, 3, 32, 24), (5, 4, 4, 7, 9), (64, 16, 1, 16, 8))
     ):
-        logits = torch.randn(9, 16, generator=random) * 2
-        yield (logits,), {"routing": routing}
-        yield (logits, torch.randn(16, generator=random)), {"routing": routing}
+        names = ("num_experts", "top_k", "hidden_size", "expert_features")
+        declared = [domain.values(name, size) for name, size in zip(names, sizes, strict=True)]
+        if all(declared):
+            chosen = [values[index % len(values)] for values in declared]
+            for gate, bias in product(gates, biases):
+                yield _expert_case(tokens, chosen, gate == "clamped_swiglu", bias, draw)
 
 
-def _expert_cases(seed: int) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
-    import torch
-
-    random = torch.Generator().manual_seed(seed)
-    for tokens, experts, top_k, hidden, features in ((1, 3, 2, 8, 5), (17, 8, 3, 32, 24)):
-        chosen = torch.rand(tokens, experts, generator=random).argsort(-1)[:, :top_k]
-        weights = torch.rand(tokens, top_k, generator=random).softmax(-1)
-        x = torch.randn(tokens, hidden, generator=random)
-        gate_up = torch.randn(experts, 2 * features, hidden, generator=random) * hidden**-0.5
-        down = torch.randn(experts, hidden, features, generator=random) * features**-0.5
-        biases = (
-            torch.randn(experts, 2 * features, generator=random),
-            torch.randn(experts, hidden, generator=random),
+def _expert_case(
+    tokens: int, sizes: Sequence[int], is_clamped: bool, bias: bool, draw: Draw
+) -> Case:
+    num_experts, top_k, hidden, features = sizes
+    clamped = ClampedSwiGLU(1.7, 1.5) if is_clamped else None
+    group = ExpertGroup(
+        "experts", (0,), num_experts, hidden, features, Routing(top_k), clamped, bias
+    )
+    args: tuple[torch.Tensor, ...] = (
+        draw.floats(tokens, hidden),
+        draw.distinct(num_experts, tokens, top_k),
+        draw.uniform(tokens, top_k).softmax(-1).to(draw.dtype),
+        draw.floats(num_experts, 2 * features, hidden, scale=hidden**-0.5),
+        draw.floats(num_experts, hidden, features, scale=features**-0.5),
+    )
+    if bias:
+        args += (
+            draw.floats(num_experts, 2 * features, scale=0.3),
+            draw.floats(num_experts, hidden, scale=0.3),
         )
-        yield (x, chosen, weights, gate_up, down), {}
-        yield (x, chosen, weights, gate_up, down, *biases), {"clamped": ClampedSwiGLU(1.7, 1.5)}
+    name = f"{tokens} tokens, {top_k} of {num_experts}, {hidden} x {features}"
+    name += ", clamped" * is_clamped + ", bias" * bias
+    return Case(name, args, {"clamped": clamped}, group.traits())
 
 
-def _shared_cases(seed: int) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
-    import torch
+def _shared_cases(domain: Domain) -> Iterator[Case]:
+    draw = Draw(domain)
+    for tokens, hidden in ((0, 8), (1, 8), (9, 64), (4, 7)):
+        routed, shared = draw.floats(tokens, hidden), draw.floats(tokens, hidden)
+        args = (routed, shared, draw.floats(tokens, 1, scale=4))
+        yield Case(f"{tokens} rows of {hidden}", args)
 
-    random = torch.Generator().manual_seed(seed)
-    for tokens, hidden in ((1, 8), (9, 64)):
-        routed, shared = torch.randn(2, tokens, hidden, generator=random)
-        yield (routed, shared, torch.randn(tokens, 1, generator=random)), {}
 
-
-@operator("moe.route", cases=_route_cases)
+@operator("moe.route", cases=_route_cases, tokens=("logits_TE",))
 def route(
     logits_TE: torch.Tensor, bias_E: torch.Tensor | None = None, *, routing: Routing
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -74,6 +109,7 @@ def route(
     Args:
         logits_TE: (T, E) float, device.
         bias_E: (E,) same dtype, or None: zeros.
+        routing: what is asked for.
     Returns:
         Weights (T, X), dtype of the logits, and experts (T, X) int64, best first.
     Source: Outrageously Large Neural Networks, Shazeer et al. 2017; bias, groups and sigmoid:
@@ -94,14 +130,16 @@ def eligible(ranks_TE: torch.Tensor, routing: Routing) -> torch.Tensor:
     """Return (T, E) bool: whether the expert's group is among the token's best."""
     import torch
 
-    grouped = ranks_TE.view(len(ranks_TE), routing.groups, -1)
+    grouped = ranks_TE.view(len(ranks_TE), routing.groups, ranks_TE.shape[1] // routing.groups)
     worth = grouped.sort(-1, descending=True).values[..., : routing.group_best].sum(-1)
     best = worth.argsort(dim=-1, descending=True, stable=True)[:, : routing.top_groups]
     chosen = torch.zeros_like(worth, dtype=torch.bool).scatter_(1, best, True)
     return chosen.repeat_interleave(grouped.shape[-1], dim=-1)
 
 
-@operator("moe.experts", cases=_expert_cases)
+@operator(
+    "moe.experts", cases=_expert_cases, slot="moe", tokens=("x_TD", "experts_TX", "weights_TX")
+)
 def experts(
     x_TD: torch.Tensor,
     experts_TX: torch.Tensor,
@@ -151,7 +189,12 @@ def _gated(gate_up: torch.Tensor, clamped: ClampedSwiGLU | None) -> torch.Tensor
     return gate * (clamped.alpha * gate).sigmoid() * (up + 1)
 
 
-@operator("moe.add_shared", cases=_shared_cases)
+@operator(
+    "moe.add_shared",
+    cases=_shared_cases,
+    overwrites=("routed_TD",),
+    tokens=("routed_TD", "shared_TD", "gate_T1"),
+)
 def add_shared(
     routed_TD: torch.Tensor, shared_TD: torch.Tensor, gate_T1: torch.Tensor
 ) -> torch.Tensor:
@@ -163,5 +206,6 @@ def add_shared(
         gate_T1: (T, 1) same dtype, before the sigmoid.
     Returns:
         (T, D), dtype of the inputs.
+    Source: Qwen1.5-MoE, Qwen team 2024: the shared expert and its gate.
     """
     return routed_TD + gate_T1.sigmoid() * shared_TD

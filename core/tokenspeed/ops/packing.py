@@ -61,7 +61,9 @@ def unpack(packing: str, data_OB: torch.Tensor) -> GroupedInts:
     layout = LAYOUTS[packing]
     rows = data_OB.shape[0]
     q, scale, offset = layout.unpack(data_OB.reshape(-1, layout.block_bytes))
-    parts = (q.reshape(rows, -1), scale.reshape(rows, -1), offset.reshape(rows, -1))
+    inputs = data_OB.shape[1] // layout.block_bytes * layout.block_inputs
+    groups = inputs // layout.group_inputs
+    parts = (q.reshape(rows, inputs), scale.reshape(rows, groups), offset.reshape(rows, groups))
     return GroupedInts(*parts, layout.group_inputs)
 
 
@@ -81,8 +83,9 @@ def random_weight(name: str, shape: tuple[int, int], random: torch.Generator) ->
     data = torch.randint(0, 256, (blocks, layout.block_bytes), generator=random).to(torch.uint8)
     for start in _HALF_FIELDS[name]:
         half = (torch.rand(blocks, 1, generator=random) * 0.01).half()
-        data[:, start : start + 2] = half.view(torch.uint8)
-    return LinearWeight(shape, None, name, {"data": data.reshape(shape[0], -1)})
+        data[:, start : start + 2] = half.contiguous().view(-1).view(torch.uint8).view(-1, 2)
+    row_bytes = shape[1] // layout.block_inputs * layout.block_bytes
+    return LinearWeight(shape, None, name, {"data": data.reshape(shape[0], row_bytes)})
 
 
 def _half(blocks: torch.Tensor, start: int) -> torch.Tensor:

@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tokenspeed.ops.declare import operator
+from tokenspeed.contracts.kernel import Case
+from tokenspeed.ops.declare import EXACT, operator
+from tokenspeed.ops.draw import Draw
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import torch
 
+    from tokenspeed.contracts.kernel import Domain
 
-def _cases(seed: int) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+
+def _cases(domain: Domain) -> Iterator[Case]:
     import torch
 
-    random = torch.Generator().manual_seed(seed)
-    for tokens, heads, dim, turned in ((1, 3, 8, 8), (5, 12, 64, 64), (16, 4, 128, 32)):
-        angle = torch.randn(tokens, 1, turned // 2, generator=random) * 50
-        sin_T1A = torch.cat([-angle.sin(), angle.sin()], dim=-1)
-        x = torch.randn(tokens, heads + 1, dim, generator=random)[:, :heads]
-        yield (x, torch.cat([angle.cos()] * 2, dim=-1), sin_T1A), {}
+    draw = Draw(domain)
+    for head_dim in domain.values("head_dim", 2, 6, 64, 80, 128):
+        traits = {"head_dim": head_dim}
+        for tokens, heads, turned in ((0, 2, head_dim), (1, 3, head_dim), (5, 12, head_dim),
+                                      (16, 4, head_dim // 4 * 2)):  # fmt: skip
+            if not turned:
+                continue
+            angle = draw.wide(tokens, 1, turned // 2, scale=50)
+            cos = torch.cat([angle.cos()] * 2, dim=-1).to(draw.dtype)
+            sin = torch.cat([-angle.sin(), angle.sin()], dim=-1).to(draw.dtype)
+            name = f"{tokens} x {heads} heads of {head_dim}, {turned} turned"
+            x = draw.beside(tokens, heads, head_dim, axis=1)
+            yield Case(name, (x, cos, sin), traits=traits)
 
 
-@operator("rotary.apply", cases=_cases)
+@operator(
+    "rotary.apply", cases=_cases, overwrites=("x_TNH",), tokens=("x_TNH", "cos_T1A", "sin_T1A")
+)
 def apply_rotary(x_TNH: torch.Tensor, cos_T1A: torch.Tensor, sin_T1A: torch.Tensor) -> torch.Tensor:
     """Rotate the pairs (x[i], x[i + A/2]) of each head by the angle of its token.
 
@@ -48,16 +61,16 @@ def apply_rotary(x_TNH: torch.Tensor, cos_T1A: torch.Tensor, sin_T1A: torch.Tens
     return torch.cat([turned, rest], dim=-1)
 
 
-def _angle_cases(seed: int) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
-    import torch
+def _angle_cases(domain: Domain) -> Iterator[Case]:
+    draw = Draw(domain)
+    for head_dim in domain.values("head_dim", 2, 64, 80, 128):
+        traits = {"head_dim": head_dim}
+        for tokens in (0, 1, 16):
+            positions_T, table_PA = draw.integers(0, 50, tokens), draw.floats(50, head_dim)
+            yield Case(f"{tokens} of {head_dim}", (positions_T, table_PA), traits=traits)
 
-    random = torch.Generator().manual_seed(seed)
-    for tokens, dim in ((1, 8), (5, 64), (16, 128)):
-        table_PA = torch.randn(50, dim, generator=random)
-        yield (torch.randint(0, 50, (tokens,), generator=random), table_PA), {}
 
-
-@operator("rotary.angles", cases=_angle_cases)
+@operator("rotary.angles", tolerance=EXACT, cases=_angle_cases, tokens=("positions_T",))
 def rotary_angles(
     positions_T: torch.Tensor, cos_sin_PA: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -69,6 +82,7 @@ def rotary_angles(
     Returns:
         (T, 1, A) cosines, both halves alike, and (T, 1, A) sines, the first half negated; dtype of
         the table.
+    Source: RoFormer, Su et al. 2021, section 3.4.2.
     """
     import torch
 

@@ -41,7 +41,7 @@ SLOTS = {
         Slot("weight_format", "1.0", ("register_weight_formats",), True),
         Slot("model", "1.0", ("register_models",), True),
         Slot("moe", "1.0", ("register_moe_backends",), True),
-        Slot("communicator", "1.0", ("register_communicators",), False),
+        Slot("communicator", "1.0", ("register_communicators",), True),
         Slot("kv_store", "1.0", ("register_kv_stores",), True),
         Slot("speculator", "1.0", ("register_speculators",), False),
         Slot("transfer", "1.0", ("register_transfers",), False),

@@ -12,5 +12,5 @@ def silu_mul(gate_up_TF2: torch.Tensor) -> torch.Tensor:
 
 
 def sigmoid_mul(x_TF: torch.Tensor, gate_TF: torch.Tensor) -> torch.Tensor:
-    """Compute x * sigmoid(gate)."""
-    return x_TF * torch.sigmoid(gate_TF)
+    """Compute x * sigmoid(gate), the gate in float64 as moe.add_shared says."""
+    return x_TF * torch.sigmoid(gate_TF.double()).type_as(x_TF)

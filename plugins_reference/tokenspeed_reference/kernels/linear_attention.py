@@ -38,8 +38,8 @@ def gated_delta_rule(
 ) -> torch.Tensor:
     """Run the rule in float32: rows of one token together, longer ones chunk by chunk."""
     group = v_TNV.shape[1] // k_TJK.shape[1]
-    q_TNK = _unit(q_TJK).mul_(q_TJK.shape[-1] ** -0.5).repeat_interleave(group, dim=1)
-    inputs = (q_TNK, _unit(k_TJK).repeat_interleave(group, dim=1), v_TNV, log_decay_TN, beta_TN)
+    q_TNK = unit(q_TJK).mul_(q_TJK.shape[-1] ** -0.5).repeat_interleave(group, dim=1)
+    inputs = (q_TNK, unit(k_TJK).repeat_interleave(group, dim=1), v_TNV, log_decay_TN, beta_TN)
     state_RNKV = read_rows(state_BNKV, rows).float()
     out_TNV = torch.empty_like(v_TNV)
     singles, longer = split_rows(query_start, v_TNV.device)
@@ -59,7 +59,8 @@ def gated_delta_rule(
     return out_TNV
 
 
-def _unit(x: torch.Tensor) -> torch.Tensor:
+def unit(x: torch.Tensor) -> torch.Tensor:
+    """Return x at length 1 along the last axis, float32."""
     x = x.float()
     return x * (x.square().sum(-1, keepdim=True) + ops.linear_attention.UNIT_EPS).rsqrt()
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 
 import torch
 
-from tokenspeed_reference.kernels.linear import linear, linear_rowwise
+from tokenspeed_reference.kernels.linear import linear
 from tokenspeed_sdk import ops
 
 
@@ -15,8 +14,8 @@ def route(
     logits_TE: torch.Tensor, bias_E: torch.Tensor | None = None, *, routing: ops.moe.Routing
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Sort all experts: stable, so that ties go to the lower number."""
-    logits = logits_TE.float()
-    scores = logits.softmax(-1) if routing.score == "softmax" else logits.sigmoid()
+    logits = logits_TE.double()  # for the reason in add_shared
+    scores = (logits.softmax(-1) if routing.score == "softmax" else logits.sigmoid()).float()
     ranks = scores if bias_E is None else scores + bias_E
     if routing.groups > 1:
         ranks = _within_best_groups(ranks, routing)
@@ -29,7 +28,7 @@ def route(
 
 def _within_best_groups(ranks_TE: torch.Tensor, routing: ops.moe.Routing) -> torch.Tensor:
     """Return the ranks, -inf outside each token's best groups."""
-    grouped = ranks_TE.view(len(ranks_TE), routing.groups, -1)
+    grouped = ranks_TE.view(len(ranks_TE), routing.groups, ranks_TE.shape[1] // routing.groups)
     worth = grouped.topk(routing.group_best, dim=-1).values.sum(-1)
     order = worth.sort(dim=-1, descending=True, stable=True).indices
     others = order[:, routing.top_groups :, None].expand(-1, -1, grouped.shape[-1])
@@ -61,10 +60,6 @@ def experts(
     return out_TD.type_as(x_TD)
 
 
-experts_rowwise = functools.partial(experts, multiply=linear_rowwise)
-"""Slow, and bitwise the same in every batch."""
-
-
 def _of(bias: torch.Tensor | None, expert: int) -> torch.Tensor | None:
     return None if bias is None else bias[expert]
 
@@ -74,7 +69,7 @@ def _gated(gate_up: torch.Tensor, clamped: ops.moe.ClampedSwiGLU | None) -> torc
     if clamped is None:
         return torch.nn.functional.silu(gate) * up
     gate, up = gate.clamp(max=clamped.limit), up.clamp(-clamped.limit, clamped.limit)
-    return gate * torch.sigmoid(clamped.alpha * gate) * (up + 1)
+    return gate * torch.sigmoid(clamped.alpha * gate.double()).type_as(gate) * (up + 1)
 
 
 def add_shared(

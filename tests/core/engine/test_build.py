@@ -40,11 +40,24 @@ def test_the_plan_names_every_choice_and_progress_every_stage(tmp_path: Path) ->
         "attention.full",
         "policy",
         "sampler",
+        "communicator",
     }
     assert [progress.stage for progress in seen] == ["plugins", "model", "weights", "cache"]
     assert engine.info.name == "m"
     assert engine.info.max_prompt_tokens == 4095
     assert engine.registry.hook_calls_after_freeze == 0
+
+
+def test_an_engine_of_one_rank_has_collectives_and_leaves_them_when_it_closes(
+    tmp_path: Path,
+) -> None:
+    engine = build_engine(config_for(write_scripted_model(tmp_path / "m")))
+    assert engine.communicator is not None
+    assert (engine.communicator.rank, engine.communicator.size) == (0, 1)
+    engine.communicator.barrier()
+    engine.close()
+    with pytest.raises(ValueError, match="has left"):
+        engine.communicator.barrier()
 
 
 @pytest.mark.parametrize(
@@ -53,6 +66,7 @@ def test_the_plan_names_every_choice_and_progress_every_stage(tmp_path: Path) ->
         ({"device": "quantum"}, CapabilityError, "device 'quantum' is not offered"),
         ({"attention": "reference/pagd"}, CapabilityError, "reference/paged"),
         ({"sampler": "sdk/dice"}, CapabilityError, "sdk/dice"),
+        ({"pins": ("communicator=sdk/pigeons",)}, CapabilityError, "sdk/pigeons"),
         ({"plugins": ("reference",)}, CheckpointError, "no known format"),
         ({"plugins": ("sdkk",)}, PluginError, "sdk"),
         ({"dtype": "bfloat16"}, ConfigError, "needs float32"),
