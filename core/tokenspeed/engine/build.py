@@ -103,7 +103,7 @@ def build_watched(
     """
     path = model_path(config)
     registry = load_planned(plugins, role="engine")
-    register_model_modules(registry, config.model_module)
+    register_model_modules(registry, config.model_module, lock=config.plugins_lock)
     choices = Choices(config, registry)
     runtime = choices.device()
     _set_threads(config.threads)

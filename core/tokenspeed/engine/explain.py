@@ -105,7 +105,7 @@ def explain_start(config: EngineConfig, profile: DeviceFacts | None = None) -> E
     if profile is not None:
         config = replace_settings(config, device=profile.kind)
     registry = _registry(config, profile)
-    register_model_modules(registry, config.model_module)
+    register_model_modules(registry, config.model_module, lock=config.plugins_lock)
     choices = _Choices(config, registry, profile)
     failures: dict[str, IdentifiedError] = {}
     notes: list[str] = []
