@@ -1,7 +1,8 @@
 """Model files that a user names (`--model-module my_pkg.my_model`), offered like those of plugins.
 
-Naming a module is what trusts it, unless the operator or a lock file says no. Its plugin id is the module's name and its version the digest of
-its file, so that processes that read different files differ in their plan.
+Naming a module is what trusts it, unless the operator or a lock file says no. Its plugin id is the
+module's name and its version the digest of its file, so that processes that read different files
+differ in their plan.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ def test_what_is_wrong_with_a_module_is_said(package: Path, text: str, said: str
 
 def test_a_lock_file_forbids_modules(package: Path) -> None:
     name = write(package, GOOD)
-    with pytest.raises(PluginError, match="not covered by lock file my.lock") as caught:
+    with pytest.raises(PluginError, match=r"not covered by lock file my\.lock") as caught:
         register_model_modules(Registry(), [name], lock="my.lock")
     assert (caught.value.id, caught.value.exit_code) == ("plugin-not-locked", 3)
     assert package.name not in sys.modules
