@@ -254,6 +254,12 @@ _ALL = (
         "An author corrects the manifest or the hook.",
     ),
     Diagnostic(
+        "offer-differs",
+        FAILED,
+        "An offer is registered with another band or other traits than the manifest states.",
+        "An author makes the two equal: explanations rely on the manifest.",
+    ),
+    Diagnostic(
         "operator-taken",
         FAILED,
         "Two plugins declare one operator.",
@@ -280,8 +286,8 @@ _ALL = (
     Diagnostic(
         "command-refused",
         FAILED,
-        "A plugin states a command that is not its to take: a core command, a verb of a core group, "
-        "or a name that does not begin with its id.",
+        "A plugin states a command that is not its to take: one of the core's, a verb of a core "
+        "group, or a name that does not begin with its id.",
         "Name the command ID or 'ID WORD', and fill slot cli with role cli.",
     ),
     Diagnostic(

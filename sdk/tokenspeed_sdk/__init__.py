@@ -1,6 +1,7 @@
 """What plugin authors import. `__all__` is the promise, versioned by `API_VERSION`; no torch here.
 
-Contracts, errors and header readers are plain names; `ops` (the operators) loads when touched.
+Contracts, errors and header readers are plain names; what model files are written with loads when
+touched: `ops` (operators), `layers` (shared blocks), `model_fields` (readers of config.json).
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from tokenspeed.contracts.model import (
     CacheGroup,
     CausalLM,
     ForwardContext,
+    MixtureOfExperts,
     ModelContext,
     StateRows,
     StateStage,
@@ -85,7 +87,8 @@ from tokenspeed.plugins.slots import API_VERSION
 from tokenspeed.plugins.targets import lazy
 
 if TYPE_CHECKING:
-    from tokenspeed import ops
+    from tokenspeed import layers, ops
+    from tokenspeed.models import fields as model_fields
 
 __all__ = [
     "API_VERSION",
@@ -135,6 +138,7 @@ __all__ = [
     "KernelOffer",
     "Keys",
     "LinearWeight",
+    "MixtureOfExperts",
     "MoEBackend",
     "ModelContext",
     "Offer",
@@ -175,16 +179,25 @@ __all__ = [
     "gqa_fields",
     "hookimpl",
     "is_hf_folder",
+    "layers",
     "lazy",
+    "model_fields",
     "ops",
 ]
 
 
+_LAZY = {
+    "layers": "tokenspeed.layers",
+    "model_fields": "tokenspeed.models.fields",
+    "ops": "tokenspeed.ops",
+}
+
+
 def __getattr__(name: str) -> Any:
-    if name == "ops":
+    if name in _LAZY:
         import importlib
 
-        return importlib.import_module("tokenspeed.ops")
+        return importlib.import_module(_LAZY[name])
     if name == "plugin":
         from tokenspeed_sdk.own_plugin import plugin
 

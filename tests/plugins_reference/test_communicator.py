@@ -21,7 +21,7 @@ COLLECTIVES: dict[str, Callable[[ThreadCommunicator], object]] = {
     "all_gather": lambda ranks: ranks.all_gather(torch.ones(3, 2)),
     "reduce_scatter": lambda ranks: ranks.reduce_scatter(torch.ones(6, 2)),
     "all_to_all": lambda ranks: ranks.all_to_all(
-        torch.ones(3, 2), send_sizes=[1] * ranks.size, receive_sizes=[1] * ranks.size
+        torch.ones(ranks.size, 2), send_sizes=[1] * ranks.size, receive_sizes=[1] * ranks.size
     ),
     "broadcast": lambda ranks: ranks.broadcast(torch.ones(3)),
     "barrier": lambda ranks: ranks.barrier(),

@@ -17,25 +17,6 @@ def generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("offer", LINEARS, ids=lambda offer: offer.name)
-def test_product_agrees_with_the_definition(offer: KernelOffer, dtype: torch.dtype) -> None:
-    operator = OPERATORS["linear.packed"]
-    assert operator.cases is not None
-    for weight, bias in (args for args, _ in operator.cases(3)):
-        bias = None if bias is None else bias.to(dtype)
-        multiply = offer.load()(weight, bias)
-        wide = operator.signature(weight, None if bias is None else bias.double())
-        for tokens in (1, 2, 7, 40):
-            x = torch.randn(tokens, weight.shape[1], generator=generator(tokens)).to(dtype)
-            got, expected = multiply(x), wide(x.double())
-            assert got.dtype == dtype
-            assert got.shape == expected.shape
-            relative, _ = operator.tolerance[str(dtype).removeprefix("torch.")]
-            bound = max(relative, 2e-2) * float(expected.abs().max())
-            assert (got.double() - expected).abs().max() <= bound
-
-
 @pytest.mark.parametrize("name", packing.LAYOUTS)
 @pytest.mark.parametrize("offer", LINEARS, ids=lambda offer: offer.name)
 def test_product_is_precise_on_average(offer: KernelOffer, name: str) -> None:

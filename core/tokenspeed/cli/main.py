@@ -150,8 +150,9 @@ class _Parser(argparse.ArgumentParser):
         return found, extra
 
     def error(self, message: str) -> NoReturn:
-        wrong = re.search(r"invalid choice: '(\S+)'", message)
-        near = difflib.get_close_matches(wrong[1], COMMANDS, n=1) if wrong else []
+        wrong = re.search(r"invalid choice: '(\S+)' \(choose from (.*)\)", message)
+        choices = re.findall(r"[\w-]+", wrong[2]) if wrong else []
+        near = difflib.get_close_matches(wrong[1], choices, n=1) if wrong else []
         if near:
             message += f"; did you mean {near[0]}?"
         self.print_usage_line()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from tokenspeed.cli.plugin_lock import add_verbs
+from tokenspeed.cli import plugin_lock, plugins_diff, plugins_doctor, plugins_explain
 from tokenspeed.cli.table import print_table
 
 if TYPE_CHECKING:
@@ -27,8 +27,9 @@ def add_parser(subparsers: Any) -> None:
     info = verbs.add_parser("info", help="manifest, device and problems of one plugin")
     info.add_argument("id", metavar="ID", help="plugin id, as in `plugins list`")
     info.add_argument("--json", action="store_true", help="print JSON")
-    add_verbs(verbs)
     parser.set_defaults(run=run)
+    for module in (plugins_explain, plugins_doctor, plugins_diff, plugin_lock):
+        module.add_verbs(verbs)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -83,9 +84,7 @@ def _info(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(entry, indent=2))
     else:
-        width = max(map(len, entry))
-        for name, value in entry.items():
-            print(f"{name:{width}}  {_text(value)}")
+        print_table(("FIELD", "VALUE"), [(name, _text(value)) for name, value in entry.items()])
     return PROBLEMS if entry["problem"] else OK
 
 
@@ -98,7 +97,7 @@ def _device(entry: dict[str, Any]) -> str:
     if entry["problem"] or found is None or found.manifest is None or not found.manifest.probe:
         return "-"
     if not entry["is_first_party"]:
-        return "not probed: third-party code runs only when it is named for serving"
+        return "not probed: a stranger's code runs only when named, as in `plugins doctor ID`"
     result = run_probes({found.id: found.manifest.probe})[found.id]
     return result.reason or "; ".join(
         f"{facts.count} x {facts.name} ({facts.arch}, {facts.memory_bytes / 2**30:.1f} GiB)"

@@ -34,6 +34,9 @@ class DeviceFacts:
     traits: Mapping[str, object] = field(default_factory=dict)
     runs: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "runs", tuple(self.runs))  # JSON has lists
+
 
 class DeviceRuntime(Protocol):
     """Required: all methods here. Optional, declared in `features`: streams, graphs, pinned.

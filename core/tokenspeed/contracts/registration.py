@@ -18,12 +18,12 @@ class Offer:
         name: unique in plugin and slot; pins are written PLUGIN/NAME.
         load: builds the implementation; imports what it needs only then. What it takes depends on
             the slot: device (), attention (AttentionRequest traits as keywords), sampler (device),
-            speculator (max_drafts, max_running, vocab_size), weight_format (), policy (),
-            communicator (see `contracts/communicator.py`), model () -> EntryClass, kernels as
-            KernelOffer.load.
+            speculator (max_drafts, max_running, vocab_size), weight_format (), policy (), model ()
+            -> EntryClass, moe (group, dtype, device), parser () -> Parser, cli () -> Command,
+            communicator (see `contracts/communicator.py`), kernels as KernelOffer.load.
         band: name of a `Band`.
         requires: trait name -> allowed values; fail closed.
-        facts: slot-specific facts, such as the architectures of a model.
+        facts: slot-specific facts: `architectures` of a model, what a parser `parses`.
     """
 
     slot: str

@@ -16,6 +16,7 @@ from tokenspeed.contracts.model import ModelContext, expert_groups_of
 from tokenspeed.engine.choices import Choices
 from tokenspeed.engine.drafting import Drafting
 from tokenspeed.engine.engine import Engine
+from tokenspeed.engine.evidence import evidence_for
 from tokenspeed.engine.facts import EngineParts, model_info, start_report
 from tokenspeed.engine.kv_events import EventGroup
 from tokenspeed.engine.kv_publisher import KvEventSettings
@@ -42,6 +43,7 @@ from tokenspeed.engine.vocabulary import check_vocabulary
 from tokenspeed.env import is_strict
 from tokenspeed.errors import CheckpointError, ConfigError
 from tokenspeed.kernels import KernelRegistry
+from tokenspeed.kernels.spying import SpyBinder
 from tokenspeed.kv import Arena, describe, solve_layout
 from tokenspeed.log import LOGGER
 from tokenspeed.models.modules import register_model_modules
@@ -60,6 +62,7 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.moe import MoEBackend
     from tokenspeed.contracts.weights import WeightSource
     from tokenspeed.engine.engine import StepExecutor
+    from tokenspeed.engine.tuning import Tuning
     from tokenspeed.executor.transfers import TierTransfers
     from tokenspeed.kernels import Binder
     from tokenspeed.kv import ArenaLayout
@@ -81,18 +84,35 @@ def build_engine(
         TokenSpeedError: settings, plugins, model files or memory are not as needed.
     """
     check_tiers(config)
-    path = model_path(config)
+    model_path(config)
     tell = progress or (lambda _: None)
     tell(Progress("plugins"))
-    registry = load_planned(plugins or plugins_of(config), role="engine")
-    register_model_modules(registry, config.model_module)
+    plugins = plugins or plugins_of(config)
+    if config.tune:
+        from tokenspeed.engine.tuning import tune
+
+        tune(config, plugins, tell)
+    return build_watched(config, plugins, tell, None)
+
+
+def build_watched(
+    config: EngineConfig, plugins: PluginPlan, tell: ProgressCallback, tuning: Tuning | None
+) -> Engine:
+    """Build an engine; with `tuning` its kernels are watched, and no measured time is used.
+
+    Raises:
+        TokenSpeedError: as `build_engine`.
+    """
+    path = model_path(config)
+    registry = load_planned(plugins, role="engine")
+    register_model_modules(registry, config.model_module, lock=config.plugins_lock)
     choices = Choices(config, registry)
     runtime = choices.device()
     _set_threads(config.threads)
     tell(Progress("model"))
     source = choices.checkpoint(path)
     try:
-        parts = _build_parts(config, registry, choices, runtime, source, path, tell)
+        parts = _build_parts(config, registry, choices, runtime, source, path, tell, tuning)
     finally:
         source.close()
     return _finish(config, registry, choices, runtime, path, parts)
@@ -126,6 +146,7 @@ def _build_parts(
     source: WeightSource,
     path: Path,
     tell: ProgressCallback,
+    tuning: Tuning | None,
 ) -> EngineParts:
     model_config = source.config()
     model_class = choices.model_class(model_config)
@@ -136,9 +157,7 @@ def _build_parts(
     check_tables(config, groups, sizes, free_bytes=runtime.free_memory_bytes())
     attention = choices.attention(groups, sizes, runtime)
     moe = choices.moe(expert_groups_of(model_class, model_config), sizes, runtime)
-    binder = KernelRegistry(registry).binder(
-        {**device_traits(runtime.facts), "dtype": sizes.dtype}, rules=choices.rules
-    )
+    binder = _binder(config, registry, choices, runtime, sizes, model_config, tuning)
     with memory_errors("the model"):
         context = _model_context(sizes, attention, moe, binder, runtime)
         model = model_class(model_config, context)
@@ -181,6 +200,25 @@ def _build_parts(
         weights_bytes=weights_bytes,
         cache_groups=tuple(group.name for group in layout.groups),
     )
+
+
+def _binder(
+    config: EngineConfig,
+    registry: Registry,
+    choices: Choices,
+    runtime: DeviceRuntime,
+    sizes: EngineSizes,
+    model_config: Mapping[str, Any],
+    tuning: Tuning | None,
+) -> Binder:
+    """Return the binder: by measured times where there are any, watched while they are taken."""
+    traits = {**device_traits(runtime.facts), "dtype": sizes.dtype}
+    evidence = evidence_for(config, registry, runtime.facts, sizes, model_config)
+    if tuning is None:
+        return KernelRegistry(registry).binder(traits, rules=choices.rules, evidence=evidence)
+    tuning.evidence, tuning.registry = evidence, registry
+    tuning.binder = SpyBinder(registry, traits, choices.rules, tuning.watch)
+    return tuning.binder
 
 
 def _model_context(

@@ -36,12 +36,21 @@ def refusal(record: Mapping[str, Any]) -> str:
 
 def paragraph(record: Mapping[str, Any]) -> str:
     """Return one record: the request and its outcome, then a line for each candidate."""
-    taint = f"   TAINTED: forced {', '.join(record['forced'])}" if record["forced"] else ""
-    lines = [f"{asked(record)} -> {record['winner'] or 'nobody'}{taint}"]
+    lines = [headline(record)]
     for entry in record["candidates"]:
         head = f"  {entry['verdict']:8}{entry['offer']} {entry['version']} {entry['band']}"
         lines.append(f"{head}: {entry['reason']}")
     return "\n".join(lines)
+
+
+def headline(record: Mapping[str, Any]) -> str:
+    """Return the request, who won, and what taints or helped the choice."""
+    text = f"{asked(record)} -> {record['winner'] or 'nobody'}"
+    if record["forced"]:
+        text += f"   TAINTED: forced {', '.join(record['forced'])}"
+    if record["evidence"]["used"]:
+        text += "   by measured times"
+    return text
 
 
 def asked(record: Mapping[str, Any]) -> str:

@@ -155,10 +155,11 @@ def _taint(record: dict[str, Any], winner: Judged) -> None:
     record["forced"] = [clause.id for clause in winner.forced]
     LOGGER.warning(
         "%s is TAINTED: %s was forced past %s; it does not say that it can do this, and its "
-        "results may be wrong",
+        "results may be wrong [%s]",
         record["slot"],
         winner.candidate.pin,
         "; ".join(map(str, winner.forced)),
+        "pin-forced",
     )
 
 

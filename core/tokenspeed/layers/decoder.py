@@ -197,17 +197,24 @@ class DecoderForCausalLM(ABC, Generic[Config]):
             yield from layer.weight_slots(f"model.layers.{index}")
         yield from self.norm.weight_slots("model.norm")
 
-    def load_weights(self, weights: Iterable[tuple[str, LinearWeight]]) -> None:
-        """Take every checkpoint tensor by its Hugging Face name."""
-        slots, ignored = dict(self.weight_slots()), ["rotary_emb.inv_freq"]
+    def weight_map(self) -> dict[str, WeightSlot]:
+        """Return every slot by Hugging Face name; a tied head shares the embedding's."""
+        slots = dict(self.weight_slots())
         head = dict(self.head.weight_slots("lm_head"))["lm_head.weight"]
         if self.config.tie_embeddings:
             embedding = "model.embed_tokens.weight"
             slots[embedding] = shared_slot(slots[embedding], head)
-            ignored.append("lm_head.weight")
         else:
             slots["lm_head.weight"] = head
-        fill_slots(slots, weights, ignored=tuple(ignored), ignored_prefixes=self.ignored_prefixes)
+        return slots
+
+    def load_weights(self, weights: Iterable[tuple[str, LinearWeight]]) -> None:
+        """Take every checkpoint tensor by its Hugging Face name."""
+        tied = ("lm_head.weight",) if self.config.tie_embeddings else ()
+        ignored = ("rotary_emb.inv_freq", *tied)
+        fill_slots(
+            self.weight_map(), weights, ignored=ignored, ignored_prefixes=self.ignored_prefixes
+        )
 
     def forward(self, token_ids_T: torch.Tensor, context: ForwardContext) -> torch.Tensor:
         """Return hidden states (T, D) after the final norm."""

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -63,9 +63,11 @@ def _run_child(
 ) -> bool:
     """Add what one child says to `found`; False: it died at a file, which is then in `found`."""
     done = [list(key) for key in found]
-    command = [sys.executable, "-P", "-m", "tokenspeed.models.health_child"]
     child = subprocess.Popen(
-        [*command, json.dumps({"plugins": plugins, "done": done})],
+        [
+            *(sys.executable, "-P", "-m", "tokenspeed.models.health_child"),
+            json.dumps({"plugins": plugins, "done": done}),
+        ],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -79,18 +81,26 @@ def _run_child(
         child.kill()
         output, _ = child.communicate()
         ended = f"its import did not end within {timeout_s:g} s and was stopped"
-    begun: tuple[str, str] | None = None
-    for line in _lines(output):
-        key = (line["architecture"], line["pin"])
-        if "problem" in line:
-            found[key] = ModelFinding(*key, line["problem"], tuple(line["causes"]))
-        begun = None if "problem" in line else key
+    begun = _take_answers(output, found)
     if begun is not None:
         found[begun] = ModelFinding(*begun, ended)
         return False
     if child.returncode != 0:
         found["", ""] = ModelFinding("", "", f"the models cannot be listed: {ended}")
     return True
+
+
+def _take_answers(
+    output: str, found: dict[tuple[str, str], ModelFinding]
+) -> tuple[str, str] | None:
+    """Add what a child has said; return the file that it began and said no more about."""
+    begun: tuple[str, str] | None = None
+    for line in _lines(output):
+        key = (line["architecture"], line["pin"])
+        if "problem" in line:
+            found[key] = ModelFinding(*key, line["problem"], tuple(line["causes"]))
+        begun = None if "problem" in line else key
+    return begun
 
 
 def _lines(output: str) -> Iterator[dict[str, Any]]:
@@ -109,8 +119,3 @@ def _how_it_ended(code: int, errors: str) -> str:
             return f"its import ended the process: signal {-code}"
     last = errors.strip().splitlines()[-1:] or ["no message"]
     return f"its import ended the process with code {code}: {last[0]}"
-
-
-def as_json(findings: tuple[ModelFinding, ...]) -> list[dict[str, Any]]:
-    """Return findings as JSON data."""
-    return [asdict(finding) for finding in findings]

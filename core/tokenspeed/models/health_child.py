@@ -26,7 +26,8 @@ def main(plugins: Iterable[str], done: Iterable[list[str]]) -> None:
     answer_fd = os.dup(1)
     os.dup2(2, 1)  # whatever a model file prints must not mix with the answer
     finished = {tuple(key) for key in done}
-    registry = load_plugins(tuple(plugins), role="engine", fallback="allow")
+    names = tuple(plugins)
+    registry = load_plugins(names, role="engine", fallback="allow", experimental=names)
     with os.fdopen(answer_fd, "w", encoding="utf-8", buffering=1) as stream:
         for architecture, offers in architectures(registry).items():
             for item in offers:

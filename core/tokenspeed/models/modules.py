@@ -1,7 +1,8 @@
 """Model files that a user names (`--model-module my_pkg.my_model`), offered like those of plugins.
 
-Naming a module is what trusts it. Its plugin id is the module's name and its version the digest of
-its file, so that processes that read different files differ in their plan.
+Naming a module is what trusts it, unless the operator or a lock file says no. Its plugin id is the
+module's name and its version the digest of its file, so that processes that read different files
+differ in their plan.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 from tokenspeed.contracts.registration import Offer
 from tokenspeed.errors import PluginError
 from tokenspeed.models.registry import problem_of
+from tokenspeed.plugins.operator_file import read_operator_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,27 +28,45 @@ if TYPE_CHECKING:
 ENTRY = "EntryClass"
 
 
-def check_model_modules(modules: Iterable[str]) -> None:
-    """Refuse modules that are not there; imports nothing, not even the packages above them.
+def check_model_modules(modules: Iterable[str], *, lock: str = "") -> None:
+    """Refuse modules that may not load or are not there; imports nothing, no package above them.
 
+    Args:
+        lock: lock file that the start is held to; "": none, unless the operator has one.
     Raises:
-        PluginError: a name that is no importable module.
+        PluginError: the operator forbids the module, a lock file is in force, or it is not there.
     """
-    for name in modules:
+    names = tuple(modules)
+    if not names:
+        return
+    rules = read_operator_file()
+    for name in names:
+        rules.check_allowed(name)
+        if held := rules.lock or lock:
+            raise PluginError(
+                f"model module {name!r} is not covered by lock file {held}, which lists wheels; "
+                "offer the model from a plugin and lock that, or start without the lock file",
+                id="plugin-not-locked",
+            )
         _spec_of(name)
 
 
-def register_model_modules(registry: Registry, modules: Iterable[str]) -> None:
+def register_model_modules(registry: Registry, modules: Iterable[str], *, lock: str = "") -> None:
     """Import each module and offer its EntryClass.
 
     Raises:
-        PluginError: a module is not there, cannot be imported, or has no usable EntryClass.
+        PluginError: a module may not load or is not there, cannot be imported, or has no usable
+            EntryClass.
     """
-    for name in modules:
+    names = tuple(modules)
+    check_model_modules(names, lock=lock)
+    for name in names:
         version = _version(_spec_of(name))
         entry = _entry_class(name)
-        names = _architectures(name, entry)
-        offer = Offer("model", names[0], lambda entry=entry: entry, facts={"architectures": names})
+        served = _architectures(name, entry)
+        offer = Offer(
+            "model", served[0], lambda entry=entry: entry, facts={"architectures": served}
+        )
         registry.commit(name, version, [("model", offer)])
 
 

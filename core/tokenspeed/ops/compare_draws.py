@@ -1,7 +1,8 @@
 """Compares a sampler's draws with the distribution that it should draw from.
 
 A sampler returns tokens, no probabilities: each row of a case is drawn many times at different
-output positions, and the counts are judged by a chi-square statistic. Legend: V vocabulary.
+output positions. The counts are judged together, by a chi-square statistic, and token by token.
+Legend: V vocabulary.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.kernel import Case, Operator
     from tokenspeed.contracts.sampler import Sampler
 
-DRAWS = 2000
+DRAWS = 4000
 EXPECTED = 5.0
 """Tokens that are expected less often are judged together: the statistic needs some of each."""
 DEVIATIONS = 6.0
-"""Standard deviations of the chi-square distribution that count as 1, the tolerance."""
+"""Standard deviations, of the statistic and of a token's count, that count as 1, the tolerance."""
 
 
 def compare_draws(
@@ -57,4 +58,17 @@ def draws_error(counts_V: torch.Tensor, expected_V: torch.Tensor) -> tuple[float
     statistic += float((rare_counts - rare_wanted) ** 2 / rare_wanted.clamp(min=1.0))
     freedom = max(int(common.sum()), 1)
     bound = freedom + DEVIATIONS * math.sqrt(2 * freedom)
-    return statistic / bound, f"chi-square {statistic:.1f}, at most {bound:.1f} is allowed"
+    together = statistic / bound, f"chi-square {statistic:.1f}, at most {bound:.1f} is allowed"
+    return max(together, _worst_token(counts_V, expected_V, common))
+
+
+def _worst_token(
+    counts_V: torch.Tensor, expected_V: torch.Tensor, common_V: torch.Tensor
+) -> tuple[float, str]:
+    """Return the same of the token that is furthest from its probability."""
+    wanted_V = expected_V * counts_V.sum()
+    spread_V = (wanted_V * (1 - expected_V)).sqrt().clamp(min=1.0)
+    errors_V = ((counts_V - wanted_V).abs() / spread_V / DEVIATIONS).masked_fill(~common_V, 0.0)
+    token = int(errors_V.argmax())
+    where = f"token {token} {counts_V[token]:.0f} times, {wanted_V[token]:.0f} were expected"
+    return float(errors_V[token]), where

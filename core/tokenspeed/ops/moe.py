@@ -80,7 +80,10 @@ def _expert_case(
         draw.floats(num_experts, hidden, features, scale=features**-0.5),
     )
     if bias:
-        args += (draw.floats(num_experts, 2 * features), draw.floats(num_experts, hidden))
+        args += (
+            draw.floats(num_experts, 2 * features, scale=0.3),
+            draw.floats(num_experts, hidden, scale=0.3),
+        )
     name = f"{tokens} tokens, {top_k} of {num_experts}, {hidden} x {features}"
     name += ", clamped" * is_clamped + ", bias" * bias
     return Case(name, args, {"clamped": clamped}, group.traits())

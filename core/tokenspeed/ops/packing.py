@@ -84,7 +84,8 @@ def random_weight(name: str, shape: tuple[int, int], random: torch.Generator) ->
     for start in _HALF_FIELDS[name]:
         half = (torch.rand(blocks, 1, generator=random) * 0.01).half()
         data[:, start : start + 2] = half.contiguous().view(-1).view(torch.uint8).view(-1, 2)
-    return LinearWeight(shape, None, name, {"data": data.reshape(shape[0], -1)})
+    row_bytes = shape[1] // layout.block_inputs * layout.block_bytes
+    return LinearWeight(shape, None, name, {"data": data.reshape(shape[0], row_bytes)})
 
 
 def _half(blocks: torch.Tensor, start: int) -> torch.Tensor:

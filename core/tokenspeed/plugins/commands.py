@@ -33,8 +33,8 @@ def check_commands(found: FoundPlugin) -> None:
     assert manifest is not None, f"{found.id} has no manifest"
     if manifest.commands and CLI_SLOT not in manifest.slots:
         raise PluginError(
-            f"the manifest states commands, and slot {CLI_SLOT} is not in it; add "
-            f'`{CLI_SLOT} = "..."` to [slots]',
+            f"the manifest states commands and does not fill slot {CLI_SLOT}; add "
+            f'`{CLI_SLOT} = "1.0"` to [slots]',
             id="command-refused",
         )
     for name in manifest.commands:

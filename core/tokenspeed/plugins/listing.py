@@ -66,6 +66,10 @@ def describe(plugin: FoundPlugin) -> dict[str, Any]:
         "slots": dict(manifest.slots) if manifest else {},
         "commands": dict(manifest.commands) if manifest else {},
         "requires_abi": dict(manifest.requires_abi) if manifest else {},
+        "offers": [
+            f"{offer.operator or offer.slot}/{offer.name} ({offer.band})"
+            for offer in (manifest.offers if manifest else ())
+        ],
         "config": [
             {"name": key.name, "type": key.type, "default": key.default, "help": key.help}
             for key in (manifest.config.values() if manifest else ())
@@ -74,7 +78,15 @@ def describe(plugin: FoundPlugin) -> dict[str, Any]:
 
 
 def find_problem(plugin: FoundPlugin) -> str:
-    """Return why the plugin cannot be loaded here, with its diagnostic, or ""."""
+    """Return why the plugin cannot be loaded here, or ""."""
+    error = find_problem_error(plugin)
+    if error is None or plugin.problem:
+        return plugin.problem
+    return str(error)
+
+
+def find_problem_error(plugin: FoundPlugin) -> PluginError | None:
+    """Return why the plugin cannot be loaded here, with its diagnostic; None: nothing is wrong."""
     try:
         check_reserved(plugin)
         read_operator_file().check_allowed(plugin.id)
@@ -82,8 +94,8 @@ def find_problem(plugin: FoundPlugin) -> str:
         check_wheel_tags(plugin)
         check_commands(plugin)
     except PluginError as error:
-        return str(error)
-    return ""
+        return error
+    return None
 
 
 def _loads(plugin: FoundPlugin) -> str:
@@ -133,5 +145,6 @@ def _bare_entry(plugin_id: str, version: str, wheel: str, loads: str) -> dict[st
         "slots": {name: SLOTS[name].version for name in names},
         "commands": {},
         "requires_abi": {},
+        "offers": [],
         "config": [],
     }

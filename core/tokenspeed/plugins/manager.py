@@ -20,6 +20,7 @@ from tokenspeed.plugins.plugin_plan import PlannedPlugin, PluginPlan
 from tokenspeed.plugins.registrar import StagedRegistration, run_hooks
 from tokenspeed.plugins.registry import Registry
 from tokenspeed.plugins.slots import API_VERSION, SLOTS
+from tokenspeed.plugins.stated import check_stated
 from tokenspeed.plugins.targets import resolve
 from tokenspeed.plugins.trust import CORE_ID
 
@@ -106,7 +107,7 @@ def _register(
 ) -> None:
     registration = StagedRegistration(manifest_of(plugin), role, config)
     run_hooks(_imported(plugin), registration, registry.on_hook_call)
-    _check_stated_offers(manifest_of(plugin), registration)
+    check_stated(manifest_of(plugin), registration.staged)
     commands = [offer.name for slot, offer in registration.staged if slot == CLI_SLOT]
     check_command_offers(manifest_of(plugin), commands)
     registry.commit(plugin.id, plugin.version, registration.staged)
@@ -122,14 +123,3 @@ def _imported(plugin: FoundPlugin) -> object:
             id="plugin-import-failed",
         ) from error
     return imported
-
-
-def _check_stated_offers(manifest: Manifest, registration: StagedRegistration) -> None:
-    staged = {(slot, offer.name) for slot, offer in registration.staged}
-    for stated in manifest.offers:
-        if (stated.slot, stated.name) not in staged:
-            raise PluginError(
-                f"the manifest states offer {stated.slot}/{stated.name}, which no hook made; "
-                "correct one of the two",
-                id="offer-missing",
-            )

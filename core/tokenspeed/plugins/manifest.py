@@ -34,12 +34,17 @@ class ConfigKey:
 
 @dataclass(frozen=True, slots=True)
 class StatedOffer:
-    """An offer that the manifest states; loading must register it under this slot and name."""
+    """An offer that the manifest states; loading must register it alike.
+
+    Args:
+        operator: of a kernel, which slot "operator" needs; else "".
+    """
 
     slot: str
     name: str
     band: str
     requires: Mapping[str, tuple[object, ...]]
+    operator: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,15 +251,24 @@ def _help(command: str, value: Any) -> str:
 def _stated_offer(value: Any) -> StatedOffer:
     if not isinstance(value, dict):
         raise PluginError(f"offers holds {value!r}, tables are needed", id="manifest-invalid")
-    table = _Table(value, "offers", ("slot", "name", "band", "requires"))
+    table = _Table(value, "offers", ("slot", "name", "band", "requires", "operator"))
     requires = {
         name: tuple(values) if isinstance(values, list) else (values,)
         for name, values in table.get("requires", dict, {}).items()
     }
     _known(tuple(requires), TRAITS, "trait")
+    slot = _known((table.get("slot", str),), SLOTS, "slot")[0]
+    operator = table.get("operator", str, "")
+    if (slot == "operator") != bool(operator):
+        raise PluginError(
+            f"offer {table.get('name', str)!r} of slot {slot} has operator {operator!r}; kernels "
+            'stand under slot "operator" and name one, other offers name none',
+            id="manifest-invalid",
+        )
     return StatedOffer(
-        slot=_known((table.get("slot", str),), SLOTS, "slot")[0],
+        slot=slot,
         name=table.get("name", str),
         band=_known((table.get("band", str, "REFERENCE"),), Band.__members__, "band")[0],
         requires=requires,
+        operator=operator,
     )

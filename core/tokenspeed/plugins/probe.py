@@ -82,9 +82,7 @@ def _finish(child: subprocess.Popen[str], wait_s: float, limit_s: float) -> Prob
         return ProbeResult(reason=reason, id="probe-crashed", causes=_last_words(errors))
     try:
         answer = json.loads(output)
-        devices = tuple(
-            DeviceFacts(**{**facts, "runs": tuple(facts["runs"])}) for facts in answer["devices"]
-        )
+        devices = tuple(DeviceFacts(**facts) for facts in answer["devices"])
     except (json.JSONDecodeError, KeyError, TypeError):
         last = _last_words(errors) or ("no message",)
         reason = f"probe exited with code {child.returncode}: {last[0]}"

@@ -19,6 +19,7 @@ from tokenspeed.errors import PluginError
 from tokenspeed.plugins.nearest import nearest, suggestion
 from tokenspeed.plugins.offer_facts import check_facts
 from tokenspeed.plugins.slots import API_VERSION, SLOT_OF_HOOK, live_slot
+from tokenspeed.plugins.stated import with_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -39,6 +40,7 @@ class StagedRegistration:
         self.config = config
         self.hook = ""
         self.staged: list[tuple[str, Anything]] = []
+        self._manifest = manifest
         self._slots = manifest.slots
         self._names: set[tuple[str, str]] = set()
 
@@ -56,7 +58,8 @@ class StagedRegistration:
                 f"{offer!r} is no {wanted.__name__}, which {self.hook} takes", id="offer-invalid"
             )
         self._check(slot, offer)
-        self.staged.append((slot, offer))
+        counted = offer if isinstance(offer, Operator) else with_device(offer, self._manifest)
+        self.staged.append((slot, counted))
 
     def _check(self, slot: str, offer: Anything) -> None:
         if isinstance(offer, Offer) and offer.slot != slot:

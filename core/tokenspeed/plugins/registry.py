@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,8 @@ class PluginStatus:
 
     Args:
         id, version, distribution: of the plugin; distribution is "tokenspeed" for the core's own.
-        state: "registered", "not enabled", "no device", "not for this role" or "quarantined".
+        state: "registered", "not enabled", "no device", "not for this role", "quarantined", or
+            "stated" (known by its manifest only).
         reason: why it is not registered; "" when it is.
         devices: what its probe found.
     """
@@ -124,10 +125,6 @@ class Registry:
     def set_status(self, status: PluginStatus) -> None:
         """Record how far a plugin came."""
         self._statuses[status.id] = status
-
-    def note_devices(self, plugin_id: str, devices: tuple[DeviceFacts, ...]) -> None:
-        """Record what a plugin's probe found, however far the plugin came afterwards."""
-        self._statuses[plugin_id] = replace(self._statuses[plugin_id], devices=devices)
 
     def freeze(self, *, strict: bool = False) -> None:
         """End registration. Later hook calls are counted; `strict` (tests) raises instead."""

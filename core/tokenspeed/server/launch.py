@@ -46,7 +46,7 @@ def serve(config: ServeConfig) -> int:
     signals.install()
     rules_of(config)
     plugins = plugins_of(config)
-    check_model_modules(config.model_module)
+    check_model_modules(config.model_module, lock=config.plugins_lock)
     with listen(config.host, config.port) as listener, run_folder() as folder:
         config = replace_settings(config, model=_model_path(config.model))
         return _run(config, plugins, listener, folder, signals)

@@ -38,15 +38,15 @@ def usage(
         max(pieces[i * per_prompt : (i + 1) * per_prompt], key=lambda piece: piece.cached_tokens)
         for i in range(len(prompts))
     ]
-    counts = {
+    counts: dict[str, Any] = {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
         "prompt_tokens_details": _cache_details(best),
     }
     if counts_reasoning:
-        reasoning_tokens = sum(piece.reasoning_tokens for piece in pieces)
-        counts["completion_tokens_details"] = {"reasoning_tokens": reasoning_tokens}
+        details = counts.setdefault("completion_tokens_details", {})
+        details["reasoning_tokens"] = sum(piece.reasoning_tokens for piece in pieces)
     return counts
 
 

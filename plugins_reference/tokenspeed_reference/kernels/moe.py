@@ -15,8 +15,8 @@ def route(
     logits_TE: torch.Tensor, bias_E: torch.Tensor | None = None, *, routing: ops.moe.Routing
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Sort all experts: stable, so that ties go to the lower number."""
-    logits = logits_TE.float()
-    scores = logits.softmax(-1) if routing.score == "softmax" else sigmoid(logits)
+    logits = logits_TE.double()  # for the reason in activation.sigmoid
+    scores = (logits.softmax(-1) if routing.score == "softmax" else logits.sigmoid()).float()
     ranks = scores if bias_E is None else scores + bias_E
     if routing.groups > 1:
         ranks = _within_best_groups(ranks, routing)

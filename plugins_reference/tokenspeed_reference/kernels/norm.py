@@ -45,17 +45,17 @@ def add_centred_rms_norm(
 def gated_rms_norm(
     x_TD: torch.Tensor, gate_TD: torch.Tensor, weight_D: torch.Tensor, *, eps: float
 ) -> torch.Tensor:
-    """Compute norm.gated_rms in float32."""
+    """Compute norm.gated_rms in float32, the gate in float64 as moe.add_shared says."""
     normed = x_TD * _inverse_length(x_TD, eps) * weight_D.float()
-    return (normed * torch.nn.functional.silu(gate_TD.float())).type_as(x_TD)
+    return (normed * torch.nn.functional.silu(gate_TD.double()).float()).type_as(x_TD)
 
 
 def sigmoid_gated_rms_norm(
     x_TD: torch.Tensor, gate_TD: torch.Tensor, weight_D: torch.Tensor, *, eps: float
 ) -> torch.Tensor:
-    """Compute norm.sigmoid_gated_rms in float32."""
+    """Compute norm.sigmoid_gated_rms in float32, the gate in float64 as moe.add_shared says."""
     normed = x_TD * _inverse_length(x_TD, eps) * weight_D.float()
-    return (normed * torch.sigmoid(gate_TD.float())).type_as(x_TD)
+    return (normed * torch.sigmoid(gate_TD.double()).float()).type_as(x_TD)
 
 
 @functools.cache

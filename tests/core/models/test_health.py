@@ -8,7 +8,7 @@ import pytest
 from tests.support.plugin_wheels import PluginSpace
 
 from tokenspeed.builtin import MODELS
-from tokenspeed.models.health import ModelFinding, as_json, check_models
+from tokenspeed.models.health import check_models
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,9 +79,3 @@ def test_plugins_that_cannot_be_loaded_are_a_finding(plugin_space: PluginSpace) 
     (finding,) = check_models(("no-such-plugin",))
     assert finding.problem.startswith("the models cannot be listed")
     assert "no-such-plugin" in finding.problem
-
-
-def test_a_finding_is_json() -> None:
-    assert as_json((ModelFinding("A", "p/A", "bad", ("because",)),)) == [
-        {"architecture": "A", "pin": "p/A", "problem": "bad", "causes": ("because",)}
-    ]

@@ -107,3 +107,24 @@ def test_what_is_wrong_with_a_module_is_said(package: Path, text: str, said: str
     with pytest.raises(PluginError, match=said) as caught:
         register_model_modules(Registry(), [write(package, text)])
     assert caught.value.id == "model-module-failed"
+
+
+def test_a_lock_file_forbids_modules(package: Path) -> None:
+    name = write(package, GOOD)
+    with pytest.raises(PluginError, match=r"not covered by lock file my\.lock") as caught:
+        register_model_modules(Registry(), [name], lock="my.lock")
+    assert (caught.value.id, caught.value.exit_code) == ("plugin-not-locked", 3)
+    assert package.name not in sys.modules
+
+
+def test_the_operator_decides_about_modules_too(
+    package: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    name, file = write(package, GOOD), tmp_path / "plugins.toml"
+    monkeypatch.setattr("tokenspeed.plugins.operator_file.OPERATOR_FILE", file)
+    file.write_text('schema = 1\nallow = ["reference"]\n')
+    with pytest.raises(PluginError, match="is forbidden on this machine") as caught:
+        check_model_modules([name])
+    assert caught.value.exit_code == 3
+    file.write_text(f'schema = 1\nallow = ["reference", "{name}"]\n')
+    check_model_modules([name])

@@ -17,6 +17,7 @@ from tokenspeed.ops.alone import depends_on_batch
 from tokenspeed.ops.backends import ADAPTERS, implementation, outcomes
 from tokenspeed.ops.compare import cases_within, compare, steps_outside
 from tokenspeed.ops.compare_draws import draws_error
+from tokenspeed.ops.sampling_batches import repeated
 
 
 def errors(name: str, kernel: Any) -> dict[str, float]:
@@ -127,8 +128,8 @@ def test_a_sampler_that_leans_to_one_token_is_caught() -> None:
 
         def sample(self, logits: torch.Tensor, batch: Any) -> SampleResult:
             operator = OPERATORS["sampling.distribution"]
-            probs = operator.signature(logits[:1].double(), batch)[0]
-            probs[int(probs.argmax())] *= 1.3
+            probs = operator.signature(logits[:1].double(), repeated(batch, 0, 1))[0]
+            probs[int(probs.argmax())] *= 1.5
             random = torch.Generator().manual_seed(1)
             tokens = torch.multinomial(probs, len(logits), replacement=True, generator=random)
             return SampleResult(tokens, torch.zeros(len(logits), dtype=torch.bool))
@@ -138,7 +139,7 @@ def test_a_sampler_that_leans_to_one_token_is_caught() -> None:
         outcome.case: outcome.error
         for outcome in outcomes(operator, Offer("sampler", "skewed", Skewed), Domain(seed=1))
     }
-    assert found["cold"] > 1
+    assert {name for name, error in found.items() if error > 1} >= {"plain", "min_p", "bias"}
     assert found["greedy"] <= 1
 
 

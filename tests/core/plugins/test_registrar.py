@@ -58,6 +58,10 @@ def test_every_hook_fills_a_known_slot() -> None:
     assert len(HOOKS) == 19
 
 
+def model(name: str, **options: Any) -> Offer:
+    return Offer("model", name, len, facts={"architectures": ("Acme",)}, **options)
+
+
 def test_a_misspelled_hook_is_answered_with_the_nearest() -> None:
     text = refusal(offering("register_kernel", kernel()))
     assert "unknown hook 'register_kernel'" in text
@@ -105,9 +109,9 @@ def test_a_failure_in_the_second_of_three_registrations_leaves_the_registry_iden
 
         @hookimpl
         def register_models(self, context: Any) -> None:
-            context.offer(Offer("model", "m", len))
+            context.offer(model("m"))
 
-    registry = register(offering("register_models", Offer("model", "before", len)))
+    registry = register(offering("register_models", model("before")))
     before = registry.dump()
     assert "hook register_kernels raised RuntimeError: half-way" in refusal(Plugin(), registry)
     assert registry.dump() == before
@@ -128,12 +132,17 @@ def test_a_failed_commit_leaves_the_registry_identical() -> None:
         ("register_models", [kernel()], ("is no Offer", "register_models takes")),
         ("register_kernels", [Offer("operator", "x", len)], ("is no KernelOffer",)),
         ("register_models", ["x"], ("'x' is no Offer",)),
-        ("register_models", [Offer("model", "x", len)] * 2, ("'x' is offered twice", "rename")),
-        ("register_models", [Offer("model", "x", len, band="FAST")], ("unknown band", "PORTABLE")),
+        ("register_models", [model("x")] * 2, ("'x' is offered twice", "rename")),
+        ("register_models", [model("x", band="FAST")], ("unknown band", "PORTABLE")),
         (
             "register_models",
-            [Offer("model", "x", len, requires={"dtpe": ("float32",)})],
+            [model("x", requires={"dtpe": ("float32",)})],
             ("unknown trait 'dtpe'", "'dtype'"),
+        ),
+        (
+            "register_models",
+            [Offer("model", "x", len)],
+            ("facts['architectures'] = None", "a tuple of names is needed"),
         ),
         ("register_kernels", [kernel(operator="acme.po")], ("unknown operator 'acme.po'",)),
     ],
@@ -156,7 +165,7 @@ def test_hook_calls_after_the_freeze_are_counted_and_raise_when_strict() -> None
     registry = Registry()
     registration = StagedRegistration(MANIFEST, "engine", {})
     manager = run_hooks(
-        offering("register_models", Offer("model", "x", len)), registration, registry.on_hook_call
+        offering("register_models", model("x")), registration, registry.on_hook_call
     )
     registry.commit("acme", "1.0", registration.staged)
     assert registry.hook_calls_after_freeze == 0

@@ -27,7 +27,8 @@ class Plugin:
 
     @hookimpl
     def register_models(self, context):
-        context.offer(Offer("model", "third", lazy("json:loads")))
+        facts = {"architectures": ("Third",)}
+        context.offer(Offer("model", "third", lazy("json:loads"), facts=facts))
 
 plugin = Plugin()
 """

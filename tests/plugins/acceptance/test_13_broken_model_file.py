@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 from tests.support.plugin_wheels import PluginSpace
@@ -37,12 +38,22 @@ def test_13_broken_model_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     space = PluginSpace(tmp_path / "site", monkeypatch)
     space.install("acme", BODY, files={"model.py": BROKEN})
 
-    # every other architecture works, and a checker names the one that does not
+    # every other architecture can be imported
     findings = check_models(("acme", "sdk"))
     assert len(findings) > 8
     (broken,) = [item for item in findings if item.problem]
     assert broken.pin == "acme/broken"
     assert any("a_library_nobody_has" in cause for cause in broken.causes)
+
+    # doctor reports it, with the first cause, and ends with "problems"
+    doctor = run_cli("plugins", "doctor", "acme", "--json")
+    assert doctor.returncode == 1, doctor.stderr
+    told = json.loads(doctor.stdout)["findings"]
+    (finding,) = [item for item in told if item["verdict"] == "problem"]
+    assert (finding["plugin"], finding["check"]) == ("acme", "model")
+    assert "BrokenForCausalLM cannot be used" in finding["text"]
+    assert "No module named 'a_library_nobody_has'" in finding["text"]
+    assert finding["fix"]
 
     # with the plugin loaded another architecture answers
     fine = write_scripted_model(tmp_path / "fine", script="Hello.")

@@ -1,0 +1,89 @@
+"""The model of docs/plugins/add-a-model.md, as a reader would copy it, answers as it should."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.support.engine_parts import Job, build_parts
+from tests.support.plugin_wheels import PluginSpace, write_metadata
+from tests.support.scripted import VOCAB_SIZE, byte_tokenizer
+from tests.support.server import run_cli
+from tests.support.source_tree import ROOT
+from tests.support.tiny_checkpoints import TinySpec, decode_greedily, make_prompts, reference_model
+
+from tokenspeed.cli.main import make_parser
+from tokenspeed.sampling import SamplingParams
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PAGE = (ROOT / "docs" / "plugins" / "add-a-model.md").read_text(encoding="utf-8")
+BLOCK = re.compile(r"^```\w+\n# (my_models/\S+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+COMMANDS = re.findall(r"^    tokenspeed (.*)$", PAGE, re.MULTILINE)
+SPEC = TinySpec(
+    "MistralForCausalLM",
+    {"vocab_size": VOCAB_SIZE, "sliding_window": None, "head_dim": 16},
+)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("mistral") / "mistral"
+    reference_model(SPEC).save_pretrained(path)
+    byte_tokenizer().save(str(path / "tokenizer.json"))
+    (path / "tokenizer_config.json").write_text('{"eos_token": "<|im_end|>"}')
+    return path
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PluginSpace:
+    """Write the files of the page and install the wheel as `pip install -e` does."""
+    files = dict(BLOCK.findall(PAGE))
+    assert len(files) == 5
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    space = PluginSpace(tmp_path / "my_models", monkeypatch)
+    write_metadata(space.folder, "my-models", "0.1", "mymodels = my_models:plugin")
+    return space
+
+
+def test_the_model_decodes_greedily_as_transformers(
+    checkpoint: Path, installed: PluginSpace
+) -> None:
+    prompts = [[token % 256 for token in prompt] for prompt in make_prompts([1, 7, 60], shared=5)]
+    wanted = decode_greedily(checkpoint, prompts, 32)
+    params = SamplingParams(temperature=0.0, max_tokens=32)
+    parts = build_parts(checkpoint, plugins=("mymodels",), max_step_tokens=31)
+    assert parts.run([Job(prompt, params) for prompt in prompts]).tokens == wanted.tokens
+
+
+def test_the_commands_of_the_page_do_what_it_says(checkpoint: Path, installed: PluginSpace) -> None:
+    assert len(COMMANDS) == 7
+    answers = set()
+    for line in COMMANDS:
+        arguments = shlex.split(line.replace("path/to/mistral", str(checkpoint)))
+        if arguments[0] == "serve":
+            make_parser().parse_args(arguments)  # running it is `generate` behind HTTP
+            continue
+        done = run_cli(*arguments)
+        assert done.returncode == 0, done.stderr
+        if arguments[0] == "generate":
+            answers.add(done.stdout)
+        else:
+            assert "MistralForCausalLM" in done.stdout
+            assert ("is offered 2 times" in done.stdout) == (line.count("my") == 2)
+    assert len(answers) == 1
+
+
+def test_without_a_pin_two_sources_are_an_error_with_the_pins(
+    checkpoint: Path, installed: PluginSpace
+) -> None:
+    flags = ("--plugins", "mymodels", "--model-module", "my_models.mistral", "--prompt", "Hi")
+    done = run_cli("generate", str(checkpoint), *flags)
+    assert done.returncode == 2
+    assert "--pins model=my_models.mistral/MistralForCausalLM" in done.stderr
