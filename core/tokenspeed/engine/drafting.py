@@ -158,7 +158,7 @@ class Drafting:
                 "since_s": round(time.monotonic() - self.detached_s, 1),
                 "message": f"speculator {self.name} failed {self.counts.failures} times, at last "
                 f"with {self.counts.last_failure}; it is detached until the next start and answers "
-                "stay the same, only slower; fix its plugin, or drop --speculator",
+                "stay the same, only slower; fix its plugin, or leave it out (--speculator '')",
             }
         ]
 
@@ -242,7 +242,7 @@ class Drafting:
     def _detach(self) -> None:
         self.detached_s = time.monotonic()
         self._requests.clear()
-        LOGGER.error("%s", self.alerts()[0]["message"])
+        LOGGER.error("%s [%s]", self.alerts()[0]["message"], "speculator-detached")
 
 
 def new_tokens(committed: CommitResult) -> dict[int, tuple[int, ...]]:
