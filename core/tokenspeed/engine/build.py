@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokenspeed.checkpoint.model_path import existing_model
+from tokenspeed.engine.checked_store import CheckedStore
 from tokenspeed.engine.choices import Choices
 from tokenspeed.engine.drafting import Drafting
 from tokenspeed.engine.engine import Engine
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.attention import AttentionBackend
     from tokenspeed.contracts.device import DeviceRuntime
     from tokenspeed.contracts.model import CausalLM
+    from tokenspeed.contracts.speculator import Speculator
     from tokenspeed.contracts.weights import WeightSource
     from tokenspeed.engine.engine import StepExecutor
     from tokenspeed.executor.transfers import TierTransfers
@@ -126,6 +128,7 @@ def _build_parts(
     groups = model_class.cache_groups(model_config)
     sizes = resolve_sizes(config, model_config, device_kind=runtime.facts.kind)
     eos_token_ids = check_vocabulary(load_tokenizer(path), sizes.vocab_size)
+    speculator = choices.speculator(sizes)
     check_speculation(config, groups)
     check_tables(config, groups, sizes, free_bytes=runtime.free_memory_bytes())
     attention = choices.attention(groups, sizes, runtime)
@@ -150,7 +153,8 @@ def _build_parts(
     LOGGER.info("%s", describe(layout))
     storage = runtime.allocate_arena(layout.total_bytes)
     store = choices.kv_store(cache_namespace(path, layout, sizes.dtype))
-    transfers = build_transfers(config, layout, storage, runtime, store)
+    checked = None if store is None else CheckedStore(store)
+    transfers = build_transfers(config, layout, storage, runtime, checked)
     settings = _scheduler_settings(config, layout, sizes)
     scheduler = Scheduler(scheduler_config(settings))
     if transfers is not None:
@@ -164,7 +168,7 @@ def _build_parts(
         scheduler=scheduler,
         recorder=RecordWriter(Path(config.record), settings) if config.record else None,
         transfers=transfers,
-        drafting=_build_drafting(config, choices, scheduler, sizes),
+        drafting=_drafting(config, choices, speculator, scheduler, sizes),
         store=store,
         policy=choices.policy(),
         binder=binder,
@@ -244,17 +248,16 @@ def _build_executor(
     )
 
 
-def _build_drafting(
-    config: EngineConfig, choices: Choices, scheduler: Scheduler, sizes: EngineSizes
+def _drafting(
+    config: EngineConfig,
+    choices: Choices,
+    speculator: Speculator | None,
+    scheduler: Scheduler,
+    sizes: EngineSizes,
 ) -> Drafting | None:
-    """Build what asks the speculator; None where none is asked for.
-
-    Raises:
-        CapabilityError: no loaded plugin offers it.
-    """
-    if not config.speculator:
+    """Return what asks the speculator, if there is one."""
+    if speculator is None:
         return None
-    speculator = choices.speculator(sizes)
     return Drafting(
         speculator,
         choices.decisions["speculator"].winner.pin,

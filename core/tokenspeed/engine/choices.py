@@ -154,12 +154,14 @@ class Choices:
         )
         return GuardedStore(store, decision.winner.pin)
 
-    def speculator(self, sizes: EngineSizes) -> Speculator:
-        """Build the speculator that was asked for.
+    def speculator(self, sizes: EngineSizes) -> Speculator | None:
+        """Build the speculator that was asked for; None where none is.
 
         Raises:
             CapabilityError: no loaded plugin offers it.
         """
+        if not self._config.speculator:
+            return None
         speculator: Speculator = self._load(
             "speculator",
             self._decide_named("speculator", self._config.speculator),
