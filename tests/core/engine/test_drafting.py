@@ -63,13 +63,18 @@ class Bench:
 
     def __init__(self, speculator: Any, *, adapts: bool = False, max_step_tokens: int = 64) -> None:
         self.proposed: list[tuple[int, list[int]]] = []
-        scheduler: Any = SimpleNamespace(
-            propose=lambda key, ids: self.proposed.append((key, ids.tolist()))
-        )
+        self.paused: list[int] = []
+        scheduler: Any = SimpleNamespace(propose=self._propose)
         self.drafting = Drafting(
             speculator, "acme/guess", scheduler,
             max_drafts=4, max_step_tokens=max_step_tokens, adapts=adapts,
         )  # fmt: skip
+
+    def _propose(self, key: int, ids: Any) -> None:
+        if len(ids):
+            self.proposed.append((key, ids.tolist()))
+        else:
+            self.paused.append(key)
 
     def add(self, key: int, *prompt: int) -> None:
         self.drafting.add(key, np.array(prompt, dtype=np.int32), NOTHING)
@@ -157,6 +162,7 @@ def test_drafts_that_were_wrong_are_verified_no_more_and_those_that_became_right
     for _ in range(30):
         bench.commit({1: [1]})
     assert len(bench.proposed) < 12
+    assert bench.paused == [1], "said once, then it runs ahead"
     before = len(bench.proposed)
     for _ in range(30):
         bench.commit({1: [9]})
