@@ -89,7 +89,7 @@ class Load:
 
 
 LOADS = (
-    Load("edited copies, batch 1", tuple((f"{file}\n\n{edit}",) for file in FILES for edit in EDITS),
+    Load("edited copies, batch 1", tuple((f"{text}\n\n{edit}",) for text in FILES for edit in EDITS),
          0.0, "> 1.3x"),
     Load("no copies, batch 1", tuple((tale,) for tale in TALES[:3]), 0.8, ">= 0.97x"),
     Load("no copies, batch 8", (TALES,), 0.8, ">= 0.97x"),

@@ -10,6 +10,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tokenspeed.checkpoint.model_path import existing_model
 from tokenspeed.engine.checked_store import CheckedStore
 from tokenspeed.engine.choices import Choices
@@ -38,7 +40,7 @@ from tokenspeed.engine.tiers import (
 )
 from tokenspeed.engine.vocabulary import check_vocabulary
 from tokenspeed.env import is_strict
-from tokenspeed.errors import CheckpointError, ConfigError
+from tokenspeed.errors import CapacityError, CheckpointError, ConfigError, RequestError
 from tokenspeed.kernels import KernelRegistry
 from tokenspeed.kv import Arena, describe, solve_layout
 from tokenspeed.log import LOGGER
@@ -168,7 +170,7 @@ def _build_parts(
         scheduler=scheduler,
         recorder=RecordWriter(Path(config.record), settings) if config.record else None,
         transfers=transfers,
-        drafting=_drafting(config, choices, speculator, scheduler, sizes),
+        drafting=_drafting(config, choices, speculator, scheduler, settings, sizes),
         store=store,
         policy=choices.policy(),
         binder=binder,
@@ -253,11 +255,24 @@ def _drafting(
     choices: Choices,
     speculator: Speculator | None,
     scheduler: Scheduler,
+    settings: Mapping[str, Any],
     sizes: EngineSizes,
 ) -> Drafting | None:
-    """Return what asks the speculator, if there is one."""
+    """Return what asks the speculator, if there is one.
+
+    Raises:
+        CapacityError: the cache holds no request with so many drafts.
+    """
     if speculator is None:
         return None
+    probe = Scheduler(scheduler_config(settings))
+    try:
+        probe.submit(1, np.zeros(1, np.int32), max_drafts=config.max_drafts, now_us=0)
+    except RequestError as error:
+        raise CapacityError(
+            f"max_drafts is {config.max_drafts}, for each of which the model keeps a state, and "
+            f"the cache holds no such request ({error}); lower max_drafts or raise kv_gib"
+        ) from error
     return Drafting(
         speculator,
         choices.decisions["speculator"].winner.pin,

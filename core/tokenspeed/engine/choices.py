@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokenspeed.contracts.attention import CacheDemand
+from tokenspeed.contracts.speculator import SpeculatorFacts
 from tokenspeed.engine.policy_guard import GuardedPolicy
 from tokenspeed.engine.store_guard import GuardedStore
 from tokenspeed.errors import CapabilityError, CheckpointError, ConfigError, PluginError
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.weights import WeightFormat, WeightSource
     from tokenspeed.engine.sizes import EngineSizes
     from tokenspeed.plugins import Registry
+
+
+SPECULATOR_METHODS = ("start", "extend", "propose", "end")
 
 
 class Choices:
@@ -159,6 +163,7 @@ class Choices:
 
         Raises:
             CapabilityError: no loaded plugin offers it.
+            PluginError: it cannot be built, or is not what it says.
         """
         if not self._config.speculator:
             return None
@@ -169,6 +174,7 @@ class Choices:
             max_running=self._config.max_running,
             vocab_size=sizes.vocab_size,
         )
+        check_speculator(speculator, self.decisions["speculator"])
         return speculator
 
     def policy(self) -> Policy:
@@ -254,6 +260,26 @@ class Choices:
                 "the plugin",
                 id="offer-load-failed",
             ) from error
+
+
+def check_speculator(speculator: Speculator, decision: Decision) -> None:
+    """Check that what a speculator declares is there.
+
+    Raises:
+        PluginError: a method is missing, or its facts are none.
+    """
+    facts = getattr(speculator, "facts", None)
+    is_sound = isinstance(facts, SpeculatorFacts) and facts.num_grades >= 1
+    wanted = [*SPECULATOR_METHODS, *(["observe"] if is_sound and facts.observes else [])]
+    missing = [name for name in wanted if not callable(getattr(speculator, name, None))]
+    if is_sound and not missing:
+        return
+    problem = f"has no {', '.join(missing)}" if missing else f"has the facts {facts!r}"
+    raise PluginError(
+        f"speculator {decision.winner.pin} {problem}; needed are SpeculatorFacts with num_grades "
+        f"of 1 or more, and {', '.join(wanted)}; fix its plugin, or leave it out (--speculator '')",
+        id="offer-load-failed",
+    )
 
 
 def _kv_shape(group: CacheGroup) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""The engine and its speculator: what it is told, what is done with its drafts, when it is dropped."""
+"""The engine and its speculator: what it is told, what its drafts are for, when it is dropped."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from tests.support.scripted import PRINTABLE_TOKENS, write_scripted_model
 
 from tokenspeed import LLM, SamplingParams
 from tokenspeed.contracts.speculator import Draft, SpeculatorFacts
+from tokenspeed.engine.choices import check_speculator
 from tokenspeed.engine.drafting import MAX_FAILURES, Drafting
-from tokenspeed.errors import CapabilityError, ConfigError
+from tokenspeed.errors import CapabilityError, CapacityError, ConfigError, PluginError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -266,9 +267,36 @@ def test_unknown_speculators_and_models_that_take_no_drafts_back_are_refused(
     tmp_path: Path,
 ) -> None:
     model = write_scripted_model(tmp_path, mode="hash", state_layers=1, speculation="none")
-    with pytest.raises(CapabilityError, match="loaded plugins have: .*reference/ngram"):
+    with pytest.raises(CapabilityError, match="loaded plugins have: reference/ngram"):
         make_llm(model, speculator="guess")
     with pytest.raises(ConfigError, match="cache group 'state' keeps a state and has speculation"):
         make_llm(model, speculator="ngram")
+    kept = write_scripted_model(tmp_path / "kept", mode="hash", state_layers=1)
+    with pytest.raises(CapacityError, match="max_drafts is 64, for each of which the model keeps"):
+        make_llm(kept, speculator="ngram", max_drafts=64, kv_gib=1e-4)
     with make_llm(model) as llm:
         llm.generate([[1, 2, 3]], SamplingParams(temperature=0.0, max_tokens=3))
+
+
+class NoFacts:
+    """A speculator that declares nothing."""
+
+
+class NoObserve:
+    """Declares a method that it does not have."""
+
+    facts = SpeculatorFacts(observes=True)
+    start = extend = propose = end = print
+
+
+@pytest.mark.parametrize(
+    ("speculator", "words"),
+    [(NoFacts(), "has no start, extend, propose, end"), (NoObserve(), "has no observe")],
+)
+def test_a_speculator_that_is_not_what_it_declares_is_refused_at_the_start(
+    speculator: Any, words: str
+) -> None:
+    decision: Any = SimpleNamespace(winner=SimpleNamespace(pin="acme/guess"))
+    with pytest.raises(PluginError, match=f"speculator acme/guess {words}"):
+        check_speculator(speculator, decision)
+    check_speculator(Recorder(observes=True), decision)
