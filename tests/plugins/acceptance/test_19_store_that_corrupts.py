@@ -1,7 +1,7 @@
 """Check 19: what a KV store returns truncated or corrupt is computed again; answers are unchanged.
 
-The store says that all is well; it finds out nothing itself. Two clients' turns alternate in a
-device cache that holds one of them, so that each turn needs blocks that the store has.
+The store says that all is well; it finds out nothing itself. Turns of many clients alternate, more
+than device and host can hold, so that each second turn needs blocks that the store has.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ import random
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.plugin_wheels import PluginSpace
 from tests.support.scripted import write_scripted_model
 
 from tokenspeed import LLM, SamplingParams
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from tests.support.plugin_wheels import WheelFolder
 
 BODY = """
 import os
@@ -87,7 +86,7 @@ def turns_of(clients: int, turns: int) -> list[list[int]]:
 def answers_of(model: Path, **settings: object) -> tuple[list[tuple[int, ...]], dict[str, int]]:
     small = {"block_tokens": 16, "max_step_tokens": 64, "max_running": 4, "threads": 1}
     with LLM(str(model), kv_gib=0.0001, max_context_tokens=300, **{**small, **settings}) as llm:
-        prompts = turns_of(6, 3)
+        prompts = turns_of(14, 2)
         outputs = [llm.generate([prompt], GREEDY)[0] for prompt in prompts]
         llm.engine.scheduler.check_invariants()
         stats = {**llm.engine.scheduler.stats(), "tier_failures": llm.stats().tier_failures}
@@ -96,9 +95,9 @@ def answers_of(model: Path, **settings: object) -> tuple[list[tuple[int, ...]], 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_19_store_that_corrupts(
-    shape: str, plugin_space: WheelFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shape: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plugin_space.install("acme", BODY, slots='kv_store = "1.0"')
+    PluginSpace(tmp_path / "site", monkeypatch).install("acme", BODY, slots='kv_store = "1.0"')
     model = write_scripted_model(tmp_path / "model", mode="hash", **SHAPES[shape])
     expected, _ = answers_of(model, plugins=("sdk",))
     store = {"plugins": ("sdk", "acme"), "kv_store": "acme/leaky", "host_kv_gib": 0.0001}

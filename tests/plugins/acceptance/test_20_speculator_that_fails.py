@@ -62,8 +62,8 @@ def test_20_speculator_that_fails(wheels: WheelFolder, tmp_path: Path) -> None:
         server.wait_metric("tokenspeed_speculator_detached", 1)
         assert server.metric("tokenspeed_speculator_failures_total") == 3
         accepted = server.metric("tokenspeed_accepted_tokens_total")
-        assert 0 < accepted <= 3 * LAST_GOOD_STEP
-        assert server.metric("tokenspeed_drafted_tokens_total") == accepted, "all were right"
+        drafted = server.metric("tokenspeed_drafted_tokens_total")
+        assert 30 < accepted <= drafted <= 3 * LAST_GOOD_STEP
         state = server.call("/v1/engine/state").json()
         again = server.call("/v1/completions", body).json()["choices"][0]["text"]
     assert [alert["name"] for alert in state["alerts"]] == ["speculator_detached"]
