@@ -248,6 +248,25 @@ def test_a_copying_answer_takes_fewer_steps_and_is_the_same(depth: int, tmp_path
     assert stats.steps - prompt_steps <= 100 - stats.accepted_tokens
 
 
+def test_a_stop_string_inside_accepted_tokens_ends_the_answer_there(tmp_path: Path) -> None:
+    text = "one two three four five six seven " * 3
+    model = write_scripted_model(tmp_path, script=text)
+    params = SamplingParams(
+        temperature=0.0, max_tokens=90, stop=("r five",), min_tokens=50, logprobs=1
+    )
+    outputs = []
+    for speculator in ("", "ngram"):
+        with make_llm(model, speculator=speculator, max_drafts=7) as llm:
+            (output,) = llm.generate([text], params)
+            outputs.append((output.text, output.token_ids, output.finish_reason))
+            assert output.logprobs is not None
+            assert [entry.token_id for entry in output.logprobs] == list(output.token_ids)
+            assert (llm.stats().accepted_tokens > 30) == bool(speculator)
+    assert outputs[0] == outputs[1]
+    assert outputs[0][0] == text[: text.index("r five", 50)]
+    assert outputs[0][2] == "stop"
+
+
 def test_an_answer_that_copies_nothing_verifies_almost_nothing(tmp_path: Path) -> None:
     model = write_scripted_model(tmp_path, mode="hash")
     params = SamplingParams(temperature=0.0, max_tokens=300)
