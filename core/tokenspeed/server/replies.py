@@ -24,7 +24,8 @@ def envelope(request_id: str, kind: str, model: str) -> dict[str, Any]:
 def usage(prompts: Sequence[Prompt], pieces: Sequence[Piece]) -> dict[str, Any]:
     """Count tokens; a prompt with several choices counts once, with its best cache hit.
 
-    Beside OpenAI's fields, `prompt_tokens_details` says what the cache did not do and why.
+    Beside OpenAI's fields, `prompt_tokens_details` says what the cache did not do and why. Guesses
+    of a speculator are told as OpenAI tells predicted tokens.
     """
     per_prompt = len(pieces) // len(prompts)
     prompt_tokens = sum(len(prompt.token_ids) for prompt in prompts)
@@ -33,12 +34,19 @@ def usage(prompts: Sequence[Prompt], pieces: Sequence[Piece]) -> dict[str, Any]:
         max(pieces[i * per_prompt : (i + 1) * per_prompt], key=lambda piece: piece.cached_tokens)
         for i in range(len(prompts))
     ]
-    return {
+    counts: dict[str, Any] = {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
         "prompt_tokens_details": _cache_details(best),
     }
+    drafted, accepted = (sum(piece.drafts[i] for piece in pieces) for i in range(2))
+    if drafted:
+        counts["completion_tokens_details"] = {
+            "accepted_prediction_tokens": accepted,
+            "rejected_prediction_tokens": drafted - accepted,
+        }
+    return counts
 
 
 def _cache_details(best: Sequence[Piece]) -> dict[str, Any]:

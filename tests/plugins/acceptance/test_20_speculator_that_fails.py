@@ -59,11 +59,14 @@ def test_20_speculator_that_fails(wheels: WheelFolder, tmp_path: Path) -> None:
         answer = server.call("/v1/completions", body)
         assert answer.status == 200, answer.body
         assert answer.json()["choices"][0]["text"] == TEXT
+        details = answer.json()["usage"]["completion_tokens_details"]
         server.wait_metric("tokenspeed_speculator_detached", 1)
         assert server.metric("tokenspeed_speculator_failures_total") == 3
         accepted = server.metric("tokenspeed_accepted_tokens_total")
         drafted = server.metric("tokenspeed_drafted_tokens_total")
         assert 30 < accepted <= drafted <= 3 * LAST_GOOD_STEP
+        assert details["accepted_prediction_tokens"] == accepted
+        assert details["rejected_prediction_tokens"] == drafted - accepted
         state = server.call("/v1/engine/state").json()
         again = server.call("/v1/completions", body).json()["choices"][0]["text"]
     assert [alert["name"] for alert in state["alerts"]] == ["speculator_detached"]
