@@ -75,7 +75,7 @@ TALES = (
     "Give advice to somebody who learns to cook.",
     "Describe the life of a river.",
 )
-NEW_TOKENS = 160
+NEW_TOKENS = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +89,20 @@ class Load:
 
 
 LOADS = (
-    Load("edited copies, batch 1", tuple((f"{text}\n\n{edit}",) for text in FILES for edit in EDITS),
-         0.0, "> 1.3x"),
-    Load("no copies, batch 1", tuple((tale,) for tale in TALES[:3]), 0.8, ">= 0.97x"),
-    Load("no copies, batch 8", (TALES,), 0.8, ">= 0.97x"),
-)  # fmt: skip
+    Load(
+        name="edited copies, batch 1",
+        batches=tuple((f"{text}\n\n{edit}",) for text in FILES for edit in EDITS),
+        temperature=0.0,
+        target="> 1.3x",
+    ),
+    Load(
+        name="no copies, batch 1",
+        batches=tuple((tale,) for tale in TALES[:2]),
+        temperature=0.8,
+        target=">= 0.97x",
+    ),
+    Load(name="no copies, batch 8", batches=(TALES,), temperature=0.8, target=">= 0.97x"),
+)
 
 
 def measure(engines: dict[str, LLM], load: Load, rounds: int) -> Row:
