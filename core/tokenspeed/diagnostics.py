@@ -383,6 +383,13 @@ _ALL = (
         "Look at the store's own log; restart the server when it is well again.",
     ),
     Diagnostic(
+        "speculator-detached",
+        0,
+        "A speculator failed several times and is no longer asked; answers stay the same and come "
+        "slower.",
+        "Fix its plugin and restart the server, or leave it out (--speculator '').",
+    ),
+    Diagnostic(
         "hook-after-freeze",
         0,
         "A hook was called after the plan was frozen; counted in "

@@ -65,7 +65,8 @@ inline constexpr const char* kPropose = R"(Give a request the drafts of its next
 Args:
     request_id: submitted with max_drafts and without device_drafts.
     draft_ids: (k,) k <= max_drafts; replaces what was proposed before. Rows may get fewer: no
-        draft goes beyond max_new_tokens.
+        draft goes beyond max_new_tokens. None at all: for now the request runs ahead, as one
+        without drafts; the next ones count after the rows that are then uncommitted.
 Raises:
     ValueError: the request is unknown or takes no such drafts.)";
 

@@ -98,6 +98,7 @@ void Scheduler::CommitRow(const StepPlan& plan, int32_t row, std::span<const int
   const int32_t num_drafts = plan.num_drafts[row];
   const int32_t num_rejected = num_drafts + 1 - static_cast<int32_t>(tokens.size());
   --request.uncommitted_rows;
+  request.drafts_in_flight -= num_drafts;
   request.ahead -= samples ? 1 + num_drafts : 0;
   if (num_rejected > 0) RejectDrafts(plan, row, num_rejected, request);
   request.is_poisoned |= has_failed;

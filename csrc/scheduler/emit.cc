@@ -55,6 +55,7 @@ void Scheduler::EmitRow(RequestIndex index, int32_t num_query) {
   request.planned += num_new;
   request.to_replay = is_replay_ ? num_drafts : 0;
   ++request.uncommitted_rows;
+  request.drafts_in_flight += num_drafts;
   request.ahead += samples ? 1 + num_drafts : 0;
   if (samples && std::holds_alternative<Prefilling>(request.state)) Move(request, LastChunk{});
 }

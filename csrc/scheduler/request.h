@@ -53,9 +53,11 @@ struct Request {
   // a repeat of the prompt starts and the prompt's end. A chain keeps the first one as a branch.
   std::array<int32_t, 3> points{};
   bool device_drafts = false;
-  bool drafts_in_turn = false;  // a row with drafts is planned when all before it are committed
-  bool has_no_drafts = false;   // gave them up for room
-  bool is_announced = false;    // the executor knows that it has its slot
+  bool drafts_in_turn = false;   // a row with drafts is planned when all before it are committed
+  bool is_paused = false;        // its drafter has nothing: rows follow as if it had none
+  int32_t drafts_in_flight = 0;  // drafts of uncommitted rows
+  bool has_no_drafts = false;    // gave them up for room
+  bool is_announced = false;     // the executor knows that it has its slot
   bool cached_reported = false;
   bool is_short = false;         // waits in the short queue too
   bool is_private = false;       // a block's key was taken: the rest of the chain is not published
@@ -108,7 +110,8 @@ struct Request {
 
   // Says whether a row that samples may be planned: the length is known ahead, stop ids are not.
   bool can_sample() const {
-    const bool waits = drafts_in_turn && uncommitted_rows > 0;
+    const bool may_draft = !is_paused || drafts_in_flight > 0;
+    const bool waits = drafts_in_turn && may_draft && uncommitted_rows > 0;
     return !waits && num_outputs() + ahead < max_outputs;
   }
   // Drafts that its next decode row may have; none goes beyond the last output.

@@ -167,8 +167,8 @@ CapacityError Scheduler::QueueFull() const {
   }
   return CapacityError("the request is refused: " + std::to_string(num_waiting) +
                            (num_waiting == 1 ? " request is" : " requests are") +
-                           " waiting; allowed: " +
-                           std::to_string(config_.max_waiting) + "; try again later",
+                           " waiting; allowed: " + std::to_string(config_.max_waiting) +
+                           "; try again later",
                        static_cast<int>(std::clamp<int64_t>(seconds, 1, kMaxRetryAfterSeconds)));
 }
 
@@ -217,6 +217,7 @@ void Scheduler::Propose(RequestId id, std::span<const int32_t> drafts) {
         " tokens of 0 or more; propose for live requests with max_drafts and host drafts only");
   }
   requests_[*index].drafts.assign(drafts.begin(), drafts.end());
+  requests_[*index].is_paused = drafts.empty();
 }
 
 // Tokens of the longest request that can ever run.

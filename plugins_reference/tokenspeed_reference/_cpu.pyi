@@ -4,6 +4,7 @@
 Private extension module (C++): the reference plugin's kernels for float32 on a CPU.
 """
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import numpy
@@ -94,6 +95,25 @@ class PackedWeight:
     @property
     def num_bytes(self) -> int:
         """Bytes that the layout takes."""
+
+class NgramIndex:
+    """What came after the last tokens of a sequence before."""
+
+    def __init__(
+        self, tokens: Annotated[NDArray[numpy.int32], dict(order="C", device="cpu", writable=False)]
+    ) -> None:
+        """Index the tokens of a sequence; copied."""
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Append tokens."""
+
+    def match(self) -> int:
+        """
+        Return how many of the last tokens stood before as they stand now; 0: fewer than 3.
+        """
+
+    def draft(self, count: int) -> list[int]:
+        """Return the tokens that came after the match; empty without one."""
 
 class DecodeStep:
     """One step of a cache group, shared by its layers."""

@@ -175,10 +175,10 @@ def _speculation(state: dict[str, Any]) -> Text | None:
     drafts = state.get("speculation")
     if not drafts:
         return None
-    per_row = (drafts["rows"] + drafts["accepted"]) / max(1, drafts["rows"])
+    right, drafted, rows = drafts["accepted"], drafts["drafted"], max(1, drafts["rows"])
     return Text.assemble(
-        f"drafts      {drafts['speculator']}  {drafts['accepted']:,} of {drafts['drafted']:,} right "
-        f"({_share(drafts['accepted'], drafts['drafted'])})  {per_row:.2f} tokens a row  ",
+        f"drafts      {drafts['speculator']}  {right:,} of {drafted:,} right "
+        f"({_share(right, drafted)})  {1 + right / rows:.2f} tokens a row  ",
         (drafts["state"], "red" if drafts["state"] == "detached" else "green"),
     )
 

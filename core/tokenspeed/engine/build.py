@@ -10,9 +10,12 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tokenspeed import ops
 from tokenspeed.checkpoint.model_path import existing_model
 from tokenspeed.contracts.model import ModelContext, expert_groups_of
+from tokenspeed.engine.checked_store import CheckedStore
 from tokenspeed.engine.choices import Choices
 from tokenspeed.engine.drafting import Drafting
 from tokenspeed.engine.engine import Engine
@@ -41,7 +44,7 @@ from tokenspeed.engine.tiers import (
 )
 from tokenspeed.engine.vocabulary import check_vocabulary
 from tokenspeed.env import is_strict
-from tokenspeed.errors import CheckpointError, ConfigError
+from tokenspeed.errors import CapacityError, CheckpointError, ConfigError, RequestError
 from tokenspeed.kernels import KernelRegistry
 from tokenspeed.kernels.spying import SpyBinder
 from tokenspeed.kv import Arena, describe, solve_layout
@@ -60,6 +63,7 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.device import DeviceRuntime
     from tokenspeed.contracts.model import CausalLM
     from tokenspeed.contracts.moe import MoEBackend
+    from tokenspeed.contracts.speculator import Speculator
     from tokenspeed.contracts.weights import WeightSource
     from tokenspeed.engine.engine import StepExecutor
     from tokenspeed.engine.tuning import Tuning
@@ -153,6 +157,7 @@ def _build_parts(
     groups = model_class.cache_groups(model_config)
     sizes = resolve_sizes(config, model_config, device_kind=runtime.facts.kind)
     eos_token_ids = check_vocabulary(load_tokenizer(path), sizes.vocab_size)
+    speculator = choices.speculator(sizes)
     check_speculation(config, groups)
     check_tables(config, groups, sizes, free_bytes=runtime.free_memory_bytes())
     attention = choices.attention(groups, sizes, runtime)
@@ -175,7 +180,8 @@ def _build_parts(
     LOGGER.info("%s", describe(layout))
     storage = runtime.allocate_arena(layout.total_bytes)
     store = choices.kv_store(cache_namespace(path, layout, sizes.dtype))
-    transfers = build_transfers(config, layout, storage, runtime, store)
+    checked = None if store is None else CheckedStore(store)
+    transfers = build_transfers(config, layout, storage, runtime, checked)
     settings = _scheduler_settings(config, layout, sizes)
     arena = Arena(layout, storage, copy=binder.bind(ops.kv.copy_tokens))
     scheduler = Scheduler(scheduler_config(settings))
@@ -190,7 +196,7 @@ def _build_parts(
         scheduler=scheduler,
         recorder=RecordWriter(Path(config.record), settings) if config.record else None,
         transfers=transfers,
-        drafting=_build_drafting(config, choices, scheduler, sizes),
+        drafting=_drafting(config, choices, speculator, scheduler, settings, sizes),
         communicator=choices.communicator(sizes, runtime),
         store=store,
         policy=choices.policy(),
@@ -287,17 +293,29 @@ def _build_executor(
     )
 
 
-def _build_drafting(
-    config: EngineConfig, choices: Choices, scheduler: Scheduler, sizes: EngineSizes
+def _drafting(
+    config: EngineConfig,
+    choices: Choices,
+    speculator: Speculator | None,
+    scheduler: Scheduler,
+    settings: Mapping[str, Any],
+    sizes: EngineSizes,
 ) -> Drafting | None:
-    """Build what asks the speculator; None where none is asked for.
+    """Return what asks the speculator, if there is one.
 
     Raises:
-        CapabilityError: no loaded plugin offers it.
+        CapacityError: the cache holds no request with so many drafts.
     """
-    if not config.speculator:
+    if speculator is None:
         return None
-    speculator = choices.speculator(sizes)
+    probe = Scheduler(scheduler_config(settings))
+    try:
+        probe.submit(1, np.zeros(1, np.int32), max_drafts=config.max_drafts, now_us=0)
+    except RequestError as error:
+        raise CapacityError(
+            f"max_drafts is {config.max_drafts}, for each of which the model keeps a state, and "
+            f"the cache holds no such request ({error}); lower max_drafts or raise kv_gib"
+        ) from error
     return Drafting(
         speculator,
         choices.decisions["speculator"].winner.pin,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from tokenspeed.contracts.attention import CacheDemand
+from tokenspeed.contracts.speculator import SpeculatorFacts
 from tokenspeed.engine.policy_guard import GuardedPolicy
 from tokenspeed.engine.rules import device_traits, rules_of
 from tokenspeed.engine.store_guard import GuardedStore
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 RANKS_TIMEOUT_S = 60.0
 """Longest that a rank waits for the others in a collective."""
+SPECULATOR_METHODS = ("start", "extend", "propose", "end")
 
 
 class Choices:
@@ -205,12 +207,15 @@ class Choices:
         )
         return GuardedStore(store, decision.winner.pin)
 
-    def speculator(self, sizes: EngineSizes) -> Speculator:
-        """Build the speculator that was asked for.
+    def speculator(self, sizes: EngineSizes) -> Speculator | None:
+        """Build the speculator that was asked for; None where none is.
 
         Raises:
             CapabilityError: no loaded plugin offers it.
+            PluginError: it cannot be built, or is not what it says.
         """
+        if not self._config.speculator:
+            return None
         speculator: Speculator = self._load(
             "speculator",
             self._decide_named("speculator", self._config.speculator),
@@ -218,6 +223,7 @@ class Choices:
             max_running=self._config.max_running,
             vocab_size=sizes.vocab_size,
         )
+        check_speculator(speculator, self.decisions["speculator"])
         return speculator
 
     def policy(self) -> Policy:
@@ -316,6 +322,26 @@ class Choices:
                 "the plugin",
                 id="offer-load-failed",
             ) from error
+
+
+def check_speculator(speculator: Speculator, decision: Decision) -> None:
+    """Check that what a speculator declares is there.
+
+    Raises:
+        PluginError: a method is missing, or its facts are none.
+    """
+    facts = getattr(speculator, "facts", None)
+    is_sound = isinstance(facts, SpeculatorFacts) and facts.num_grades >= 1
+    wanted = [*SPECULATOR_METHODS, *(["observe"] if is_sound and facts.observes else [])]
+    missing = [name for name in wanted if not callable(getattr(speculator, name, None))]
+    if is_sound and not missing:
+        return
+    problem = f"has no {', '.join(missing)}" if missing else f"has the facts {facts!r}"
+    raise PluginError(
+        f"speculator {decision.winner.pin} {problem}; needed are SpeculatorFacts with num_grades "
+        f"of 1 or more, and {', '.join(wanted)}; fix its plugin, or leave it out (--speculator '')",
+        id="offer-load-failed",
+    )
 
 
 def _kv_shape(group: CacheGroup) -> tuple[int, int]:

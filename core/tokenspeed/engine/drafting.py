@@ -7,6 +7,7 @@ it is detached. Its drafts are verified whatever they are, so the answers stay r
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -38,12 +39,14 @@ class _Request:
 
     Args:
         token_ids: of its prompt, and outputs of before a resume; dropped when it is started.
+        is_paused: the scheduler knows that there are no drafts for now, and plans it ahead.
         drafts, grade: what was proposed for its next tokens; all of it, verified or not.
     """
 
     token_ids: tuple[NDArray[np.int32], ...]
     chances: Chances
     is_started: bool = False
+    is_paused: bool = False
     drafts: Sequence[int] = ()
     grade: int = 0
 
@@ -158,7 +161,7 @@ class Drafting:
                 "since_s": round(time.monotonic() - self.detached_s, 1),
                 "message": f"speculator {self.name} failed {self.counts.failures} times, at last "
                 f"with {self.counts.last_failure}; it is detached until the next start and answers "
-                "stay the same, only slower; fix its plugin, or drop --speculator",
+                "stay the same, only slower; fix its plugin, or leave it out (--speculator '')",
             }
         ]
 
@@ -193,16 +196,31 @@ class Drafting:
         drafts = self._call(self._checked, wanted) or {}
         bar, left = self._cost.bar(num_rows), self._most_in_step
         self.counts.rows += len(wanted)
-        for key, draft in drafts.items():
-            request = self._requests[key]
-            request.drafts, request.grade = draft.tokens, draft.grade
-            self.counts.proposed += len(draft.tokens)
-            num = min(left, len(draft.tokens))
-            num = request.chances.worth(draft.grade, bar, num) if self._adapts else num
-            if num:
+        for key in wanted:
+            request = self._requests.get(key)
+            if request is None:  # detached meanwhile
+                return
+            num = 0
+            if key in drafts:
+                num = self._take(request, drafts[key], bar, left)
                 left -= num
-                self.counts.rows_drafted += 1
-                self._scheduler.propose(key, np.array(draft.tokens[:num], dtype=np.int32))
+            self._hand_over(key, request, num)
+
+    def _take(self, request: _Request, draft: Draft, bar: float, left: int) -> int:
+        """Note a draft; return how many of its tokens to verify."""
+        request.drafts, request.grade = draft.tokens, draft.grade
+        self.counts.proposed += len(draft.tokens)
+        num = min(left, len(draft.tokens))
+        return request.chances.worth(draft.grade, bar, num) if self._adapts else num
+
+    def _hand_over(self, key: int, request: _Request, num_drafts: int) -> None:
+        """Propose the first drafts of a request, or say once that there are none."""
+        if num_drafts or not request.is_paused:
+            drafts = np.array(request.drafts[:num_drafts], dtype=np.int32)
+            with suppress(ValueError):  # it was aborted, or its time is over
+                self._scheduler.propose(key, drafts)
+            request.is_paused = not num_drafts
+        self.counts.rows_drafted += num_drafts > 0
 
     def _checked(self, wanted: Mapping[int, int]) -> dict[int, Draft]:
         """Ask the speculator.
@@ -241,8 +259,11 @@ class Drafting:
 
     def _detach(self) -> None:
         self.detached_s = time.monotonic()
+        for key, request in self._requests.items():
+            request.drafts = ()
+            self._hand_over(key, request, 0)
         self._requests.clear()
-        LOGGER.error("%s", self.alerts()[0]["message"])
+        LOGGER.error("%s [%s]", self.alerts()[0]["message"], "speculator-detached")
 
 
 def new_tokens(committed: CommitResult) -> dict[int, tuple[int, ...]]:

@@ -15,6 +15,8 @@ from tokenspeed.engine.messages import CacheReport, Delta, Refused, TokensOut
 from tokenspeed.scheduler import FINISH_REASONS, MATCH_ENDS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tokenspeed.contracts.sampler import TokenLogprobs
     from tokenspeed.contracts.step import StepPlan, StepResult
     from tokenspeed.engine.activity import Activity
@@ -73,13 +75,13 @@ class Publisher:
             request = self._requests.by_key(int(plan.request_ids[row]))
             if request is not None:
                 request.prompt_logprobs.extend(scored)
-        num_output = self._send(committed, result.logprobs, reason_failed)
+        num_output = self._send(committed, result.logprobs, reason_failed, _drafts_of(plan, result))
         self._activity.note_step(computed_tokens=plan.num_tokens, output_tokens=num_output)
         self._retire()
 
     def take_ended(self) -> list[Client]:
         """Send what ended outside a commit; return the clients that turned out to be gone."""
-        self._send(self._engine.scheduler.take_ended(), None, "")
+        self._send(self._engine.scheduler.take_ended(), None, "", {})
         self._retire()
         gone, self._gone = self._gone, []
         return gone
@@ -89,6 +91,7 @@ class Publisher:
         committed: CommitResult,
         logprobs: tuple[tuple[TokenLogprobs, ...] | None, ...] | None,
         reason_failed: str,
+        drafts: Mapping[int, tuple[int, int]],
     ) -> int:
         """Send deltas; return how many output tokens are in them."""
         num_output = 0
@@ -113,6 +116,8 @@ class Publisher:
             delta = self._delta(request, tokens, FINISH_REASONS[reason], cached, scored)
             if index in reports:
                 delta = self._with_report(request, delta, reports[index])
+            if row in drafts:
+                delta = msgspec.structs.replace(delta, drafts=drafts[row])
             if delta.finish_reason == "error":
                 delta = _with_error(delta, reason_failed)
             num_output += len(delta.tokens)
@@ -208,6 +213,14 @@ def tokens_of(committed: CommitResult) -> list[tuple[int, ...]]:
         runs.append(tuple(tokens[start : start + count]))
         start += max(1, count)
     return runs
+
+
+def _drafts_of(plan: StepPlan, result: StepResult) -> dict[int, tuple[int, int]]:
+    """Return (verified, right) drafts of the rows that had any."""
+    if result.accepted is None:
+        return {}
+    pairs = zip(plan.num_drafts.tolist(), result.accepted.tolist(), strict=True)
+    return {row: pair for row, pair in enumerate(pairs) if pair[0]}
 
 
 def _reports_of(committed: CommitResult) -> dict[int, CacheReport]:

@@ -33,6 +33,7 @@ class Piece:
         logprobs: one entry a token, when asked for.
         prompt_logprobs: one entry a prompt token but the first, once, when asked for.
         cached_tokens: prompt tokens taken from the cache; -1: not known yet.
+        drafts: guessed tokens that were verified, and those of them that were right.
         cache: the rest of what the cache did for the prompt; None: not known yet.
         finish_reason: None while it goes on, else "stop" or "length".
     """
@@ -44,6 +45,7 @@ class Piece:
     logprobs: tuple[TokenLogprobs, ...] = ()
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
     cached_tokens: int = -1
+    drafts: tuple[int, int] = (0, 0)
     cache: CacheReport | None = None
     finish_reason: str | None = None
 
@@ -56,6 +58,7 @@ class Piece:
             logprobs=self.logprobs + later.logprobs,
             prompt_logprobs=self.prompt_logprobs + later.prompt_logprobs,
             cached_tokens=max(self.cached_tokens, later.cached_tokens),
+            drafts=(self.drafts[0] + later.drafts[0], self.drafts[1] + later.drafts[1]),
             cache=self.cache or later.cache,
             finish_reason=later.finish_reason or self.finish_reason,
         )
@@ -111,6 +114,7 @@ class TextAssembler:
             logprobs=(delta.logprobs or ())[:used],
             prompt_logprobs=delta.prompt_logprobs or (),
             cached_tokens=delta.cached_tokens,
+            drafts=delta.drafts,
             cache=delta.cache,
             finish_reason="stop" if self._text.is_stopped else delta.finish_reason,
         )

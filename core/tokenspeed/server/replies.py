@@ -26,7 +26,8 @@ def usage(
 ) -> dict[str, Any]:
     """Count tokens; a prompt with several choices counts once, with its best cache hit.
 
-    Beside OpenAI's fields, `prompt_tokens_details` says what the cache did not do and why.
+    Beside OpenAI's fields, `prompt_tokens_details` says what the cache did not do and why. Guesses
+    of a speculator are told as OpenAI tells predicted tokens.
 
     Args:
         counts_reasoning: a parser told reasoning apart; say how many tokens it was.
@@ -44,9 +45,15 @@ def usage(
         "total_tokens": prompt_tokens + completion_tokens,
         "prompt_tokens_details": _cache_details(best),
     }
+    details = {}
     if counts_reasoning:
-        details = counts.setdefault("completion_tokens_details", {})
         details["reasoning_tokens"] = sum(piece.reasoning_tokens for piece in pieces)
+    drafted, accepted = (sum(piece.drafts[i] for piece in pieces) for i in range(2))
+    if drafted:
+        details["accepted_prediction_tokens"] = accepted
+        details["rejected_prediction_tokens"] = drafted - accepted
+    if details:
+        counts["completion_tokens_details"] = details
     return counts
 
 

@@ -28,10 +28,10 @@ MAX_OUTLIER = 4.0
 """A step is counted as at most so many times as long as expected: others use the machine too."""
 BARS = (0.05, 0.9)
 """Lowest and highest bar: neither a draft for nothing, nor none at all that is nearly sure."""
-OWN_MEMORY, ALL_MEMORY = 0.9, 0.99
-"""What a row leaves of the weight of earlier ones: of its request, and of all."""
-OWN_TRUST = 2.0
-"""Trials of its own after which a request counts as much as all others of the grade."""
+OWN_MEMORY, ALL_MEMORY = 0.85, 0.99
+"""What a tried draft leaves of the weight of earlier ones: of its request, and of all."""
+OWN_TRUST = 1.0
+"""Weight of all requests of the grade beside the trials of its own."""
 MAX_CHANCE = 0.98
 
 
@@ -97,8 +97,10 @@ class Chances:
         most = min(len(drafts), len(came))
         while hits < most and drafts[hits] == came[hits]:
             hits += 1
-        self._tries[grade] = self._memory * self._tries[grade] + min(hits + 1, most)
-        self._hits[grade] = self._memory * self._hits[grade] + hits
+        tries = min(hits + 1, most)
+        keep = self._memory**tries
+        self._tries[grade] = keep * self._tries[grade] + tries
+        self._hits[grade] = keep * self._hits[grade] + hits
         if self._everyone is not None:
             self._everyone.learn(grade, drafts, came)
 

@@ -148,3 +148,13 @@ def test_names_are_cut_and_numbers_are_not(width: int) -> None:
     assert "123,456" in row
     assert "chatcm" in row
     assert max(map(len, lines)) <= width
+
+
+def test_drafts_have_a_line_and_alerts_are_shown_before_the_details() -> None:
+    drafts = {"speculator": "acme/guess", "state": "detached", "rows": 200, "drafted": 400,
+              "accepted": 300}  # fmt: skip
+    alert = {"name": "speculator_detached", "since_s": 1.0, "message": "acme/guess failed"}
+    text = drawn(make_state(speculation=drafts, alerts=[alert]))
+    assert "drafts      acme/guess  300 of 400 right (75.0 %)  2.50 tokens a row  detached" in text
+    assert text.index("ALERT       acme/guess failed") < text.index("drafts  ")
+    assert "drafts" not in drawn(make_state(speculation=None, alerts=[]))

@@ -2,7 +2,8 @@
 
 Random conversations with shared prefixes run through the real scheduler and executor in small
 pools, in chunks, retracted, overlapped, with right and wrong drafts, and with freed cells poisoned;
-every answer must be the one that the whole prefix gives. Then chats: how much of the next turn is computed again.
+every answer must be the one that the whole prefix gives. Then chats: how much of the next turn is
+computed again.
 """
 
 from __future__ import annotations

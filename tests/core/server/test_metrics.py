@@ -22,3 +22,17 @@ def test_tiers_and_the_latency_floor_are_shown() -> None:
         "tokenspeed_store_records 11.0",
     ):
         assert line in lines
+
+
+def test_drafts_and_a_failing_speculator_are_shown() -> None:
+    stats = EngineStats(
+        epoch=1, drafted_tokens=50, accepted_tokens=40, speculator_failures=3, speculator_detached=1
+    )
+    lines = Metrics(lambda: stats).render().decode().splitlines()
+    for line in (
+        "tokenspeed_drafted_tokens_total 50.0",
+        "tokenspeed_accepted_tokens_total 40.0",
+        "tokenspeed_speculator_failures_total 3.0",
+        "tokenspeed_speculator_detached 1.0",
+    ):
+        assert line in lines

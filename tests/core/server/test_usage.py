@@ -45,3 +45,13 @@ def test_without_reports_only_cached_tokens_are_named() -> None:
 def test_a_report_survives_the_merging_of_pieces() -> None:
     report = CacheReport(1, 2, 0, 1, "content")
     assert (Piece("a", cache=report) + Piece("b")).cache is report
+
+
+def test_guessed_tokens_are_told_where_there_were_any() -> None:
+    piece = Piece("a", num_tokens=4, drafts=(5, 3)) + Piece("b", num_tokens=1, drafts=(2, 0))
+    counts = usage([prompt(3)], [piece, Piece("c", num_tokens=2)])
+    assert counts["completion_tokens_details"] == {
+        "accepted_prediction_tokens": 3,
+        "rejected_prediction_tokens": 4,
+    }
+    assert "completion_tokens_details" not in usage([prompt(3)], [Piece("c", num_tokens=2)])

@@ -166,6 +166,29 @@ TEST(SpeculationTest, HostDraftersRunAtDepthZeroAndDeviceDraftersAhead) {
   EXPECT_THAT(third->context_tokens, ElementsAre(20, 23)) << "an upper bound";
 }
 
+TEST(SpeculationTest, ARequestWhoseDrafterHasNothingRunsAhead) {
+  SchedulerConfig config = SmallConfig();
+  config.depth = 1;
+  DraftingEngine engine(config, 1);
+  const Tokens prompt = Counting(20);
+  engine.scheduler.Submit(
+      {.id = RequestId(1), .prompt = prompt, .max_new_tokens = 9, .max_drafts = 2}, 0);
+  engine.Plan();
+  EXPECT_EQ(engine.Plan(), nullptr) << "it may draft";
+  engine.scheduler.Propose(RequestId(1), {});
+  EXPECT_THAT(engine.Plan()->token_ids, ElementsAre(-1));
+  engine.Commit();
+  engine.scheduler.Propose(RequestId(1), Right(1, 2));  // too late for the row under way
+  EXPECT_EQ(engine.Plan(), nullptr) << "the next row waits for that one";
+  engine.Commit();
+  engine.scheduler.Propose(RequestId(1), Right(2, 2));
+  EXPECT_THAT(engine.Plan()->token_ids, ElementsAre(1001, 1002, 1003));
+  engine.scheduler.Propose(RequestId(1), {});
+  EXPECT_EQ(engine.Plan(), nullptr) << "a row after one with drafts needs to know them";
+  engine.Commit();
+  EXPECT_THAT(engine.answers[1], ElementsAre(1000, 1001, 1002, 1003, 1004));
+}
+
 TEST(SpeculationTest, WrongCountsAreRefused) {
   DraftingEngine engine(SmallConfig(), 1);
   const Tokens prompt = Counting(20);
@@ -188,12 +211,14 @@ SchedulerConfig StateConfig(const char* speculation) {
   return config;
 }
 
-// Runs a request of 20 tokens up to its second step, in which two of four drafts are right.
+// Runs a request of 20 tokens up to its first row with drafts: two of four are right.
 std::shared_ptr<const StepPlan> TwoOfFourRight(DraftingEngine& engine, const Tokens& prompt) {
   engine.scheduler.Submit(
       {.id = RequestId(1), .prompt = prompt, .max_new_tokens = 10, .max_drafts = 4}, 0);
-  engine.Plan();
-  engine.Commit();
+  while (engine.answers[1].empty()) {
+    engine.Plan();
+    engine.Commit();
+  }
   Tokens drafts = Right(1, 4);
   drafts[2] = 5;
   engine.scheduler.Propose(RequestId(1), drafts);
