@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tokenspeed.contracts.kernel import Case
 from tokenspeed.contracts.moe import ClampedSwiGLU, ExpertGroup, Routing
-from tokenspeed.ops.declare import operator
+from tokenspeed.ops.declare import FLOAT_TOLERANCE, operator
 from tokenspeed.ops.draw import Draw
 
 if TYPE_CHECKING:
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ClampedSwiGLU", "Routing", "add_shared", "experts", "route"]
 
+
+EXPERTS_TOLERANCE = {**FLOAT_TOLERANCE, "bfloat16": (4e-2, 4e-2), "float16": (6e-3, 6e-3)}
+"""Twice the usual: what stands between the two products may be rounded."""
 
 _ROUTINGS: Mapping[str, Routing] = {
     "softmax": Routing(2),
@@ -138,7 +141,11 @@ def eligible(ranks_TE: torch.Tensor, routing: Routing) -> torch.Tensor:
 
 
 @operator(
-    "moe.experts", cases=_expert_cases, slot="moe", tokens=("x_TD", "experts_TX", "weights_TX")
+    "moe.experts",
+    cases=_expert_cases,
+    tolerance=EXPERTS_TOLERANCE,
+    slot="moe",
+    tokens=("x_TD", "experts_TX", "weights_TX"),
 )
 def experts(
     x_TD: torch.Tensor,
