@@ -167,8 +167,8 @@ CapacityError Scheduler::QueueFull() const {
   }
   return CapacityError("the request is refused: " + std::to_string(num_waiting) +
                            (num_waiting == 1 ? " request is" : " requests are") +
-                           " waiting; allowed: " +
-                           std::to_string(config_.max_waiting) + "; try again later",
+                           " waiting; allowed: " + std::to_string(config_.max_waiting) +
+                           "; try again later",
                        static_cast<int>(std::clamp<int64_t>(seconds, 1, kMaxRetryAfterSeconds)));
 }
 
