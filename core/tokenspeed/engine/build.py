@@ -15,7 +15,7 @@ from tokenspeed.engine.choices import Choices
 from tokenspeed.engine.engine import Engine
 from tokenspeed.engine.facts import EngineParts, model_info, start_report
 from tokenspeed.engine.kv_events import EventGroup
-from tokenspeed.engine.kv_publisher import KvEventSettings
+from tokenspeed.engine.kv_publisher import KvEventSettings, check_addresses
 from tokenspeed.engine.memory import memory_errors
 from tokenspeed.engine.reports import Progress, ProgressCallback
 from tokenspeed.engine.sizes import (
@@ -33,13 +33,13 @@ from tokenspeed.engine.tiers import (
     write_policy,
 )
 from tokenspeed.engine.vocabulary import check_vocabulary
-from tokenspeed.errors import CheckpointError, ConfigError
+from tokenspeed.errors import CheckpointError
 from tokenspeed.kernels import KernelRegistry
 from tokenspeed.kv import Arena, describe, solve_layout
 from tokenspeed.log import LOGGER
 from tokenspeed.plugins import BindingPlan, load_plugins
 from tokenspeed.scheduler import Scheduler
-from tokenspeed.scheduler.record import RecordWriter, scheduler_config
+from tokenspeed.scheduler.record import RecordWriter, check_record, scheduler_config
 from tokenspeed.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ def build_engine(config: EngineConfig, *, progress: ProgressCallback | None = No
         TokenSpeedError: settings, plugins, model files or memory are not as needed.
     """
     check_tiers(config)
+    _check_outlets(config)
     path = model_path(config)
     tell = progress or (lambda _: None)
     tell(Progress("plugins"))
@@ -104,6 +105,17 @@ def model_path(config: EngineConfig) -> Path:
     return path
 
 
+def _check_outlets(config: EngineConfig) -> None:
+    """Check where the engine will write to, so that nobody waits for weights in vain.
+
+    Raises:
+        ConfigError: an address or a file cannot be used.
+    """
+    check_addresses(config.kv_events, config.kv_events_replay)
+    if config.record:
+        check_record(Path(config.record))
+
+
 def _build_parts(
     config: EngineConfig,
     registry: Registry,
@@ -113,6 +125,8 @@ def _build_parts(
     path: Path,
     tell: ProgressCallback,
 ) -> EngineParts:
+    policy = choices.policy()
+    choices.check_kv_store()
     model_config = source.config()
     model_class = choices.model_class(model_config)
     groups = model_class.cache_groups(model_config)
@@ -155,7 +169,7 @@ def _build_parts(
         scheduler=scheduler,
         recorder=RecordWriter(Path(config.record), settings) if config.record else None,
         transfers=transfers,
-        policy=choices.policy(),
+        policy=policy,
         binder=binder,
         model_config=model_config,
         eos_token_ids=eos_token_ids,
@@ -301,17 +315,8 @@ def _finish(
 
 
 def _kv_events(config: EngineConfig, parts: EngineParts) -> KvEventSettings | None:
-    """Return where changes of the prefix cache are published.
-
-    Raises:
-        ConfigError: a replay address without one for the events.
-    """
+    """Return where changes of the prefix cache are published."""
     if not config.kv_events:
-        if config.kv_events_replay:
-            raise ConfigError(
-                f"kv_events_replay is {config.kv_events_replay!r} but kv_events is empty, both "
-                "are needed; set kv_events, or drop kv_events_replay"
-            )
         return None
     return KvEventSettings(
         endpoint=config.kv_events,

@@ -123,6 +123,15 @@ class Choices:
         )
         return sampler
 
+    def check_kv_store(self) -> None:
+        """Check that the store that is asked for is offered; it is opened when its name is known.
+
+        Raises:
+            CapabilityError: no loaded plugin offers it.
+        """
+        if self._config.kv_store:
+            self._kv_stores()
+
     def kv_store(self, namespace: str) -> KVStore | None:
         """Open the store behind the host tier; None where none is asked for.
 
@@ -132,17 +141,9 @@ class Choices:
         config = self._config
         if not config.kv_store:
             return None
-        offers = self._registry.offers("kv_store")
-        named = [item for item in offers if config.kv_store in (item.pin, item.offer.name)]
-        if not named:
-            known = ", ".join(item.pin for item in offers)
-            raise CapabilityError(
-                f"kv_store {config.kv_store!r} is not offered; loaded plugins have: "
-                f"{known or 'none'}; choose one, or load its plugin with --plugins"
-            )
         store: KVStore = self._load(
             "kv_store",
-            self._decide("kv_store", named, {}),
+            self._decide("kv_store", self._kv_stores(), {}),
             namespace=namespace,
             folder=config.kv_store_folder,
             capacity_bytes=int(config.kv_store_gib * (1 << 30)),
@@ -155,6 +156,18 @@ class Choices:
             "policy", self._registry.offers("policy"), {}, pin=self._config.policy
         )
         return GuardedPolicy(self._load("policy", decision), decision.winner.pin)
+
+    def _kv_stores(self) -> Sequence[RegisteredOffer[Offer]]:
+        config = self._config
+        offers = self._registry.offers("kv_store")
+        named = [item for item in offers if config.kv_store in (item.pin, item.offer.name)]
+        if not named:
+            known = ", ".join(item.pin for item in offers)
+            raise CapabilityError(
+                f"kv_store {config.kv_store!r} is not offered; loaded plugins have: "
+                f"{known or 'none'}; choose one, or load its plugin with --plugins"
+            )
+        return named
 
     def _attention_of(
         self, group: CacheGroup, sizes: EngineSizes, runtime: DeviceRuntime
