@@ -12,35 +12,70 @@ TokenSpeedError
    |- TimeLimitError    the request's own time limit has passed   (HTTP 504)
    `- EngineGoneError   it died too often and is not restarted    (HTTP 503)
 
-A message has four parts: what failed, the value seen, what was allowed, what to do.
+A message has four parts: what failed, the value seen, what was allowed, what to do. Errors about
+plugins carry the id of a diagnostic too (`diagnostics.py`).
 """
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from tokenspeed.diagnostics import exit_code_of
+
+MAX_CAUSES = 8
+
 
 class TokenSpeedError(Exception):
-    """Base of all errors raised on purpose; its text is meant for the user."""
+    """Base of all errors raised on purpose; its text is meant for the user.
+
+    `causes` are lines about what lay behind it, where that happened in another process.
+    """
+
+    causes: tuple[str, ...] = ()
 
 
 class ConfigError(TokenSpeedError):
     """A flag, setting, config file or model folder is wrong."""
 
 
-class PluginError(TokenSpeedError):
+class IdentifiedError(TokenSpeedError):
+    """An error with a diagnostic id, which its text ends with; `message` is the text without.
+
+    Args:
+        message: four-part text.
+        id: of `diagnostics.py`, explained in docs/plugins/errors.md.
+    """
+
+    def __init__(self, message: str, *, id: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.id = id
+
+    def __str__(self) -> str:
+        return f"{self.message} [{self.id}]"
+
+
+class PluginError(IdentifiedError):
     """A plugin cannot be found, trusted, loaded or registered.
 
     Args:
         message: four-part text.
-        exit_code: 3 not trusted, 4 incompatible or failed (PLUGINS "Commands").
+        id: diagnostic; the default is what a plugin says in its own words.
+        exit_code: 3 not trusted, 4 incompatible or failed; None: the diagnostic's.
     """
 
-    def __init__(self, message: str, *, exit_code: int = 4) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
+    def __init__(
+        self, message: str, *, id: str = "plugin-refused", exit_code: int | None = None
+    ) -> None:
+        super().__init__(message, id=id)
+        self.exit_code = exit_code_of(id) if exit_code is None else exit_code
 
 
-class CapabilityError(TokenSpeedError):
-    """No candidate can do what was asked on this device."""
+class CapabilityError(IdentifiedError):
+    """No candidate can do what was asked on this device (exit 5)."""
+
+    def __init__(self, message: str, *, id: str = "no-candidate") -> None:
+        super().__init__(message, id=id)
 
 
 class CheckpointError(TokenSpeedError):
@@ -84,3 +119,38 @@ class TimeLimitError(EngineError):
 
 class EngineGoneError(EngineError):
     """The engine died too often and is not restarted: no request can be served any more."""
+
+
+def cause_lines(error: BaseException, *, with_itself: bool = False) -> tuple[str, ...]:
+    """Return what lay behind an error, the nearest cause first: "TYPE: text (FILE:LINE)".
+
+    Errors of ours whose text the outer one already repeats are left out; causes from another
+    process follow at the end.
+    """
+    lines: list[str] = []
+    told = "" if with_itself else str(error)
+    current: BaseException | None = error if with_itself else _cause_of(error)
+    carried = getattr(error, "causes", ())
+    while current is not None and len(lines) < MAX_CAUSES:
+        carried = getattr(current, "causes", ()) or carried
+        text = getattr(current, "message", None)
+        if text is None or text not in told:
+            lines.append(f"{type(current).__name__}: {current}{_place(current)}")
+        current = _cause_of(current)
+    return tuple(lines) + tuple(carried)
+
+
+def _cause_of(error: BaseException) -> BaseException | None:
+    if error.__cause__ is not None or error.__suppress_context__:
+        return error.__cause__
+    return error.__context__
+
+
+def _place(error: BaseException) -> str:
+    import traceback
+
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames:
+        return ""
+    file = Path(frames[-1].filename)
+    return f" ({file.parent.name}/{file.name}:{frames[-1].lineno})"

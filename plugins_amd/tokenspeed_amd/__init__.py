@@ -21,7 +21,8 @@ class AmdPlugin:
         devices = find_devices()
         raise PluginError(
             f"found {devices[0].count} x {devices[0].name} ({devices[0].arch}), but this version "
-            "of tokenspeed-amd has no kernels yet; use --plugins reference to run on the CPU"
+            "of tokenspeed-amd has no kernels yet; use --plugins reference to run on the CPU",
+            id="plugin-refused",
         )
 
 

@@ -21,12 +21,14 @@ def find_devices(topology: Path = TOPOLOGY) -> tuple[DeviceFacts, ...]:
     if not topology.is_dir():
         raise PluginError(
             f"no AMD device found: {topology} does not exist; load the amdgpu driver, or give the "
-            "container access to /dev/kfd and /dev/dri"
+            "container access to /dev/kfd and /dev/dri",
+            id="device-not-found",
         )
     gpus = [node for node in sorted(topology.iterdir(), key=_number) if _is_gpu(node)]
     if not gpus:
         raise PluginError(
-            f"no AMD device found: {topology} lists no GPU; check rocm-smi and the amdgpu driver"
+            f"no AMD device found: {topology} lists no GPU; check rocm-smi and the amdgpu driver",
+            id="device-not-found",
         )
     arch = _arch(gpus[0])
     facts = DeviceFacts(

@@ -22,7 +22,8 @@ def find_devices() -> tuple[DeviceFacts, ...]:
     if count == 0:
         raise PluginError(
             "no NVIDIA device found: the driver lists 0 devices; check nvidia-smi and "
-            "CUDA_VISIBLE_DEVICES"
+            "CUDA_VISIBLE_DEVICES",
+            id="device-not-found",
         )
     device = driver.integer("cuDeviceGet", 0)
     major = driver.integer("cuDeviceGetAttribute", _MAJOR, device)
@@ -43,7 +44,8 @@ def _open_driver() -> ctypes.CDLL:
     except OSError as error:
         raise PluginError(
             f"no NVIDIA device found: {DRIVER_LIBRARY} cannot be opened ({error}); install the "
-            "NVIDIA driver, or give the container access to the GPU"
+            "NVIDIA driver, or give the container access to the GPU",
+            id="device-not-found",
         ) from error
 
 
@@ -77,5 +79,6 @@ class _Driver:
         if code != 0:
             raise PluginError(
                 f"no NVIDIA device found: {function} returned CUDA error {code}; check that the "
-                "driver is loaded (nvidia-smi)"
+                "driver is loaded (nvidia-smi)",
+                id="device-not-found",
             )

@@ -18,6 +18,7 @@ LAYERS = (
     {"contracts", "config", "tokenizer"},
     {"checkpoint"},
     {"errors", "env", "log"},
+    {"diagnostics"},
 )
 HEIGHT = {room: -index for index, rooms in enumerate(LAYERS) for room in rooms}
 SIDEWAYS = {("kernels", "ops"), ("plugins", "hookspecs")}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from tests.support.fake_plugins import write_metadata
+from tests.support.plugin_wheels import write_metadata
 from tests.support.source_tree import ROOT
 
 from tokenspeed.cli.simulate import policy_maker
@@ -31,6 +31,6 @@ def test_the_policy_of_the_page_loads_by_name_and_puts_short_prompts_first(
         path.write_text(text)
     write_metadata(tmp_path / "fair", "fair", "0.1", "fair = fair:plugin")
     monkeypatch.syspath_prepend(str(tmp_path / "fair"))
-    policy = policy_maker("fair", "fair/short_first")()
+    policy = policy_maker("fair", "fair/short_first", experimental="fair")()
     short, long = (policy.keys(Arrival(1, 0, 0, tokens, 0)).queue_key for tokens in (10, 500))
     assert short < long

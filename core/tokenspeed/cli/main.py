@@ -1,6 +1,7 @@
 """The `tokenspeed` command: reads the sub-command and hands over to its file.
 
-Errors of `errors.py` become one line on stderr and an exit code; nothing here loads torch.
+Errors of `errors.py` become a line on stderr and an exit code, those about plugins with their
+causes below; nothing here loads torch.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from typing import TYPE_CHECKING, NoReturn
 from tokenspeed.errors import (
     CapabilityError,
     ConfigError,
+    IdentifiedError,
     PluginError,
     RequestError,
     TokenSpeedError,
+    cause_lines,
 )
 
 if TYPE_CHECKING:
@@ -38,7 +41,7 @@ def run(argv: list[str] | None = None) -> int:
     try:
         code: int = args.run(args)
     except TokenSpeedError as error:
-        print(f"tokenspeed: {error}", file=sys.stderr)
+        print(f"tokenspeed: {error}", *_causes(error), sep="\n", file=sys.stderr)
         return exit_code(error)
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -49,6 +52,14 @@ def run(argv: list[str] | None = None) -> int:
         print(f"tokenspeed: {_unexpected(error)}", file=sys.stderr)
         return 1
     return code
+
+
+def _causes(error: TokenSpeedError) -> list[str]:
+    """Return the lines under an error about plugins: what lay behind it, and where it is told."""
+    if not isinstance(error, IdentifiedError):
+        return []
+    lines = [f"  caused by {line}" for line in cause_lines(error)]
+    return [*lines, f"  docs/plugins/errors.md#{error.id} tells what to do"]
 
 
 def _unexpected(error: Exception) -> str:

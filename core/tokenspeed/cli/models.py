@@ -29,7 +29,8 @@ def run(args: argparse.Namespace) -> int:
     from tokenspeed.plugins.manager import load_plugins
 
     requested = tuple(name.strip() for name in args.plugins.split(",") if name.strip())
-    registry = load_plugins(requested, role="cli")
+    # A listing serves nothing: naming the plugin is opt-in enough.
+    registry = load_plugins(requested, role="cli", experimental=requested)
     rows = [
         (name, registered.plugin_id, registered.plugin_version)
         for name, registered in architectures(registry).items()

@@ -1,10 +1,11 @@
-"""`tokenspeed plugins list|info`: what is installed and when it loads; imports no plugin."""
+"""`tokenspeed plugins list|info|lock|verify`: what is installed; imports no plugin."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any
 
+from tokenspeed.cli.plugin_lock import add_verbs
 from tokenspeed.cli.table import print_table
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 OK, PROBLEMS = 0, 1
 LOADS_NOTES = {
     "auto": "when its device is found; `tokenspeed plugins info ID` looks for it and says why not",
-    "when named": "with --plugins ID",
+    "when named": "not enabled; load it with --plugins ID",
 }
 
 
@@ -26,6 +27,7 @@ def add_parser(subparsers: Any) -> None:
     info = verbs.add_parser("info", help="manifest, device and problems of one plugin")
     info.add_argument("id", metavar="ID", help="plugin id, as in `plugins list`")
     info.add_argument("--json", action="store_true", help="print JSON")
+    add_verbs(verbs)
     parser.set_defaults(run=run)
 
 
@@ -73,7 +75,9 @@ def _info(args: argparse.Namespace) -> int:
 
     by_id = {entry["id"]: entry for entry in list_plugins()}
     if args.id not in by_id:
-        raise PluginError(f"unknown plugin {args.id!r}; {suggestion(args.id, by_id)}")
+        raise PluginError(
+            f"unknown plugin {args.id!r}; {suggestion(args.id, by_id)}", id="plugin-unknown"
+        )
     entry = by_id[args.id]
     entry["device"] = _device(entry)
     if args.json:

@@ -82,6 +82,12 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--plugins", default="", metavar="IDS", help="plugins to load for --policy")
     parser.add_argument(
+        "--allow-experimental",
+        default="",
+        metavar="IDS",
+        help="third parties' plugins that may fill experimental slots, such as policy",
+    )
+    parser.add_argument(
         "--max-running",
         type=_count(1, 1 << 16),
         default=64,
@@ -154,7 +160,7 @@ def run(args: argparse.Namespace) -> int:
             raise ConfigError("--pareto shows times; give --step-model too")
         check_plotting()
     step_model = load_step_model(args.step_model) if args.step_model else None
-    make_policy = policy_maker(args.plugins, args.policy)
+    make_policy = policy_maker(args.plugins, args.policy, experimental=args.allow_experimental)
     results = [
         (trace, settings, _replay(trace, settings, make_policy(), step_model))
         for trace in traces_of(args)
@@ -203,7 +209,7 @@ def _repeat(records: list[tuple[Path, Record]], *, as_json: bool) -> int:
     return 0
 
 
-def policy_maker(plugins: str, pin: str) -> Callable[[], Policy]:
+def policy_maker(plugins: str, pin: str, *, experimental: str = "") -> Callable[[], Policy]:
     """Return what builds the chosen policy, anew for each replay.
 
     Raises:
@@ -211,15 +217,21 @@ def policy_maker(plugins: str, pin: str) -> Callable[[], Policy]:
     """
     from tokenspeed.plugins import load_plugins
 
-    requested = tuple(name.strip() for name in plugins.split(",") if name.strip())
-    offers = load_plugins(requested, role="cli").offers("policy")
+    offers = load_plugins(_names(plugins), role="cli", experimental=_names(experimental)).offers(
+        "policy"
+    )
     for offer in offers:
         if offer.pin == pin:
             return offer.offer.load
     raise PluginError(
         f"policy {pin!r} is not offered; loaded plugins have "
-        f"{', '.join(offer.pin for offer in offers)}; load its plugin with --plugins"
+        f"{', '.join(offer.pin for offer in offers)}; load its plugin with --plugins",
+        id="pin-unknown",
     )
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def traces_of(args: argparse.Namespace) -> Iterator[Trace]:

@@ -50,6 +50,17 @@ class EngineConfig:
         "first-party plugin whose device is found",
     )
     plugin_config: tuple[str, ...] = setting((), "PLUGIN.KEY=VALUE, comma separated")
+    plugins_lock: str = setting(
+        "",
+        "lock file that every plugin must be equal to, byte by byte, as `tokenspeed plugins lock` "
+        "wrote it; empty: none",
+        metavar="FILE",
+    )
+    allow_experimental: tuple[str, ...] = setting(
+        (),
+        "ids of third parties' plugins that may fill experimental slots, comma separated; those "
+        "slots may change in any release",
+    )
     attention: str = setting("auto", "pin the attention backend: PLUGIN/NAME")
     sampler: str = setting("auto", "pin the sampler: PLUGIN/NAME")
     fallback: str = setting(

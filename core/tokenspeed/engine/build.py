@@ -24,6 +24,7 @@ from tokenspeed.engine.sizes import (
     check_tables,
     resolve_sizes,
 )
+from tokenspeed.engine.start_settings import plugins_of
 from tokenspeed.engine.tiers import (
     LAYER_RANGES,
     build_transfers,
@@ -33,11 +34,12 @@ from tokenspeed.engine.tiers import (
     write_policy,
 )
 from tokenspeed.engine.vocabulary import check_vocabulary
+from tokenspeed.env import is_strict
 from tokenspeed.errors import CheckpointError
 from tokenspeed.kernels import KernelRegistry
 from tokenspeed.kv import Arena, describe, solve_layout
 from tokenspeed.log import LOGGER
-from tokenspeed.plugins import BindingPlan, load_plugins
+from tokenspeed.plugins import BindingPlan, load_planned
 from tokenspeed.scheduler import Scheduler
 from tokenspeed.scheduler.record import RecordWriter, check_record, scheduler_config
 from tokenspeed.tokenizer import load_tokenizer
@@ -54,14 +56,20 @@ if TYPE_CHECKING:
     from tokenspeed.executor.transfers import TierTransfers
     from tokenspeed.kernels import Binder
     from tokenspeed.kv import ArenaLayout
-    from tokenspeed.plugins import Registry
+    from tokenspeed.plugins import PluginPlan, Registry
 
 
-def build_engine(config: EngineConfig, *, progress: ProgressCallback | None = None) -> Engine:
+def build_engine(
+    config: EngineConfig,
+    *,
+    progress: ProgressCallback | None = None,
+    plugins: PluginPlan | None = None,
+) -> Engine:
     """Build everything that one replica needs.
 
     Args:
         progress: told of each stage, and of the bytes of weights read.
+        plugins: what the launcher planned; None: planned here, before anything is read.
     Raises:
         TokenSpeedError: settings, plugins, model files or memory are not as needed.
     """
@@ -70,9 +78,7 @@ def build_engine(config: EngineConfig, *, progress: ProgressCallback | None = No
     path = model_path(config)
     tell = progress or (lambda _: None)
     tell(Progress("plugins"))
-    registry = load_plugins(
-        config.plugins, role="engine", settings=config.plugin_config, fallback=config.fallback
-    )
+    registry = load_planned(plugins or plugins_of(config), role="engine")
     choices = Choices(config, registry)
     runtime = choices.device()
     _set_threads(config.threads)
@@ -169,6 +175,7 @@ def _build_parts(
         scheduler=scheduler,
         recorder=RecordWriter(Path(config.record), settings) if config.record else None,
         transfers=transfers,
+        store=store,
         policy=policy,
         binder=binder,
         model_config=model_config,
@@ -295,7 +302,7 @@ def _finish(
     parts: EngineParts,
 ) -> Engine:
     parts.binder.freeze()
-    registry.freeze()
+    registry.freeze(strict=is_strict())
     plan = BindingPlan.of(choices.decisions, parts.binder.decisions)
     return Engine(
         info=model_info(config, path, parts),
@@ -310,6 +317,7 @@ def _finish(
         depth=config.depth,
         cache_groups=parts.cache_groups,
         transfers=parts.transfers,
+        store=parts.store,
         kv_events=_kv_events(config, parts),
     )
 

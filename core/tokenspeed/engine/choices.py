@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from tokenspeed.contracts.attention import CacheDemand
 from tokenspeed.engine.policy_guard import GuardedPolicy
+from tokenspeed.engine.store_guard import GuardedStore
 from tokenspeed.errors import CapabilityError, CheckpointError, ConfigError, PluginError
 from tokenspeed.kernels import Decision, select
+from tokenspeed.log import LOGGER
 from tokenspeed.models.registry import architecture_of, architectures, resolve_architecture
+from tokenspeed.plugins.model_suggestion import suggestion_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -51,7 +54,8 @@ class Choices:
         if not offers:
             raise CapabilityError(
                 f"device {wanted!r} is not offered; loaded plugins have: "
-                f"{', '.join(kinds) or 'none'}; load its plugin with --plugins"
+                f"{', '.join(kinds) or 'none'}; load its plugin with --plugins",
+                id="device-not-offered",
             )
         runtime: DeviceRuntime = self._load("device", self._decide("device", offers, {}))
         return runtime
@@ -84,7 +88,14 @@ class Choices:
         Raises:
             ConfigError: no loaded plugin offers it.
         """
-        chosen = resolve_architecture(self._registry, model_config)
+        loaded = {item.id for item in self._registry.plugins if item.state == "registered"}
+        hint = suggestion_text(model_config, frozenset(loaded))
+        try:
+            chosen = resolve_architecture(self._registry, model_config)
+        except ConfigError as error:
+            raise ConfigError(f"{error}; {hint}") if hint else error from None
+        if hint:
+            LOGGER.info("%s", hint)
         offer = architectures(self._registry)[architecture_of(model_config)]
         self._decide("model", [offer], {})
         return chosen
@@ -132,7 +143,7 @@ class Choices:
         if self._config.kv_store:
             self._kv_stores()
 
-    def kv_store(self, namespace: str) -> KVStore | None:
+    def kv_store(self, namespace: str) -> GuardedStore | None:
         """Open the store behind the host tier; None where none is asked for.
 
         Raises:
@@ -141,14 +152,15 @@ class Choices:
         config = self._config
         if not config.kv_store:
             return None
+        decision = self._decide("kv_store", self._kv_stores(), {})
         store: KVStore = self._load(
             "kv_store",
-            self._decide("kv_store", self._kv_stores(), {}),
+            decision,
             namespace=namespace,
             folder=config.kv_store_folder,
             capacity_bytes=int(config.kv_store_gib * (1 << 30)),
         )
-        return store
+        return GuardedStore(store, decision.winner.pin)
 
     def policy(self) -> Policy:
         """Choose the policy; it is always named, so that installing a wheel changes no order."""
@@ -165,7 +177,8 @@ class Choices:
             known = ", ".join(item.pin for item in offers)
             raise CapabilityError(
                 f"kv_store {config.kv_store!r} is not offered; loaded plugins have: "
-                f"{known or 'none'}; choose one, or load its plugin with --plugins"
+                f"{known or 'none'}; choose one, or load its plugin with --plugins",
+                id="pin-unknown",
             )
         return named
 
@@ -229,7 +242,8 @@ class Choices:
             raise PluginError(
                 f"plugin {winner.plugin_id} {winner.plugin_version} failed at load of "
                 f"{slot}/{winner.offer.name}: {type(error).__name__}: {error}; fix or leave out "
-                "the plugin"
+                "the plugin",
+                id="offer-load-failed",
             ) from error
 
 
@@ -244,7 +258,8 @@ def _kv_shape(group: CacheGroup) -> tuple[int, int]:
         raise CapabilityError(
             f"cache group {group.name!r} keeps the fields {list(shapes.items())}, attention "
             "backends of this version read k and v of one shape (heads, head dim); serve a model "
-            "with such a cache"
+            "with such a cache",
+            id="cache-unsupported",
         )
     num_kv_heads, head_dim = shapes["k"]
     return num_kv_heads, head_dim

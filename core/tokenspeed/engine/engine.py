@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tokenspeed.engine.kv_publisher import KvEventSettings
     from tokenspeed.engine.messages import ModelInfo
     from tokenspeed.engine.reports import StartReport
+    from tokenspeed.engine.store_guard import GuardedStore
     from tokenspeed.plugins import BindingPlan, Registry
     from tokenspeed.sampling.params import SamplingParams
     from tokenspeed.scheduler import Scheduler
@@ -90,6 +91,8 @@ class Engine:
     """Names of the cache groups, in the order that the scheduler counts them."""
     transfers: Transfers | None = None
     """Movers between the tiers; None where there is only the device."""
+    store: GuardedStore | None = None
+    """The store behind the host tier; None: there is none."""
     kv_events: KvEventSettings | None = None
     """Where changes of the prefix cache are published; None: nowhere."""
 

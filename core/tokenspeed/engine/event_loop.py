@@ -173,6 +173,7 @@ class EventLoop:
     def stats(self) -> EngineStats:
         """Return counters and gauges as of now."""
         counts = self._engine.scheduler.stats()
+        store = self._engine.store
         return EngineStats(
             epoch=self._epoch,
             steps=self._meter.num_steps,
@@ -195,6 +196,8 @@ class EventLoop:
             host_blocks_total=counts.get("host_blocks_total", 0),
             host_blocks_free=counts.get("host_blocks_free", 0),
             store_records=counts.get("store_keys", 0),
+            store_failures=0 if store is None else store.num_failures,
+            store_detached=int(store is not None and store.is_detached),
             hook_calls_after_freeze=self._engine.registry.hook_calls_after_freeze,
             step_us_p50=self._meter.step_us_p50,
             overhead_us_p50=self._meter.overhead_us_p50,

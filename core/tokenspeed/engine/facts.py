@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.device import DeviceRuntime
     from tokenspeed.contracts.policy import Policy
     from tokenspeed.engine.engine import StepExecutor
+    from tokenspeed.engine.store_guard import GuardedStore
     from tokenspeed.executor.transfers import TierTransfers
     from tokenspeed.kernels import Binder
     from tokenspeed.kv import ArenaLayout
@@ -45,6 +46,7 @@ class EngineParts:
     weights_bytes: int
     cache_groups: tuple[str, ...]
     transfers: TierTransfers | None
+    store: GuardedStore | None
 
 
 def model_name(path: Path) -> str:

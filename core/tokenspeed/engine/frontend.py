@@ -64,6 +64,7 @@ class Frontend:
         self.stats: EngineStats | None = None
         self.unhealthy_reason: str | None = None
         self.epoch = 0
+        self.plan_digest = ""
         self._streams: dict[str, Stream] = {}
         self._query_id = 0
         self._asked: asyncio.Future[bytes] | None = None
@@ -280,6 +281,7 @@ class Frontend:
             )
             return
         self.epoch = welcome.epoch
+        self.plan_digest = welcome.plan_digest
         self.model = welcome.model
         self._welcomed.set()
         suspects = dict(zip(welcome.suspects, welcome.suspect_positions, strict=True))

@@ -216,6 +216,9 @@ class EngineStats(msgspec.Struct, frozen=True, tag=True, kw_only=True, omit_defa
     host_blocks_total: int = 0
     host_blocks_free: int = 0
     store_records: int = 0
+    store_failures: int = 0
+    store_detached: int = 0
+    """1: the KV store failed too often and is not asked any more."""
     hook_calls_after_freeze: int = 0
     step_us_p50: float = 0.0
     overhead_us_p50: float = 0.0

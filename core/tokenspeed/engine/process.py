@@ -1,7 +1,7 @@
 """The engine process: `python -m tokenspeed.engine.process`, started by `supervisor.py` only.
 
-stdin carries the settings as one JSON line and is then held open: its end means that the launcher
-died, and the engine with it. Reports go to the file descriptor given, as JSON lines.
+stdin carries settings and plugin plan as one JSON line and is then held open: its end means that
+the launcher died, and the engine with it. Reports go to the file descriptor given, as JSON lines.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
-from tokenspeed.config.schema import EngineConfig
-from tokenspeed.engine.reports import EngineReport, Progress, StartFailure
-from tokenspeed.errors import CapabilityError, ConfigError, PluginError, TokenSpeedError
+from tokenspeed.engine.reports import EngineReport, Progress, failure_of
+from tokenspeed.engine.start_settings import EngineSettings, adopt_plan
+from tokenspeed.errors import TokenSpeedError
 from tokenspeed.log import LOGGER, set_up_logging
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def main(argv: list[str] | None = None) -> int:
     threading.Thread(target=_die_with_launcher, daemon=True).start()
     reporter = Reporter(args.report_fd)
     try:
-        engine = _build(msgspec.json.decode(settings, type=EngineConfig), reporter)
+        engine = _build(msgspec.json.decode(settings, type=EngineSettings), reporter)
         kv_publisher = _open_publisher(engine)
     except Exception as error:
         if not isinstance(error, TokenSpeedError):
@@ -78,30 +78,12 @@ class Reporter:
             LOGGER.debug("nobody reads the reports")
 
 
-def failure_of(error: Exception) -> StartFailure:
-    """Return the report of a failed start."""
-    if not isinstance(error, TokenSpeedError):
-        return StartFailure(
-            kind="EngineError",
-            message=f"the engine could not be built: {' '.join(repr(error).split())[:500]}; this "
-            "is a mistake of the engine or of a plugin; start it with --log-level debug for the "
-            "traceback, and report it",
-        )
-    exit_code = 1
-    if isinstance(error, PluginError):
-        exit_code = error.exit_code
-    elif isinstance(error, ConfigError):
-        exit_code = 2
-    elif isinstance(error, CapabilityError):
-        exit_code = 5
-    return StartFailure(kind=type(error).__name__, message=str(error), exit_code=exit_code)
-
-
-def _build(config: EngineConfig, reporter: Reporter) -> Engine:
+def _build(settings: EngineSettings, reporter: Reporter) -> Engine:
+    plugins = adopt_plan(settings.plugins, role="engine")
     reporter.send(Progress("libraries"))
     from tokenspeed.engine.build import build_engine
 
-    return build_engine(config, progress=reporter.progress)
+    return build_engine(settings.config, progress=reporter.progress, plugins=plugins)
 
 
 def _open_publisher(engine: Engine) -> KvPublisher | None:

@@ -10,6 +10,9 @@ from typing import Any
 
 import msgspec
 
+from tokenspeed import errors
+from tokenspeed.diagnostics import NO_CANDIDATE, USAGE
+
 GIB = 1 << 30
 MAX_KERNEL_CELLS = 10
 """Two a line: the whole start-up block stays within 12 lines."""
@@ -91,14 +94,90 @@ class StartReport(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
 
 
 class StartFailure(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
-    """The engine could not start; `kind` names a class of `errors.py`."""
+    """A process could not start; `kind` names a class of `errors.py`.
+
+    Args:
+        id: its diagnostic; "": it has none.
+        causes: what lay behind it, a line each.
+    """
 
     kind: str
     message: str
     exit_code: int = 1
+    id: str = ""
+    causes: tuple[str, ...] = ()
 
 
 EngineReport = Progress | StartReport | StartFailure
+
+
+def check_same_plan(first: StartReport | None, again: StartReport) -> None:
+    """Compare what a restarted engine bound with what the first one did.
+
+    Raises:
+        PluginError: another choice; names the slot and both digests.
+    """
+    if first is None or first.plan_digest == again.plan_digest:
+        return
+    raise errors.PluginError(
+        f"the engine process (pid {again.pid}) bound {_difference(first.plan, again.plan)} (plan "
+        f"digest {again.plan_digest}), the first one not so (plan digest {first.plan_digest}); "
+        "one server computes with one plan: restart it",
+        id="plan-differs",
+    )
+
+
+def _difference(first: dict[str, Any], again: dict[str, Any]) -> str:
+    """Return the first slot that is filled otherwise, with both choices."""
+    old, new = first.get("slots", {}), again.get("slots", {})
+    for slot in sorted({*old, *new}):
+        was, now = (_chosen(slots.get(slot)) for slots in (old, new))
+        if was != now:
+            return f"{slot} to {now} instead of {was}"
+    return "other kernels"
+
+
+def _chosen(entry: dict[str, Any] | None) -> str:
+    if entry is None:
+        return "nothing"
+    return f"{entry['plugin']}/{entry['offer']} {entry['version']}"
+
+
+def failure_of(error: Exception) -> StartFailure:
+    """Return the report of a failed start."""
+    kind = type(error).__name__
+    if isinstance(error, errors.IdentifiedError):
+        return StartFailure(
+            kind=kind,
+            message=error.message,
+            exit_code=getattr(error, "exit_code", NO_CANDIDATE),
+            id=error.id,
+            causes=errors.cause_lines(error),
+        )
+    if isinstance(error, errors.TokenSpeedError):
+        exit_code = USAGE if isinstance(error, errors.ConfigError) else 1
+        return StartFailure(kind=kind, message=str(error), exit_code=exit_code)
+    return StartFailure(
+        kind="EngineError",
+        message=f"the engine could not be built: {' '.join(repr(error).split())[:500]}; this "
+        "is a mistake of the engine or of a plugin; start it with --log-level debug for the "
+        "traceback, and report it",
+    )
+
+
+def error_of(failure: StartFailure) -> errors.TokenSpeedError:
+    """Return the error of another process, as if it had been raised here."""
+    if failure.kind == "PluginError":
+        plugin_error = errors.PluginError(
+            failure.message, id=failure.id, exit_code=failure.exit_code
+        )
+        plugin_error.causes = failure.causes
+        return plugin_error
+    if failure.kind == "CapabilityError":
+        return errors.CapabilityError(failure.message, id=failure.id)
+    kind = getattr(errors, failure.kind, errors.EngineError)
+    error: errors.TokenSpeedError = kind(failure.message)
+    return error
 
 
 def _row(name: str, *cells: str) -> str:

@@ -101,11 +101,16 @@ class Snapshot:
             "sessions": self._tally.sessions(),
             "blocks": blocks_of(counters, state["groups"]),
             "tiers": self._tiers(state, counters),
+            "alerts": self._alerts(),
             "transfers": transfers_of(state["transfers"]),
             "states": dict(Counter(columns["state"])),
             "requests": picked(columns, running_rows(columns)),
             "queue": picked(columns, waiting_rows(columns)),
         }
+
+    def _alerts(self) -> list[dict[str, Any]]:
+        """Return what an administrator should act on."""
+        return [] if self._engine.store is None else self._engine.store.alerts()
 
     def _limits(self) -> dict[str, Any]:
         report = self._engine.report

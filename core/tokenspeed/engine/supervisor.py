@@ -24,13 +24,24 @@ from tokenspeed import errors
 from tokenspeed.config.ranges import check_settings
 from tokenspeed.config.schema import EngineConfig, settings_of
 from tokenspeed.engine.flight_record import step_age_s
-from tokenspeed.engine.reports import EngineReport, Progress, StartFailure, StartReport
+from tokenspeed.engine.reports import (
+    EngineReport,
+    Progress,
+    StartFailure,
+    StartReport,
+    check_same_plan,
+    error_of,
+    failure_of,
+)
+from tokenspeed.engine.start_settings import EngineSettings, plugins_of
 from tokenspeed.engine.unhealthy import UnhealthyResponder
 from tokenspeed.log import LOGGER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from tokenspeed.plugins import PluginPlan
 
 MAX_RESTARTS = 3
 RESTART_WINDOW_S = 300.0
@@ -40,6 +51,8 @@ _POLL_S = 1.0
 _WAIT_S = 0.5
 _OWN_STOP_S = 2.0
 """A whole process group may be told to stop: the launcher's own stop then follows the engine's."""
+
+PLAN_DIFFERS = "plan-differs"
 
 _DIED_TOO_OFTEN = (
     f"the engine was restarted {MAX_RESTARTS} times in {RESTART_WINDOW_S:.0f} s and died "
@@ -64,6 +77,7 @@ class EngineSupervisor:
         config: settings; of a ServeConfig only the engine's part is passed on.
         address: ZeroMQ address, such as `ipc:///run/.../engine.sock`.
         folder: an existing folder of this server alone; the flight record lies there.
+        plugins: the plan that every engine must see as it is; None: planned here.
         on_progress: called from the watching thread while the engine starts.
         hang_timeout_s: a step that takes longer counts as hung, and the engine is killed.
     """
@@ -74,6 +88,7 @@ class EngineSupervisor:
         *,
         address: str,
         folder: Path,
+        plugins: PluginPlan | None = None,
         on_progress: Callable[[Progress], None] | None = None,
         hang_timeout_s: float = HANG_TIMEOUT_S,
         log_level: str = "info",
@@ -82,7 +97,7 @@ class EngineSupervisor:
         self.state = EngineState.STARTING
         self.epoch = 0
         self.report: StartReport | None = None
-        self._settings = _engine_settings(config)
+        self._settings = _engine_settings(config, plugins or plugins_of(config))
         self._record = folder / "flight_record"
         self._on_progress = on_progress or (lambda progress: None)
         self._hang_timeout_s = hang_timeout_s
@@ -105,15 +120,17 @@ class EngineSupervisor:
         """How often the engine was started again."""
         return max(0, self.epoch - 1)
 
-    def start(self) -> StartReport:
+    def start(self, *, meanwhile: Callable[[], None] = lambda: None) -> StartReport:
         """Start the engine and wait until it is ready.
 
+        Args:
+            meanwhile: called every half second while waiting; what it raises ends the waiting.
         Raises:
             TokenSpeedError: the class and text of the engine's own error.
         """
         self._thread.start()
         while not self._settled.wait(_WAIT_S):  # short, so that signals are heard
-            pass
+            meanwhile()
         if self.report is None:
             self._thread.join()
             raise _error_of(self._failure)
@@ -168,8 +185,9 @@ class EngineSupervisor:
             if self.report is None:  # the first start failed: nothing to go back to
                 self._settled.set()
                 return
-            if not self._may_restart():
-                self._answer_unhealthy(_DIED_TOO_OFTEN)
+            reason = self._reason_to_give_up()
+            if reason:
+                self._answer_unhealthy(reason)
                 return
             self.state = EngineState.RESTARTING
         self.state = EngineState.STOPPED
@@ -243,19 +261,32 @@ class EngineSupervisor:
         if isinstance(report, Progress):
             self._on_progress(report)
         elif isinstance(report, StartReport):
+            try:
+                check_same_plan(self.report, report)
+            except errors.PluginError as error:
+                self._failure = failure_of(error)
+                self.kill()
+                return
             self.report = report
             self.state = EngineState.READY
             self._settled.set()
         else:
             self._failure = report
             if self.report is not None:  # a first start's failure is raised by `start`
-                LOGGER.error("engine %d could not start: %s", self.epoch, report.message)
+                LOGGER.error("engine %d could not start: %s", self.epoch, error_of(report))
 
     def _kill_if_hung(self, process: subprocess.Popen[bytes]) -> None:
         age_s = step_age_s(self._record)
         if self.state is EngineState.READY and age_s > self._hang_timeout_s:
             LOGGER.error("engine %d hangs in a step for %.0f s; killed", self.epoch, age_s)
             process.kill()
+
+    def _reason_to_give_up(self) -> str:
+        """Return why the engine that ended is not started again, or ""."""
+        failure = self._failure
+        if failure is not None and failure.id == PLAN_DIFFERS:
+            return f"{error_of(failure)}; restart the server"
+        return "" if self._may_restart() else _DIED_TOO_OFTEN
 
     def _may_restart(self) -> bool:
         now = time.monotonic()
@@ -273,18 +304,15 @@ class EngineSupervisor:
                 responder.answer(wait_ms=200)
 
 
-def _engine_settings(config: EngineConfig) -> bytes:
+def _engine_settings(config: EngineConfig, plugins: PluginPlan) -> bytes:
     check_settings(config)  # JSON has no word for NaN
     values = {name: getattr(config, name) for name in settings_of(EngineConfig)}
-    return msgspec.json.encode(EngineConfig(**values))
+    settings = EngineSettings(config=EngineConfig(**values), plugins=plugins.to_json())
+    return msgspec.json.encode(settings)
 
 
 def _error_of(failure: StartFailure | None) -> errors.TokenSpeedError:
     """Return the engine's own error, as if it had been raised here."""
     if failure is None:
         return errors.EngineError("the engine died while it started; its log has the reason")
-    if failure.kind == "PluginError":
-        return errors.PluginError(failure.message, exit_code=failure.exit_code)
-    kind = getattr(errors, failure.kind, errors.EngineError)
-    error: errors.TokenSpeedError = kind(failure.message)
-    return error
+    return error_of(failure)

@@ -105,11 +105,13 @@ def _load(winner: RegisteredOffer[Any]) -> Callable[..., Any]:
     except Exception as error:
         raise PluginError(
             f"plugin {winner.plugin_id} {winner.plugin_version} failed at load of kernel "
-            f"{offer.name} for {offer.operator}: {type(error).__name__}: {error}"
+            f"{offer.name} for {offer.operator}: {type(error).__name__}: {error}",
+            id="offer-load-failed",
         ) from error
     if not callable(kernel):
         raise PluginError(
             f"plugin {winner.plugin_id} {winner.plugin_version}: kernel {offer.name} loaded as "
-            f"{kernel!r}, a callable is needed"
+            f"{kernel!r}, a callable is needed",
+            id="offer-invalid",
         )
     return kernel

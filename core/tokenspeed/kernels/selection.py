@@ -58,7 +58,7 @@ def select(
     elif passing:
         winner = passing[0]
     else:
-        raise CapabilityError(refusal(record))
+        raise CapabilityError(refusal(record), id="no-candidate")
     mark_winner(record, winner)
     if pin == AUTO:
         _check_fallback(record, winner, judged, fallback)
@@ -108,12 +108,14 @@ def _score(item: RegisteredOffer[Any], request: Mapping[str, object], objective:
     except Exception as error:
         raise PluginError(
             f"plugin {item.plugin_id} {item.plugin_version}: score of {item.offer.name} raised "
-            f"{type(error).__name__}: {error}"
+            f"{type(error).__name__}: {error}",
+            id="score-failed",
         ) from error
     if not math.isfinite(score):
         raise PluginError(
             f"plugin {item.plugin_id} {item.plugin_version}: score of {item.offer.name} is "
-            f"{score}, a finite number is needed"
+            f"{score}, a finite number is needed",
+            id="score-failed",
         )
     return score
 
@@ -129,13 +131,16 @@ def _pinned(pin: str, judged: list[Judged], record: Mapping[str, Any]) -> Judged
         near = difflib.get_close_matches(pin, by_pin, n=1)
         hint = f"did you mean {near[0]!r}?" if near else "pins are written PLUGIN/NAME"
         known = ", ".join(sorted(by_pin)) or "none"
-        raise CapabilityError(f"{record['slot']} is pinned to {pin!r}; offered: {known}; {hint}")
+        raise CapabilityError(
+            f"{record['slot']} is pinned to {pin!r}; offered: {known}; {hint}", id="pin-unknown"
+        )
     if found.clauses:
         reasons = "; ".join(map(str, found.clauses))
         passing = [item.candidate.pin for item in judged if not item.clauses]
         raise CapabilityError(
             f"{record['slot']} is pinned to {pin}, which cannot do it: {reasons}; "
-            f"offers that can: {', '.join(passing) or 'none'}; change the pin or the setting"
+            f"offers that can: {', '.join(passing) or 'none'}; change the pin or the setting",
+            id="pin-unsupported",
         )
     return found
 
@@ -160,6 +165,8 @@ def _check_fallback(
         )
     )
     if fallback == "error":
-        raise CapabilityError(f"{text}; allow it with --fallback warn, or change the setting")
+        raise CapabilityError(
+            f"{text}; allow it with --fallback warn, or change the setting", id="fallback-refused"
+        )
     if fallback == "warn":
         LOGGER.warning("%s", text)

@@ -64,14 +64,16 @@ def check_pages(
             raise CapabilityError(
                 f"the attention backend of cache group {group.name!r} reads pages of "
                 f"{demand.page_tokens} tokens, a block has {block_tokens}; allowed are divisors; "
-                "use --block-tokens, or pin another backend with --attention"
+                "use --block-tokens, or pin another backend with --attention",
+                id="cache-unsupported",
             )
         widths = {field.shape[-1] for field in group.fields if field.name in demand.fields}
         if demand.page_tokens and len(widths) != 1:
             raise CapabilityError(
                 f"the attention backend of cache group {group.name!r} reads the fields "
                 f"{list(demand.fields)} in pages, the group's have {sorted(widths)} elements a "
-                "row; one width is needed; pin another backend with --attention"
+                "row; one width is needed; pin another backend with --attention",
+                id="cache-unsupported",
             )
 
 
@@ -88,7 +90,8 @@ def check_page_ids(layout: ArenaLayout) -> None:
             raise CapabilityError(
                 f"the pages of cache group {group.name!r} need {num_ids:,} ids, allowed are "
                 f"{MAX_PAGE_IDS:,}: they lie at odd places; lower --kv-gib, or pin a backend "
-                "that reads whole or packed pages with --attention"
+                "that reads whole or packed pages with --attention",
+                id="cache-unsupported",
             )
 
 

@@ -95,7 +95,8 @@ def _order(demands: Mapping[str, CacheDemand]) -> str:
     takes = "; ".join(f"{name}: {', '.join(item.orders)}" for name, item in demands.items())
     raise CapabilityError(
         f"no arena order suits the backends of all cache groups ({takes}); one of "
-        f"{', '.join(ARENA_ORDERS)} must be common to all; pin other backends with --attention"
+        f"{', '.join(ARENA_ORDERS)} must be common to all; pin other backends with --attention",
+        id="cache-unsupported",
     )
 
 

@@ -73,11 +73,13 @@ def _load(registered: RegisteredOffer[Offer], wanted: str) -> type[CausalLM]:
     except Exception as error:
         raise PluginError(
             f"plugin {registered.plugin_id} {registered.plugin_version} failed at load of model "
-            f"{wanted}: {type(error).__name__}: {error}; other architectures are not affected"
+            f"{wanted}: {type(error).__name__}: {error}; other architectures are not affected",
+            id="offer-load-failed",
         ) from error
     if wanted not in getattr(loaded, "architectures", ()):
         raise PluginError(
             f"plugin {registered.plugin_id}: {loaded!r} was offered for {wanted} and does not list "
-            "it in `architectures`; add it to EntryClass"
+            "it in `architectures`; add it to EntryClass",
+            id="offer-invalid",
         )
     return cast("type[CausalLM]", loaded)

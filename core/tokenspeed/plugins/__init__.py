@@ -7,28 +7,34 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tokenspeed.plugins.binding_plan import BindingPlan
     from tokenspeed.plugins.discovery import discover
-    from tokenspeed.plugins.manager import check_plugins, load_plugins
+    from tokenspeed.plugins.manager import load_planned, load_plugins
+    from tokenspeed.plugins.planning import plan_plugins
+    from tokenspeed.plugins.plugin_plan import PluginPlan
     from tokenspeed.plugins.registry import PluginStatus, Registry
     from tokenspeed.plugins.targets import lazy
 
 __all__ = [
     "BindingPlan",
+    "PluginPlan",
     "PluginStatus",
     "Registry",
-    "check_plugins",
     "discover",
     "lazy",
+    "load_planned",
     "load_plugins",
+    "plan_plugins",
 ]
 
 _HOMES = {
     "BindingPlan": "binding_plan",
+    "PluginPlan": "plugin_plan",
     "PluginStatus": "registry",
     "Registry": "registry",
-    "check_plugins": "manager",
     "discover": "discovery",
     "lazy": "targets",
+    "load_planned": "manager",
     "load_plugins": "manager",
+    "plan_plugins": "planning",
 }
 
 

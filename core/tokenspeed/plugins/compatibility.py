@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import ast
-import platform
-from functools import lru_cache
-from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tokenspeed.errors import PluginError
-from tokenspeed.plugins.slots import API_VERSION, live_slot
-from tokenspeed.plugins.versions import release, satisfies
+from tokenspeed.plugins.host_facts import environment_facts, tag_problem
+from tokenspeed.plugins.slots import API_VERSION, EXPERIMENTAL, live_slot
+from tokenspeed.plugins.trust import is_first_party
+from tokenspeed.plugins.versions import satisfies
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection
 
+    from tokenspeed.plugins.discovery import FoundPlugin
     from tokenspeed.plugins.manifest import Manifest
 
 
@@ -28,7 +26,8 @@ def check_compatible(manifest: Manifest) -> None:
     if not satisfies(API_VERSION, manifest.api):
         raise PluginError(
             f"needs plugin API {manifest.api}, this tokenspeed has {API_VERSION}; install a "
-            "version of the plugin made for it"
+            "version of the plugin made for it",
+            id="plugin-api-mismatch",
         )
     for name, built_against in manifest.slots.items():
         _check_slot(name, built_against)
@@ -38,7 +37,8 @@ def check_compatible(manifest: Manifest) -> None:
         if have is None or not satisfies(have, wanted):
             raise PluginError(
                 f"needs {name} {wanted}, found {have or 'none'}; install a matching {name} or "
-                "another build of the plugin"
+                "another build of the plugin",
+                id="abi-mismatch",
             )
 
 
@@ -49,51 +49,50 @@ def _check_slot(name: str, built_against: str) -> None:
     if wanted_major != major:
         raise PluginError(
             f"was built against slot {name} {built_against}, this tokenspeed takes {major}.x; "
-            "install a version of the plugin made for it"
+            "install a version of the plugin made for it",
+            id="slot-version-mismatch",
         )
     if int(wanted_minor) > int(minor):
         raise PluginError(
             f"was built against slot {name} {built_against}, this tokenspeed has {have}; "
-            "upgrade tokenspeed"
+            "upgrade tokenspeed",
+            id="slot-version-mismatch",
         )
 
 
-@lru_cache(maxsize=1)
-def environment_facts() -> Mapping[str, str]:
-    """Return version facts by opaque name: python, libc, torch, and what torch was built for.
+def check_wheel_tags(found: FoundPlugin) -> None:
+    """Compare the tags that the wheel was built with; an installer did so, for another Python.
 
-    torch's `version.py` is read as text: its string constants are facts under their own names.
+    Raises:
+        PluginError: native code for another Python, machine or C library.
     """
-    facts = {"python": platform.python_version()}
-    libc, libc_version = platform.libc_ver()
-    if libc:
-        facts[libc] = libc_version
-    facts.update(_torch_facts())
-    return facts
-
-
-def _torch_facts() -> dict[str, str]:
-    spec = find_spec("torch")
-    locations = spec.submodule_search_locations if spec is not None else None
-    version_file = Path(locations[0]) / "version.py" if locations else None
-    if version_file is None or not version_file.is_file():
-        return {}
-    facts: dict[str, str] = {}
-    for node in ast.parse(version_file.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            facts |= _version_constant(node.targets[0].id, node.value)
-        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            facts |= _version_constant(node.target.id, node.value)
-    if "__version__" in facts:
-        facts["torch"] = facts.pop("__version__")
-    return facts
-
-
-def _version_constant(name: str, value: ast.expr | None) -> dict[str, str]:
-    if not isinstance(value, ast.Constant) or not isinstance(value.value, str):
-        return {}
     try:
-        release(value.value)
-    except ValueError:
-        return {}
-    return {name: value.value}
+        text = (found.info / "WHEEL").read_text(encoding="utf-8")
+    except OSError:
+        return
+    lines = (line.partition(":") for line in text.splitlines())
+    problem = tag_problem(tuple(value.strip() for name, _, value in lines if name == "Tag"))
+    if problem:
+        raise PluginError(
+            f"{problem}; install the wheel again in this environment", id="abi-mismatch"
+        )
+
+
+def check_opted_in(found: FoundPlugin, allowed: Collection[str]) -> None:
+    """Refuse a third party's plugin in an experimental slot, unless somebody opted in.
+
+    Args:
+        allowed: plugin ids with the opt-in.
+    Raises:
+        PluginError: it fills such a slot.
+    """
+    if found.manifest is None or is_first_party(found) or found.id in allowed:
+        return
+    slots = [name for name in found.manifest.slots if name in EXPERIMENTAL]
+    if slots:
+        dated = ", ".join(f"{name} (since {EXPERIMENTAL[name]})" for name in slots)
+        raise PluginError(
+            f"it fills experimental slots: {dated}, which may change in any release; opt in with "
+            f"--allow-experimental {found.id}",
+            id="plugin-experimental-slot",
+        )

@@ -34,6 +34,7 @@ class FoundPlugin:
         path: its metadata folder.
         manifest: None when `problem` says why there is none.
         problem: why it cannot be loaded; "" when nothing is wrong so far.
+        problem_id: the diagnostic of the problem.
         shadowed: metadata folders of the same wheel further down the path (layered environments).
     """
 
@@ -44,7 +45,33 @@ class FoundPlugin:
     path: str
     manifest: Manifest | None = None
     problem: str = ""
+    problem_id: str = ""
     shadowed: tuple[str, ...] = ()
+
+    @property
+    def info(self) -> Path:
+        """Its metadata folder, as a path."""
+        return Path(self.path)
+
+
+def find_planned(plugin_id: str, distribution_name: str) -> FoundPlugin:
+    """Return one plugin by its distribution, as this process's path has it; no scan.
+
+    What is missing comes back as a FoundPlugin of version "missing" with a problem.
+    """
+    for distribution in metadata.distributions(name=distribution_name):
+        for found in _plugins_of(distribution):
+            if found.id == plugin_id:
+                return _with_manifest(found)
+    return FoundPlugin(
+        id=plugin_id,
+        distribution=distribution_name,
+        version="missing",
+        target="",
+        path="",
+        problem=f"distribution {distribution_name} is not on this process's path; install it there",
+        problem_id="plugin-unknown",
+    )
 
 
 def discover() -> dict[str, FoundPlugin]:
@@ -57,19 +84,23 @@ def discover() -> dict[str, FoundPlugin]:
 
 def _scan() -> Iterator[FoundPlugin]:
     for distribution in metadata.distributions():
-        # Reading one small file is cheap; METADATA is read only for plugins.
-        if GROUP not in (distribution.read_text("entry_points.txt") or ""):
-            continue
-        name, version = _name_and_version(distribution)
-        for entry in distribution.entry_points:
-            if entry.group == GROUP:
-                yield FoundPlugin(
-                    id=entry.name,
-                    distribution=canonical_name(name),
-                    version=version,
-                    target=entry.value,
-                    path=str(getattr(distribution, "_path", distribution.locate_file(""))),
-                )
+        yield from _plugins_of(distribution)
+
+
+def _plugins_of(distribution: metadata.Distribution) -> Iterator[FoundPlugin]:
+    # Reading one small file is cheap; METADATA is read only for plugins.
+    if GROUP not in (distribution.read_text("entry_points.txt") or ""):
+        return
+    name, version = _name_and_version(distribution)
+    for entry in distribution.entry_points:
+        if entry.group == GROUP:
+            yield FoundPlugin(
+                id=entry.name,
+                distribution=canonical_name(name),
+                version=version,
+                target=entry.value,
+                path=str(getattr(distribution, "_path", distribution.locate_file(""))),
+            )
 
 
 def _name_and_version(distribution: metadata.Distribution) -> tuple[str, str]:
@@ -97,6 +128,7 @@ def _one_of(twins: list[FoundPlugin]) -> FoundPlugin:
         first,
         problem=f"plugin id {first.id!r} is claimed {len(twins)} times: {paths}; one distribution "
         "may claim an id: uninstall the others",
+        problem_id="plugin-duplicate",
     )
 
 
@@ -104,8 +136,11 @@ def _is_layered(twins: list[FoundPlugin]) -> bool:
     """Say whether these are one wheel seen through layered environments.
 
     Equal wheel, version and target in *different* folders: Python imports one package whichever
-    metadata is read. Two entries in one folder are a stale leftover and ambiguous.
+    metadata is read. Two entries in one folder, and an egg-info anywhere, are a stale leftover and
+    ambiguous.
     """
+    if any(twin.path.endswith(".egg-info") for twin in twins):
+        return False
     same = {(twin.distribution, twin.version, twin.target) for twin in twins}
     return len(same) == 1 and len({Path(twin.path).parent for twin in twins}) == len(twins)
 
@@ -116,12 +151,13 @@ def _with_manifest(found: FoundPlugin) -> FoundPlugin:
     try:
         manifest = read_manifest(_manifest_path(found))
     except PluginError as error:
-        return replace(found, problem=str(error))
+        return replace(found, problem=error.message, problem_id=error.id)
     if manifest.id != found.id:
         return replace(
             found,
             problem=f"manifest id {manifest.id!r} differs from entry point {found.id!r}; "
             "make them equal",
+            problem_id="manifest-id-differs",
         )
     return replace(found, manifest=manifest)
 
@@ -131,12 +167,15 @@ def _manifest_path(found: FoundPlugin) -> Path:
     try:
         spec = find_spec(package)
     except (ImportError, ValueError) as error:
-        raise PluginError(f"package {package} cannot be located: {error}; reinstall") from error
+        raise PluginError(
+            f"package {package} cannot be located: {error}; reinstall", id="plugin-unlocatable"
+        ) from error
     locations = spec.submodule_search_locations if spec is not None else None
     if not locations:
         raise PluginError(
             f"package {package} of entry point {found.target!r} is not importable; reinstall "
-            f"{found.distribution}"
+            f"{found.distribution}",
+            id="plugin-unlocatable",
         )
     # An editable package with a native extension lies in two folders: the built one comes first.
     paths = [Path(location) / MANIFEST_NAME for location in locations]

@@ -18,11 +18,20 @@ if TYPE_CHECKING:
     from tokenspeed.plugins.discovery import FoundPlugin
 
 
+_STATES = {
+    "always": "enabled",
+    "auto": "enabled",
+    "when named": "not enabled",
+    "never": "broken",
+    "not installed": "not installed",
+}
+
+
 def list_plugins(found: Mapping[str, FoundPlugin] | None = None) -> list[dict[str, Any]]:
     """Return one entry a plugin: the core's own, then the installed ones, then missing ours.
 
     `loads` says when it is loaded: "always", "auto" (when its device is found), "when named",
-    "never" (see `problem`) or "not installed".
+    "never" (see `problem`) or "not installed"; `state` what a start without flags makes of it.
     """
     installed = discover() if found is None else found
     entries = [_core_entry(), *(describe(plugin) for plugin in installed.values())]
@@ -40,6 +49,7 @@ def describe(plugin: FoundPlugin) -> dict[str, Any]:
         "wheel": plugin.distribution,
         "summary": _summary(plugin.distribution),
         "loads": "never" if problem else _loads(plugin),
+        "state": _STATES["never" if problem else _loads(plugin)],
         "problem": problem,
         "is_first_party": is_first_party(plugin),
         "path": plugin.path,
@@ -104,6 +114,7 @@ def _bare_entry(plugin_id: str, version: str, wheel: str, loads: str) -> dict[st
         "wheel": wheel,
         "summary": _summary(wheel),
         "loads": loads,
+        "state": _STATES[loads],
         "problem": "",
         "is_first_party": True,
         "path": "",

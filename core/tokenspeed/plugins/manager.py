@@ -1,32 +1,29 @@
-"""Turns the names a user gave into a Registry: discover, trust, compare, probe, import, register.
+"""Loads a plan into a Registry: import and register what this process's role needs.
 
-A plugin that was named and does not become active stops the start; one that `auto` would have
-taken is left out with a reason. The core's own plugin (`builtin.py`) always loads, reference too.
+The core's own plugin (`builtin.py`) always loads. `planning.py` made the plan; a plugin that must
+load and fails stops the start.
 """
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tokenspeed import __version__
 from tokenspeed.errors import PluginError
-from tokenspeed.log import LOGGER
-from tokenspeed.plugins.compatibility import check_compatible
-from tokenspeed.plugins.discovery import FoundPlugin, discover
+from tokenspeed.plugins.discovery import FoundPlugin
 from tokenspeed.plugins.manifest import Manifest
-from tokenspeed.plugins.probe import ProbeResult, run_probes
+from tokenspeed.plugins.outcome import failed_at, left_out, manifest_of, status_of
+from tokenspeed.plugins.planning import plan_plugins
+from tokenspeed.plugins.plugin_plan import PlannedPlugin, PluginPlan
 from tokenspeed.plugins.registrar import StagedRegistration, run_hooks
-from tokenspeed.plugins.registry import PluginStatus, Registry
-from tokenspeed.plugins.requested import Candidate, candidates_of
-from tokenspeed.plugins.settings import parse_settings
+from tokenspeed.plugins.registry import Registry
 from tokenspeed.plugins.slots import API_VERSION, SLOTS
 from tokenspeed.plugins.targets import resolve
-from tokenspeed.plugins.trust import CORE_ID, check_reserved
+from tokenspeed.plugins.trust import CORE_ID
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Mapping
 
 BUILTIN_TARGET = "tokenspeed.builtin:plugin"
 CORE_MANIFEST = Manifest(
@@ -40,138 +37,76 @@ CORE_MANIFEST = Manifest(
 CORE = FoundPlugin(CORE_ID, "tokenspeed", __version__, BUILTIN_TARGET, "", CORE_MANIFEST)
 
 
+def load_planned(plan: PluginPlan, *, role: str) -> Registry:
+    """Import and register what a process of this role needs.
+
+    Args:
+        role: api, engine, worker or cli; plugins for other roles are left out, not imported.
+    Raises:
+        PluginError: a plugin that must load failed.
+    """
+    registry = Registry()
+    for status in plan.statuses:
+        registry.set_status(status)
+    _register(registry, CORE, role, {})
+    for item in plan.plugins:
+        roles = manifest_of(item.found).roles
+        if role in roles:
+            register_planned(registry, item, role=role)
+        else:
+            reason = f"roles: {', '.join(roles)}"
+            registry.set_status(status_of(item.found, "not for this role", reason))
+    return registry
+
+
 def load_plugins(
     requested: tuple[str, ...],
     *,
     role: str,
     settings: tuple[str, ...] = (),
     fallback: str = "warn",
+    lock: str = "",
+    experimental: tuple[str, ...] = (),
     available: Mapping[str, FoundPlugin] | None = None,
 ) -> Registry:
-    """Load the core's plugin, reference, and what was asked for.
-
-    Args:
-        requested: plugin ids; "auto" adds every first-party plugin whose device is found.
-        role: process role: api, engine, worker or cli; plugins for other roles are left out.
-        settings: PLUGIN.KEY=VALUE texts.
-        fallback: what happens when "auto" must leave out a plugin that failed (a device that is
-            not there is no failure): error stops, warn logs, allow is silent.
-        available: what is installed; None looks.
-    Raises:
-        PluginError: a plugin that must load is unknown, not trusted (exit 3), incompatible or
-            failed.
-        ConfigError: a wrong plugin setting.
-    """
-    registry = Registry()
-    found = discover() if available is None else dict(available)
-    for plugin in found.values():
-        reason = plugin.problem or f"load it with --plugins {plugin.id}"
-        _set_status(registry, plugin, "not enabled", reason)
-    accepted = _accept(registry, candidates_of(found, requested, role=role, fallback=fallback))
-    config = parse_settings(settings, {c.found.id: _manifest(c.found) for c in accepted})
-    active = [item for item in accepted if _has_role(registry, item, role)]
-    probes = run_probes({c.found.id: p for c in active if (p := _manifest(c.found).probe)})
-    _register(registry, CORE, role, {})
-    for item in active:
-        _load(registry, item, role, config[item.found.id], probes.get(item.found.id))
-    return registry
+    """Plan and load in this process; for the arguments see `plan_plugins`."""
+    plan = plan_plugins(
+        requested,
+        role=role,
+        settings=settings,
+        fallback=fallback,
+        lock=lock,
+        experimental=experimental,
+        available=available,
+    )
+    return load_planned(plan, role=role)
 
 
-def check_plugins(
-    requested: tuple[str, ...], *, role: str = "engine", settings: tuple[str, ...] = ()
-) -> None:
-    """Refuse what is wrong by name, trust, version or setting; probes and imports nothing.
-
-    The launcher calls it before it starts a process or reads a model.
+def register_planned(registry: Registry, item: PlannedPlugin, *, role: str) -> None:
+    """Import one plugin and register all of it, or nothing.
 
     Raises:
-        PluginError, ConfigError: as `load_plugins`.
+        PluginError: it must load, and failed.
     """
-    candidates = candidates_of(discover(), requested, role=role, fallback="allow")
-    accepted = _accept(Registry(), candidates)
-    parse_settings(settings, {item.found.id: _manifest(item.found) for item in accepted})
-
-
-def _accept(registry: Registry, candidates: Iterable[Candidate]) -> list[Candidate]:
-    return [item for item in candidates if _attempt(registry, item, "check", _check_static)]
-
-
-def _attempt(
-    registry: Registry, item: Candidate, stage: str, action: Callable[[FoundPlugin], None]
-) -> bool:
-    """Run one stage; failure of a plugin that must load is raised, else it becomes its status."""
     try:
-        action(item.found)
+        _register(registry, item.found, role, item.config)
     except PluginError as error:
-        plugin = item.found
         if item.is_required:
-            raise PluginError(
-                f"plugin {plugin.id} ({plugin.distribution} {plugin.version}) failed at {stage}: "
-                f"{error}",
-                exit_code=error.exit_code,
-            ) from error
-        _set_status(registry, plugin, "quarantined", f"{stage}: {error}")
-        level = logging.WARNING if item.warns else logging.INFO
-        LOGGER.log(level, "plugin %s is left out: %s: %s", plugin.id, stage, error)
-        return False
-    return True
-
-
-def _check_static(plugin: FoundPlugin) -> None:
-    check_reserved(plugin)
-    if plugin.problem:
-        raise PluginError(plugin.problem)
-    check_compatible(_manifest(plugin))
-
-
-def _manifest(plugin: FoundPlugin) -> Manifest:
-    assert plugin.manifest is not None, f"{plugin.id} passed the check without a manifest"
-    return plugin.manifest
-
-
-def _has_role(registry: Registry, item: Candidate, role: str) -> bool:
-    roles = _manifest(item.found).roles
-    if role not in roles:
-        _set_status(registry, item.found, "not for this role", f"roles: {', '.join(roles)}")
-    return role in roles
-
-
-def _load(
-    registry: Registry,
-    item: Candidate,
-    role: str,
-    config: Mapping[str, Any],
-    probe: ProbeResult | None,
-) -> None:
-    devices = probe.devices if probe is not None else ()
-    if probe is not None and probe.reason:
-        if item.is_named:
-            _attempt(registry, item, "probe", _raiser(probe.reason))
-        _set_status(registry, item.found, "no device", probe.reason)
-        LOGGER.debug("plugin %s is left out: %s", item.found.id, probe.reason)
+            raise failed_at(item.found, "load", error) from error
+        registry.set_status(left_out(item.found, "load", error, warns=item.warns))
         return
-    if _attempt(registry, item, "load", lambda found: _register(registry, found, role, config)):
-        status = PluginStatus(
-            item.found.id, item.found.version, item.found.distribution, "registered"
-        )
-        registry.set_status(replace(status, devices=devices))
-
-
-def _raiser(reason: str) -> Callable[[FoundPlugin], None]:
-    def action(_: FoundPlugin) -> None:
-        raise PluginError(f"{reason}; name other plugins, or use --plugins auto")
-
-    return action
+    status = status_of(item.found, "registered", "")
+    registry.set_status(replace(status, devices=item.devices))
 
 
 def _register(
     registry: Registry, plugin: FoundPlugin, role: str, config: Mapping[str, Any]
 ) -> None:
-    registration = StagedRegistration(_manifest(plugin), role, config)
+    registration = StagedRegistration(manifest_of(plugin), role, config)
     run_hooks(_imported(plugin), registration, registry.on_hook_call)
-    _check_stated_offers(_manifest(plugin), registration)
+    _check_stated_offers(manifest_of(plugin), registration)
     registry.commit(plugin.id, plugin.version, registration.staged)
-    _set_status(registry, plugin, "registered", "")
+    registry.set_status(status_of(plugin, "registered", ""))
 
 
 def _imported(plugin: FoundPlugin) -> object:
@@ -179,7 +114,8 @@ def _imported(plugin: FoundPlugin) -> object:
         imported: object = resolve(plugin.target)
     except Exception as error:
         raise PluginError(
-            f"importing {plugin.target} raised {type(error).__name__}: {error}"
+            f"importing {plugin.target} raised {type(error).__name__}: {error}",
+            id="plugin-import-failed",
         ) from error
     return imported
 
@@ -190,9 +126,6 @@ def _check_stated_offers(manifest: Manifest, registration: StagedRegistration) -
         if (stated.slot, stated.name) not in staged:
             raise PluginError(
                 f"the manifest states offer {stated.slot}/{stated.name}, which no hook made; "
-                "correct one of the two"
+                "correct one of the two",
+                id="offer-missing",
             )
-
-
-def _set_status(registry: Registry, plugin: FoundPlugin, state: str, reason: str) -> None:
-    registry.set_status(PluginStatus(plugin.id, plugin.version, plugin.distribution, state, reason))

@@ -82,18 +82,22 @@ def read_manifest(path: Path) -> Manifest:
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise PluginError(f"manifest {path} cannot be read: {error}; ship a TOML file") from error
+        raise PluginError(
+            f"manifest {path} cannot be read: {error}; ship a TOML file", id="manifest-unreadable"
+        ) from error
     try:
         return parse_manifest(data)
     except PluginError as error:
-        raise PluginError(f"manifest {path}: {error}") from None
+        raise PluginError(f"manifest {path}: {error.message}", id=error.id) from None
 
 
 def parse_manifest(data: Mapping[str, Any]) -> Manifest:
     """Check the tables of a manifest and build it."""
     table = _Table(data, "manifest", _KEYS)
     if table.get("schema", int) != SCHEMA:
-        raise PluginError(f"schema is {data['schema']!r}, this version reads {SCHEMA}")
+        raise PluginError(
+            f"schema is {data['schema']!r}, this version reads {SCHEMA}", id="manifest-invalid"
+        )
     return Manifest(
         id=table.get("id", str),
         api=_checked_range(table.get("api", str), "api"),
@@ -104,7 +108,7 @@ def parse_manifest(data: Mapping[str, Any]) -> Manifest:
         probe=_probe(table.get("probe", str, "")),
         requires_abi={
             name: _checked_range(text, f"requires_abi.{name}")
-            for name, text in table.get("requires_abi", dict, {}).items()
+            for name, text in _flat(table.get("requires_abi", dict, {})).items()
         },
         config={
             name: _config_key(name, value) for name, value in table.get("config", dict, {}).items()
@@ -136,31 +140,40 @@ class _Table:
         self._data, self._name = data, name
         for key in data:
             if key not in keys:
-                raise PluginError(f"unknown key {key!r} in {name}: {suggestion(key, keys)}")
+                raise PluginError(
+                    f"unknown key {key!r} in {name}: {suggestion(key, keys)}", id="manifest-invalid"
+                )
 
     def get(self, key: str, kind: type, default: Any = _REQUIRED) -> Any:
         """Return a value of the given type; a missing key without default is an error."""
         value = self._data.get(key, default)
         if value is _REQUIRED:
-            raise PluginError(f"key {key!r} is missing in {self._name}; add it")
+            raise PluginError(
+                f"key {key!r} is missing in {self._name}; add it", id="manifest-invalid"
+            )
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
             return float(value)
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise PluginError(f"{self._name}: {key} is {value!r}, a {kind.__name__} is needed")
+            raise PluginError(
+                f"{self._name}: {key} is {value!r}, a {kind.__name__} is needed",
+                id="manifest-invalid",
+            )
         return value
 
 
 def _strings(values: list[Any], what: str) -> tuple[str, ...]:
     for value in values:
         if not isinstance(value, str):
-            raise PluginError(f"{what} holds {value!r}, strings are needed")
+            raise PluginError(f"{what} holds {value!r}, strings are needed", id="manifest-invalid")
     return tuple(values)
 
 
 def _known(values: tuple[str, ...], known: Collection[str], what: str) -> tuple[str, ...]:
     for value in values:
         if value not in known:
-            raise PluginError(f"unknown {what} {value!r}: {suggestion(value, known)}")
+            raise PluginError(
+                f"unknown {what} {value!r}: {suggestion(value, known)}", id="manifest-invalid"
+            )
     return values
 
 
@@ -168,32 +181,48 @@ def _checked_range(text: Any, what: str) -> str:
     try:
         parse_range(str(text))
     except ValueError as error:
-        raise PluginError(f"{what}: {error}") from None
+        raise PluginError(f"{what}: {error}", id="manifest-invalid") from None
     return str(text)
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Join the names of nested tables: `cpu.avx2 = "1"` is one key in TOML's own eyes too."""
+    flat: dict[str, Any] = {}
+    for name, value in table.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = value
+    return flat
 
 
 def _slots(table: Mapping[str, Any]) -> dict[str, str]:
     _known(tuple(table), SLOTS, "slot")
     for name, version in table.items():
         if not isinstance(version, str) or len(version.split(".")) != 2:
-            raise PluginError(f'slots.{name} is {version!r}, "major.minor" is needed')
+            raise PluginError(
+                f'slots.{name} is {version!r}, "major.minor" is needed', id="manifest-invalid"
+            )
         try:
             release(version)
         except ValueError as error:
-            raise PluginError(f"slots.{name}: {error}") from None
+            raise PluginError(f"slots.{name}: {error}", id="manifest-invalid") from None
     return dict(table)
 
 
 def _probe(text: str) -> str:
     module, colon, function = text.partition(":")
     if text and not (module and colon and function):
-        raise PluginError(f'probe is {text!r}, "module:function" is needed')
+        raise PluginError(f'probe is {text!r}, "module:function" is needed', id="manifest-invalid")
     return text
 
 
 def _config_key(name: str, value: Any) -> ConfigKey:
     if not isinstance(value, dict):
-        raise PluginError(f"config.{name} is {value!r}, a table with type and default is needed")
+        raise PluginError(
+            f"config.{name} is {value!r}, a table with type and default is needed",
+            id="manifest-invalid",
+        )
     table = _Table(value, f"config.{name}", ("type", "default", "help"))
     kind = _known((table.get("type", str),), CONFIG_TYPES, "type")[0]
     default = table.get("default", CONFIG_TYPES[kind])
@@ -202,7 +231,7 @@ def _config_key(name: str, value: Any) -> ConfigKey:
 
 def _stated_offer(value: Any) -> StatedOffer:
     if not isinstance(value, dict):
-        raise PluginError(f"offers holds {value!r}, tables are needed")
+        raise PluginError(f"offers holds {value!r}, tables are needed", id="manifest-invalid")
     table = _Table(value, "offers", ("slot", "name", "band", "requires"))
     requires = {
         name: tuple(values) if isinstance(values, list) else (values,)

@@ -25,10 +25,17 @@ PROBE_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """Devices found, or why none: exactly one of the two is empty."""
+    """Devices found, or why none: exactly one of the two is empty.
+
+    Args:
+        id: diagnostic of the reason.
+        causes: what lay behind it in the child, a line each.
+    """
 
     devices: tuple[DeviceFacts, ...] = ()
     reason: str = ""
+    id: str = ""
+    causes: tuple[str, ...] = ()
 
 
 def run_probes(
@@ -68,17 +75,28 @@ def _finish(child: subprocess.Popen[str], wait_s: float, limit_s: float) -> Prob
     except subprocess.TimeoutExpired:
         child.kill()
         child.communicate()
-        return ProbeResult(reason=f"probe gave no answer within {limit_s:g} s and was stopped")
+        reason = f"probe gave no answer within {limit_s:g} s and was stopped"
+        return ProbeResult(reason=reason, id="probe-timeout")
     if child.returncode < 0:
-        return ProbeResult(reason=f"probe crashed: {_signal_name(-child.returncode)}")
+        reason = f"probe crashed: {_signal_name(-child.returncode)}"
+        return ProbeResult(reason=reason, id="probe-crashed", causes=_last_words(errors))
     try:
         answer = json.loads(output)
         devices = tuple(DeviceFacts(**facts) for facts in answer["devices"])
     except (json.JSONDecodeError, KeyError, TypeError):
-        last = errors.strip().splitlines()[-1:] or ["no message"]
-        return ProbeResult(reason=f"probe exited with code {child.returncode}: {last[0]}")
-    reason = answer["reason"] or ("" if devices else "probe found no device")
-    return ProbeResult(devices=devices, reason=reason)
+        last = _last_words(errors) or ("no message",)
+        reason = f"probe exited with code {child.returncode}: {last[0]}"
+        return ProbeResult(reason=reason, id="probe-invalid")
+    if devices:
+        return ProbeResult(devices)
+    reason = answer["reason"] or "probe found no device"
+    causes = tuple(answer.get("causes", ()))
+    return ProbeResult((), reason, answer.get("id", "device-not-found"), causes)
+
+
+def _last_words(errors: str) -> tuple[str, ...]:
+    """Return the last line that a child wrote on stderr."""
+    return tuple(errors.strip().splitlines()[-1:])
 
 
 def _signal_name(number: int) -> str:

@@ -6,6 +6,7 @@ touches nobody else. A refused offer names plugin, hook, value and what is allow
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 import pluggy
@@ -15,7 +16,7 @@ from tokenspeed.contracts.capability import TRAITS
 from tokenspeed.contracts.kernel import Band, KernelOffer, Operator
 from tokenspeed.contracts.registration import Offer
 from tokenspeed.errors import PluginError
-from tokenspeed.plugins.nearest import suggestion
+from tokenspeed.plugins.nearest import nearest, suggestion
 from tokenspeed.plugins.slots import API_VERSION, SLOT_OF_HOOK, live_slot
 
 if TYPE_CHECKING:
@@ -45,26 +46,38 @@ class StagedRegistration:
         slot = live_slot(SLOT_OF_HOOK[self.hook]).name
         if slot not in self._slots:
             raise PluginError(
-                f'slot {slot} is not in the manifest; add `{slot} = "..."` to [slots]'
+                f'slot {slot} is not in the manifest; add `{slot} = "..."` to [slots]',
+                id="offer-invalid",
             )
         wanted = _OFFER_TYPES.get(self.hook, Offer)
         if not isinstance(offer, wanted):
-            raise PluginError(f"{offer!r} is no {wanted.__name__}, which {self.hook} takes")
+            raise PluginError(
+                f"{offer!r} is no {wanted.__name__}, which {self.hook} takes", id="offer-invalid"
+            )
         self._check(slot, offer)
         self.staged.append((slot, offer))
 
     def _check(self, slot: str, offer: Anything) -> None:
         if isinstance(offer, Offer) and offer.slot != slot:
-            raise PluginError(f"offer {offer.name!r} is for slot {offer.slot!r}, not {slot}")
+            raise PluginError(
+                f"offer {offer.name!r} is for slot {offer.slot!r}, not {slot}", id="offer-invalid"
+            )
         if isinstance(offer, Offer) and offer.band not in Band.__members__:
-            raise PluginError(f"unknown band: {suggestion(offer.band, Band.__members__)}")
+            raise PluginError(
+                f"unknown band: {suggestion(offer.band, Band.__members__)}", id="offer-invalid"
+            )
         if not isinstance(offer, Operator):
             for trait in offer.requires:
                 if trait not in TRAITS:
-                    raise PluginError(f"unknown trait {trait!r}: {suggestion(trait, TRAITS)}")
+                    raise PluginError(
+                        f"unknown trait {trait!r}: {suggestion(trait, TRAITS)}", id="offer-invalid"
+                    )
         key = (type(offer).__name__, slot + "/" + offer.name)
         if key in self._names:
-            raise PluginError(f"name {offer.name!r} is offered twice for slot {slot}; rename one")
+            raise PluginError(
+                f"name {offer.name!r} is offered twice for slot {slot}; rename one",
+                id="offer-duplicate",
+            )
         self._names.add(key)
 
 
@@ -88,11 +101,15 @@ def run_hooks(
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs)
     _check_marked(plugin, manager)
+    _check_signatures(plugin, manager, registration.plugin_id)
     try:
         manager.register(plugin, name=registration.plugin_id)
     except pluggy.PluginValidationError as error:
-        raise PluginError(f"hook does not fit plugin API {API_VERSION}: {error}") from error
-    _check_hook_names(plugin, manager)
+        raise PluginError(
+            f"plugin {registration.plugin_id} does not fit plugin API {API_VERSION}: {error}",
+            id="hook-signature",
+        ) from error
+    _check_hook_names(plugin, manager, registration.plugin_id)
     manager.add_hookcall_monitoring(lambda name, *_: on_hook_call(name), lambda *_: None)
     for name in HOOKS:
         registration.hook = name
@@ -104,27 +121,52 @@ def _call(hook: Any, name: str, registration: StagedRegistration) -> None:
     try:
         hook(context=registration)
     except PluginError as error:
-        raise PluginError(f"hook {name}: {error}", exit_code=error.exit_code) from error
+        raise PluginError(
+            f"hook {name}: {error.message}", id=error.id, exit_code=error.exit_code
+        ) from error
     except Exception as error:
-        raise PluginError(f"hook {name} raised {type(error).__name__}: {error}") from error
+        raise PluginError(
+            f"hook {name} raised {type(error).__name__}: {error}", id="hook-raised"
+        ) from error
 
 
-def _check_hook_names(plugin: object, manager: pluggy.PluginManager) -> None:
+def _check_hook_names(plugin: object, manager: pluggy.PluginManager, plugin_id: str) -> None:
     for caller in manager.get_hookcallers(plugin) or ():
         if not caller.has_spec():
             raise PluginError(
-                f"unknown hook {caller.name!r} in plugin API {API_VERSION}; "
-                f"{suggestion(caller.name, HOOKS)}"
+                f"plugin {plugin_id} implements unknown hook {caller.name!r} of plugin API "
+                f"{API_VERSION}; {suggestion(caller.name, HOOKS)}",
+                id="hook-unknown",
             )
     manager.check_pending()
+
+
+def _check_signatures(plugin: object, manager: pluggy.PluginManager, plugin_id: str) -> None:
+    """Refuse a hook that takes anything but the context, which nobody would pass."""
+    for name in dir(plugin):
+        if manager.parse_hookimpl_opts(plugin, name) is None:
+            continue
+        taken = list(inspect.signature(getattr(plugin, name)).parameters)
+        extra = [argument for argument in taken if argument != "context"]
+        if extra:
+            near = nearest(name, HOOKS) or HOOKS[0]
+            raise PluginError(
+                f"plugin {plugin_id}: hook {name} takes ({', '.join(taken)}), plugin API "
+                f"{API_VERSION} passes (context) and nothing else; drop {', '.join(extra)}: did "
+                f"you mean {near}(context)?",
+                id="hook-signature",
+            )
 
 
 def _check_marked(plugin: object, manager: pluggy.PluginManager) -> None:
     for name in dir(plugin):
         if name.startswith("register_") and manager.parse_hookimpl_opts(plugin, name) is None:
-            raise PluginError(f"{name} is not marked with @hookimpl and would never be called")
+            raise PluginError(
+                f"{name} is not marked with @hookimpl and would never be called", id="hook-unmarked"
+            )
     if not any(manager.parse_hookimpl_opts(plugin, name) for name in dir(plugin)):
         raise PluginError(
             f"{plugin!r} implements no hook; point the entry point at an object with @hookimpl "
-            "methods"
+            "methods",
+            id="hook-unmarked",
         )

@@ -80,21 +80,26 @@ class Registry:
 
     def _check(self, plugin_id: str, items: list[Anything]) -> None:
         if self._is_frozen:
-            raise PluginError(f"plugin {plugin_id} registers after the freeze; register earlier")
+            raise PluginError(
+                f"plugin {plugin_id} registers after the freeze; register earlier",
+                id="registry-frozen",
+            )
         known = dict(self._operator_owner)
         for item in items:
             if isinstance(item, Operator):
                 if item.name in known:
                     raise PluginError(
                         f"operator {item.name!r} is already declared by plugin {known[item.name]}; "
-                        "choose a name of your own"
+                        "choose a name of your own",
+                        id="operator-taken",
                     )
                 known[item.name] = plugin_id
         for item in items:
             if isinstance(item, KernelOffer) and item.operator not in known:
                 raise PluginError(
                     f"kernel {item.name!r} is for unknown operator {item.operator!r}; "
-                    f"{suggestion(item.operator, known)}"
+                    f"{suggestion(item.operator, known)}",
+                    id="operator-unknown",
                 )
 
     def offers(self, slot: str) -> tuple[RegisteredOffer[Offer], ...]:

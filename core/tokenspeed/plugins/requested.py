@@ -77,10 +77,12 @@ def _unknown(name: str, found: Mapping[str, FoundPlugin]) -> PluginError:
         need = "every start needs its kernels" if name == REFERENCE else "it was named"
         return PluginError(
             f"plugin {name!r} is not installed; installed: {', '.join(sorted(found)) or 'none'}; "
-            f"{need}; install the wheel {wheel_of(name)} of this release from its file"
+            f"{need}; install the wheel {wheel_of(name)} of this release from its file",
+            id="plugin-not-installed",
         )
     near = nearest(name, [*found, AUTO])
     hint = f"did you mean {near!r}?" if near else "install its wheel or correct the name"
     return PluginError(
-        f"unknown plugin {name!r}; installed: {', '.join(sorted(found)) or 'none'}; {hint}"
+        f"unknown plugin {name!r}; installed: {', '.join(sorted(found)) or 'none'}; {hint}",
+        id="plugin-unknown",
     )

@@ -55,6 +55,20 @@ SLOTS = {
     )
 }
 
+EXPERIMENTAL = {
+    "operator": "2026-11",
+    "placement_rule": "2026-11",
+    "transfer": "2026-11",
+    "grammar": "2026-11",
+    "tokenizer": "2026-11",
+    "parser": "2026-11",
+    "policy": "2026-11",
+    "cli": "2026-11",
+    "endpoint": "2026-11",
+}
+"""Slot -> since when it is experimental: it may change with a changelog line and an adapter, and a
+third party's plugin fills it only with an opt-in (--allow-experimental)."""
+
 SLOT_OF_HOOK = {hook: slot.name for slot in SLOTS.values() for hook in slot.hooks}
 
 
@@ -66,8 +80,10 @@ def live_slot(name: str) -> Slot:
     """
     slot = SLOTS.get(name)
     if slot is None:
-        raise PluginError(f"unknown slot {name!r}: {suggestion(name, SLOTS)}")
+        raise PluginError(f"unknown slot {name!r}: {suggestion(name, SLOTS)}", id="slot-unknown")
     if not slot.live:
         live = ", ".join(sorted(slot.name for slot in SLOTS.values() if slot.live))
-        raise PluginError(f"slot {name} arrives in a later version; slots of this one: {live}")
+        raise PluginError(
+            f"slot {name} arrives in a later version; slots of this one: {live}", id="slot-not-live"
+        )
     return slot

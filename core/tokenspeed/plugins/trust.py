@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 
 CORE_ID = "core"
 FIRST_PARTY = frozenset({"reference", "nvidia", "amd", "sdk"})
-NOT_TRUSTED_EXIT = 3
 
 
 def wheel_of(plugin_id: str) -> str:
@@ -35,5 +34,5 @@ def check_reserved(found: FoundPlugin) -> None:
         raise PluginError(
             f"plugin {found.id!r} is not trusted: the id belongs to wheel {owner}, here it comes "
             f"from {found.distribution} {found.version} in {found.path}; uninstall that wheel",
-            exit_code=NOT_TRUSTED_EXIT,
+            id="plugin-not-trusted",
         )

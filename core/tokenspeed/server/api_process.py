@@ -15,14 +15,16 @@ import signal
 import socket
 import sys
 import threading
-from typing import TYPE_CHECKING, BinaryIO, NoReturn
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 import msgspec
 
 from tokenspeed.config.schema import ServeConfig
-from tokenspeed.engine.reports import StartFailure, StartReport
-from tokenspeed.errors import TokenSpeedError
+from tokenspeed.engine.reports import StartFailure, StartReport, failure_of
+from tokenspeed.engine.start_settings import adopt_plan
+from tokenspeed.errors import PluginError, TokenSpeedError
 from tokenspeed.log import LOGGER, set_up_logging
+from tokenspeed.plugins import load_planned
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -44,11 +46,13 @@ class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
         config: the resolved settings; `model` is a path.
         engine_address: ZeroMQ address of the engine.
         socket_fd: inherited listening socket.
+        plugins: `PluginPlan.to_json()`, as the launcher made it.
     """
 
     config: ServeConfig
     engine_address: str
     socket_fd: int
+    plugins: dict[str, Any]
 
 
 class ApiReady(msgspec.Struct, frozen=True, tag="ready"):
@@ -73,8 +77,8 @@ def main() -> int:
     except Exception as error:
         LOGGER.debug("an API process failed", exc_info=error)
         is_ours = isinstance(error, TokenSpeedError)
-        message = str(error) if is_ours else f"an API process failed: {error!r}"
-        _report(StartFailure(kind=type(error).__name__, message=message))
+        message = f"an API process failed: {error!r}"
+        _report(failure_of(error) if is_ours else StartFailure(kind="EngineError", message=message))
         return 1
     return 0
 
@@ -85,10 +89,18 @@ async def _serve(settings: ApiSettings) -> None:
     from tokenspeed.engine.frontend import Frontend
     from tokenspeed.tokenizer.load import load_tokenizer
 
+    load_planned(adopt_plan(settings.plugins, role="api"), role="api")
     tokenizer = load_tokenizer(settings.config.model)
     report = await asyncio.to_thread(_read_report, sys.stdin.buffer)
     threading.Thread(target=_die_with_launcher, daemon=True).start()
     frontend = await Frontend.connect(settings.engine_address)
+    if frontend.plan_digest != report.plan_digest:
+        raise PluginError(
+            f"the api process (pid {os.getpid()}) was started for binding plan "
+            f"{report.plan_digest} and meets an engine with {frontend.plan_digest}; restart the "
+            "server",
+            id="plan-differs",
+        )
     app = make_app(settings.config, frontend, tokenizer, report)
 
     class Server(uvicorn.Server):

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from tokenspeed.checkpoint.model_path import existing_model
 from tokenspeed.config.load import replace_settings
+from tokenspeed.engine.start_settings import plugins_of
 from tokenspeed.engine.supervisor import EngineSupervisor
 from tokenspeed.log import say, set_up_logging
-from tokenspeed.plugins import check_plugins
 from tokenspeed.server.api_keys import read_api_keys
 from tokenspeed.server.api_process import ApiSettings
 from tokenspeed.server.progress import StartProgress
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from tokenspeed.config.schema import ServeConfig
     from tokenspeed.engine.reports import StartReport
+    from tokenspeed.plugins import PluginPlan
 
 
 def serve(config: ServeConfig) -> int:
@@ -41,30 +42,42 @@ def serve(config: ServeConfig) -> int:
     read_api_keys(config)
     signals = StopSignals()
     signals.install()
-    check_plugins(config.plugins, settings=config.plugin_config)
+    plugins = plugins_of(config)
     with listen(config.host, config.port) as listener, run_folder() as folder:
         config = replace_settings(config, model=_model_path(config.model))
-        return _run(config, listener, folder, signals)
+        return _run(config, plugins, listener, folder, signals)
 
 
-def _run(config: ServeConfig, listener: socket.socket, folder: Path, signals: StopSignals) -> int:
+def _run(
+    config: ServeConfig,
+    plugins: PluginPlan,
+    listener: socket.socket,
+    folder: Path,
+    signals: StopSignals,
+) -> int:
     address = f"ipc://{folder}/engine"
     progress = StartProgress()
     supervisor = EngineSupervisor(
         config,
         address=address,
         folder=folder,
+        plugins=plugins,
         on_progress=progress.show,
         log_level=config.log_level,
     )
-    settings = ApiSettings(config=config, engine_address=address, socket_fd=listener.fileno())
+    settings = ApiSettings(
+        config=config,
+        engine_address=address,
+        socket_fd=listener.fileno(),
+        plugins=plugins.to_json(),
+    )
     metrics_folder = folder / "metrics"
     metrics_folder.mkdir()
     workers = ApiWorkers(settings, num_workers=config.api_workers, metrics_folder=metrics_folder)
     try:
         workers.start()
         with progress:
-            report = supervisor.start()
+            report = supervisor.start(meanwhile=workers.check_starting)
             workers.serve(report)
         _print_block(report, url_of(listener))
         workers.run(report)

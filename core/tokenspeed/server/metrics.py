@@ -35,6 +35,7 @@ _GAUGES = {
     "host_blocks_total": "KV blocks of the host tier; 0: there is none",
     "host_blocks_free": "KV blocks of the host tier that hold nothing",
     "store_records": "records that the KV store behind the host tier keeps",
+    "store_detached": "1: the KV store failed too often and is not asked any more",
     "step_us_p50": "median time of a step, microseconds",
     "overhead_us_p50": "median control and event-loop time of a step, microseconds",
     "epoch": "engine starts, from 1",
@@ -50,6 +51,7 @@ _COUNTERS = {
     "evictions": "cached things that left the device to make room",
     "loaded_tokens": "prompt tokens whose cache came back from the host tier or the store",
     "tier_failures": "moves between device, host and store that failed; computed again instead",
+    "store_failures": "calls of the KV store that raised or answered what is not allowed",
     "tps_floor_violated": "steps in which running streams alone were below min_tps_per_user",
     "hook_calls_after_freeze": "plugin hook calls after the plan was frozen; must stay 0",
 }

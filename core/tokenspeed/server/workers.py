@@ -16,6 +16,7 @@ import msgspec
 from prometheus_client.multiprocess import mark_process_dead
 
 from tokenspeed import errors
+from tokenspeed.engine.reports import error_of
 from tokenspeed.log import LOGGER
 from tokenspeed.server.api_process import GRACE_S, ApiReady, ApiReport, ApiSettings
 from tokenspeed.server.signals import POLL_S
@@ -47,6 +48,16 @@ class ApiWorkers:
     def start(self) -> None:
         """Spawn all; each loads what it can and waits for the engine's report."""
         self._processes = [self._spawn() for _ in range(self._num_workers)]
+
+    def check_starting(self) -> None:
+        """See whether a process has already given up, while the engine still starts.
+
+        Raises:
+            TokenSpeedError: one of them could not start.
+        """
+        for process in self._processes:
+            if process.stdout and select.select([process.stdout], [], [], 0)[0]:
+                _wait_ready(process)
 
     def serve(self, report: StartReport) -> None:
         """Hand the engine's report over and wait until all accept connections.
@@ -157,5 +168,4 @@ def _wait_ready(process: subprocess.Popen[bytes]) -> None:
         ) from None
     if isinstance(report, ApiReady):
         return
-    kind = getattr(errors, report.kind, errors.EngineError)
-    raise kind(report.message)
+    raise error_of(report)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.fake_plugins import PluginSpace, write_metadata
+from tests.support.plugin_wheels import PluginSpace, write_metadata
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.support.fake_plugins import PluginSpace
+from tests.support.plugin_wheels import PluginSpace
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from tests.support.engines import TEST_SETTINGS
-from tests.support.fake_plugins import PluginSpace
+from tests.support.plugin_wheels import PluginSpace
 from tests.support.scripted import write_scripted_model
 
 from tokenspeed import LLM, SamplingParams
@@ -46,7 +46,7 @@ BLOCK = 16
 
 def chosen(policy: str, plugins: tuple[str, ...] = ()) -> Policy:
     config = EngineConfig(policy=policy, plugins=plugins)
-    return Choices(config, load_plugins(plugins, role="engine")).policy()
+    return Choices(config, load_plugins(plugins, role="engine", experimental=plugins)).policy()
 
 
 def evicted_session(policy: Policy) -> int:

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from tokenspeed.errors import PluginError
-from tokenspeed.plugins.compatibility import check_compatible, environment_facts
+from tokenspeed.plugins.compatibility import check_compatible
+from tokenspeed.plugins.host_facts import environment_facts
 from tokenspeed.plugins.manifest import Manifest
 
 FITS = Manifest("acme", ">=1.0,<2", "acme", ("*",), ("engine",), {"model": "1.0"})

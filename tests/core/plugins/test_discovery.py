@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tests.support.fake_plugins import PluginSpace, write_metadata
+from tests.support.plugin_wheels import PluginSpace, write_metadata
 
 from tokenspeed.plugins.discovery import discover
 

@@ -7,11 +7,11 @@ import sys
 import time
 
 import pytest
-from tests.support.fake_plugins import PluginSpace
+from tests.support.plugin_wheels import PluginSpace
 
 from tokenspeed.errors import ConfigError, PluginError
 from tokenspeed.log import LOGGER
-from tokenspeed.plugins import Registry, check_plugins, discover, load_plugins
+from tokenspeed.plugins import Registry, discover, load_plugins, plan_plugins
 from tokenspeed.plugins.discovery import FoundPlugin
 
 
@@ -152,12 +152,12 @@ def test_auto_stops_for_a_plugin_that_fails_when_fallback_is_error(
 
 def test_the_check_before_the_start_imports_nothing(plugin_space: PluginSpace) -> None:
     package = plugin_space.install("acme", "raise RuntimeError('imported')")
-    check_plugins(("acme",))
+    plan_plugins(("acme",))
     assert package not in sys.modules
     with pytest.raises(PluginError, match="did you mean 'acme'"):
-        check_plugins(("acmee",))
+        plan_plugins(("acmee",))
     with pytest.raises(ConfigError, match="no key 'flush'"):
-        check_plugins(("acme",), settings=("acme.flush=1",))
+        plan_plugins(("acme",), settings=("acme.flush=1",))
 
 
 def test_a_plugin_that_raises_at_import_is_named_with_wheel_version_stage_and_cause(

@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from tests.support.fake_plugins import manifest_text
+from tests.support.plugin_wheels import manifest_text
 
 from tokenspeed.errors import PluginError
 from tokenspeed.plugins.manifest import Manifest, parse_manifest, read_manifest

@@ -8,7 +8,7 @@ import sys
 import time
 
 import pytest
-from tests.support.fake_plugins import PluginSpace
+from tests.support.plugin_wheels import PluginSpace
 
 from tokenspeed.plugins.probe import ProbeResult, run_probes
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.support.fake_plugins import PluginSpace
+from tests.support.plugin_wheels import PluginSpace
 
 from tokenspeed.contracts.kernel import KernelOffer, Operator
 from tokenspeed.contracts.registration import Offer

@@ -1,0 +1,104 @@
+"""`tokenspeed plugins lock|verify`: write down what is installed, see whether it still is."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tokenspeed.diagnostics import NOT_TRUSTED
+from tokenspeed.errors import ConfigError, PluginError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from tokenspeed.plugins.discovery import FoundPlugin
+
+
+def add_verbs(verbs: Any) -> None:
+    """Add the two verbs to `plugins`."""
+    lock = verbs.add_parser("lock", help="write a lock file of the installed plugins")
+    lock.add_argument("ids", nargs="*", metavar="ID", help="plugins to lock; none: all that load")
+    lock.add_argument("--output", metavar="FILE", help="where to; absent: stdout")
+    lock.set_defaults(run=run_lock)
+    verify = verbs.add_parser("verify", help="compare installed plugins with a lock file")
+    verify.add_argument(
+        "file", nargs="?", metavar="FILE", help="lock file; absent: only each wheel's own RECORD"
+    )
+    verify.add_argument("--json", action="store_true", help="print JSON")
+    verify.set_defaults(run=run_verify)
+
+
+def run_lock(args: argparse.Namespace) -> int:
+    """Write the lock file of the plugins named, or of all without a problem."""
+    from tokenspeed.plugins.lock_file import lock_entry, lock_text
+    from tokenspeed.plugins.outcome import manifest_of
+
+    installed = _installed(tuple(args.ids))
+    chosen = [found for found in installed if args.ids or not found.problem]
+    for found in chosen:
+        manifest_of(found)
+    text = lock_text(lock_entry(found) for found in chosen)
+    if args.output:
+        try:
+            Path(args.output).write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(
+                f"lock file {args.output} cannot be written: {error}; choose another place"
+            ) from error
+        print(f"{args.output}: {len(chosen)} plugins", file=sys.stderr)
+    else:
+        print(text, end="")
+    return 0
+
+
+def run_verify(args: argparse.Namespace) -> int:
+    """Check every locked plugin (or every installed one); 3 when one differs."""
+    rows = _against_lock(args.file) if args.file else _against_records()
+    if args.json:
+        print(json.dumps(rows, indent=2))
+    else:
+        for row in rows:
+            print(f"{row['id']}: {row['problem'] or 'as it was'}")
+    return NOT_TRUSTED if any(row["problem"] for row in rows) else 0
+
+
+def _against_lock(path: str) -> list[dict[str, str]]:
+    from tokenspeed.plugins.discovery import find_planned
+    from tokenspeed.plugins.lock_file import check_locked, read_lock
+
+    locked = read_lock(path)
+    rows = []
+    for entry in locked.values():
+        found = find_planned(entry.id, entry.distribution)
+        rows.append(_row(entry.id, lambda found=found: check_locked(found, locked, path)))
+    return rows
+
+
+def _against_records() -> list[dict[str, str]]:
+    from tokenspeed.plugins.lock_file import lock_entry
+
+    return [_row(found.id, lambda found=found: lock_entry(found)) for found in _installed(())]
+
+
+def _row(plugin_id: str, check: Any) -> dict[str, str]:
+    try:
+        check()
+    except PluginError as error:
+        return {"id": plugin_id, "problem": error.message, "diagnostic": error.id}
+    return {"id": plugin_id, "problem": "", "diagnostic": ""}
+
+
+def _installed(ids: tuple[str, ...]) -> list[FoundPlugin]:
+    from tokenspeed.plugins.discovery import discover
+    from tokenspeed.plugins.nearest import suggestion
+
+    found = discover()
+    for plugin_id in ids:
+        if plugin_id not in found:
+            raise PluginError(
+                f"unknown plugin {plugin_id!r}; {suggestion(plugin_id, found)}",
+                id="plugin-unknown",
+            )
+    return [found[plugin_id] for plugin_id in ids or sorted(found)]
