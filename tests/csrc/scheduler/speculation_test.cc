@@ -92,13 +92,8 @@ Tokens Right(int32_t first, int32_t count) { return Counting(count, kAnswer + fi
 TEST(SpeculationTest, ADecodeRowCarriesItsDraftsAndCommitsWhatIsRight) {
   DraftingEngine engine(SmallConfig(), 1);
   const Tokens prompt = Counting(20);
-  const Tokens end = {static_cast<int32_t>(prompt.size())};
-  engine.scheduler.Submit({.id = RequestId(1),
-                           .prompt = prompt,
-                           .max_new_tokens = 10,
-                           .reuse_points = end,
-                           .max_drafts = 4},
-                          0);
+  engine.scheduler.Submit(
+      {.id = RequestId(1), .prompt = prompt, .max_new_tokens = 10, .max_drafts = 4}, 0);
   engine.Plan();
   engine.Commit();
   Tokens drafts = Right(1, 4);
@@ -195,8 +190,13 @@ SchedulerConfig StateConfig(const char* speculation) {
 
 // Runs a request, in one chunk, up to its second step, in which two of four drafts are right.
 std::shared_ptr<const StepPlan> TwoOfFourRight(DraftingEngine& engine, const Tokens& prompt) {
-  engine.scheduler.Submit(
-      {.id = RequestId(1), .prompt = prompt, .max_new_tokens = 10, .max_drafts = 4}, 0);
+  const Tokens end = {static_cast<int32_t>(prompt.size())};
+  engine.scheduler.Submit({.id = RequestId(1),
+                           .prompt = prompt,
+                           .max_new_tokens = 10,
+                           .reuse_points = end,
+                           .max_drafts = 4},
+                          0);
   engine.Plan();
   engine.Commit();
   Tokens drafts = Right(1, 4);
