@@ -152,7 +152,9 @@ void Scheduler::Enter(RequestIndex index, PrefixMatch match, const MatchEvidence
   request.snapshot = match.snapshot;
   StartRunning(index, matched);
   Move(request, Admit{*slots_.Acquire(), std::move(match.table)});
-  CountReuse(request);
+  for (int32_t i = 0; writer_ != nullptr && i < request.published_blocks; ++i) {
+    writer_->SetReused(request.blocks()->blocks.set(i));
+  }
 }
 
 }  // namespace tokenspeed

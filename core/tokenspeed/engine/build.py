@@ -22,7 +22,7 @@ from tokenspeed.engine.engine import Engine
 from tokenspeed.engine.evidence import evidence_for
 from tokenspeed.engine.facts import EngineParts, model_info, start_report
 from tokenspeed.engine.kv_events import EventGroup
-from tokenspeed.engine.kv_publisher import KvEventSettings
+from tokenspeed.engine.kv_publisher import KvEventSettings, check_addresses
 from tokenspeed.engine.memory import memory_errors
 from tokenspeed.engine.reports import Progress, ProgressCallback
 from tokenspeed.engine.rules import device_traits
@@ -44,7 +44,7 @@ from tokenspeed.engine.tiers import (
 )
 from tokenspeed.engine.vocabulary import check_vocabulary
 from tokenspeed.env import is_strict
-from tokenspeed.errors import CapacityError, CheckpointError, ConfigError, RequestError
+from tokenspeed.errors import CapacityError, CheckpointError, RequestError
 from tokenspeed.kernels import KernelRegistry
 from tokenspeed.kernels.spying import SpyBinder
 from tokenspeed.kv import Arena, describe, solve_layout
@@ -52,7 +52,7 @@ from tokenspeed.log import LOGGER
 from tokenspeed.models.modules import register_model_modules
 from tokenspeed.plugins import BindingPlan, load_planned
 from tokenspeed.scheduler import Scheduler
-from tokenspeed.scheduler.record import RecordWriter, scheduler_config
+from tokenspeed.scheduler.record import RecordWriter, check_record, scheduler_config
 from tokenspeed.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
@@ -88,6 +88,7 @@ def build_engine(
         TokenSpeedError: settings, plugins, model files or memory are not as needed.
     """
     check_tiers(config)
+    _check_outlets(config)
     model_path(config)
     tell = progress or (lambda _: None)
     tell(Progress("plugins"))
@@ -142,6 +143,17 @@ def model_path(config: EngineConfig) -> Path:
     return path
 
 
+def _check_outlets(config: EngineConfig) -> None:
+    """Check where the engine will write to, so that nobody waits for weights in vain.
+
+    Raises:
+        ConfigError: an address or a file cannot be used.
+    """
+    check_addresses(config.kv_events, config.kv_events_replay)
+    if config.record:
+        check_record(Path(config.record))
+
+
 def _build_parts(
     config: EngineConfig,
     registry: Registry,
@@ -152,6 +164,8 @@ def _build_parts(
     tell: ProgressCallback,
     tuning: Tuning | None,
 ) -> EngineParts:
+    policy = choices.policy()
+    choices.check_kv_store()
     model_config = source.config()
     model_class = choices.model_class(model_config)
     groups = model_class.cache_groups(model_config)
@@ -199,7 +213,7 @@ def _build_parts(
         drafting=_drafting(config, choices, speculator, scheduler, settings, sizes),
         communicator=choices.communicator(sizes, runtime),
         store=store,
-        policy=choices.policy(),
+        policy=policy,
         binder=binder,
         model_config=model_config,
         eos_token_ids=eos_token_ids,
@@ -397,17 +411,8 @@ def _finish(
 
 
 def _kv_events(config: EngineConfig, parts: EngineParts) -> KvEventSettings | None:
-    """Return where changes of the prefix cache are published.
-
-    Raises:
-        ConfigError: a replay address without one for the events.
-    """
+    """Return where changes of the prefix cache are published."""
     if not config.kv_events:
-        if config.kv_events_replay:
-            raise ConfigError(
-                f"kv_events_replay is {config.kv_events_replay!r} but kv_events is empty, both "
-                "are needed; set kv_events, or drop kv_events_replay"
-            )
         return None
     return KvEventSettings(
         endpoint=config.kv_events,

@@ -188,6 +188,15 @@ class Choices:
         )
         return communicator
 
+    def check_kv_store(self) -> None:
+        """Check that the store that is asked for is offered; it is opened when its name is known.
+
+        Raises:
+            CapabilityError: no loaded plugin offers it.
+        """
+        if self._config.kv_store:
+            self._named("kv_store", self._config.kv_store)
+
     def kv_store(self, namespace: str) -> GuardedStore | None:
         """Open the store behind the host tier; None where none is asked for.
 
@@ -276,8 +285,12 @@ class Choices:
         )
         return backend
 
-    def _decide_named(self, slot: str, name: str) -> Decision:
-        """Choose what is only used when it is named, by PLUGIN/NAME or NAME."""
+    def _named(self, slot: str, name: str) -> Sequence[RegisteredOffer[Offer]]:
+        """Return the offers of a slot with this PLUGIN/NAME or NAME.
+
+        Raises:
+            CapabilityError: no loaded plugin has one.
+        """
         offers = self._registry.offers(slot)
         named = [item for item in offers if name in (item.pin, item.offer.name)]
         if not named:
@@ -287,7 +300,11 @@ class Choices:
                 "one, or load its plugin with --plugins",
                 id="pin-unknown",
             )
-        return self._decide(slot, named, {})
+        return named
+
+    def _decide_named(self, slot: str, name: str) -> Decision:
+        """Choose what is only used when it is named, by PLUGIN/NAME or NAME."""
+        return self._decide(slot, self._named(slot, name), {})
 
     def _decide(
         self, slot: str, offers: Sequence[RegisteredOffer[Offer]], traits: Mapping[str, object]

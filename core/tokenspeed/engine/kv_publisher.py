@@ -90,6 +90,23 @@ def open_kv_publisher(settings: KvEventSettings | None) -> KvPublisher | None:
     return None if settings is None else KvPublisher(settings)
 
 
+def check_addresses(endpoint: str, replay_endpoint: str) -> None:
+    """Check that changes can be published there, by binding for a moment; "" is nowhere.
+
+    Raises:
+        ConfigError: an address cannot be bound, or there is one for replay only.
+    """
+    if replay_endpoint and not endpoint:
+        raise ConfigError(
+            f"kv_events_replay is {replay_endpoint!r} but kv_events is empty, both are needed; set "
+            "kv_events, or drop kv_events_replay"
+        )
+    if endpoint:
+        KvPublisher(
+            KvEventSettings(endpoint=endpoint, replay_endpoint=replay_endpoint, block_tokens=0)
+        ).close()
+
+
 class KvPublisher:
     """Owns both sockets. Thread: the engine's only."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from typing import TYPE_CHECKING
 
 from tokenspeed.errors import CapacityError, ConfigError
@@ -31,7 +32,8 @@ def check_tiers(config: EngineConfig) -> None:
     """Check that the settings of the tiers fit together.
 
     Raises:
-        ConfigError: a store without a host tier, or tiers without the prefix cache.
+        ConfigError: a store without a host tier, tiers without the prefix cache, or a folder that
+            cannot be made.
     """
     if config.kv_store and not config.host_kv_gib:
         raise ConfigError(
@@ -42,6 +44,20 @@ def check_tiers(config: EngineConfig) -> None:
         raise ConfigError(
             f"host_kv_gib is {config.host_kv_gib} and prefix_cache is off; blocks are found again "
             "by prefix only, so turn prefix_cache on or set host_kv_gib to 0"
+        )
+    if config.kv_store and config.kv_store_folder:
+        _check_folder(config.kv_store_folder)
+
+
+def _check_folder(folder: str) -> None:
+    """Check that a folder can be made, or written to; the store itself is opened much later."""
+    there = os.path.abspath(folder)
+    while not os.path.lexists(there):
+        there = os.path.dirname(there)
+    if not (os.path.isdir(there) and os.access(there, os.W_OK | os.X_OK)):
+        raise ConfigError(
+            f"kv_store_folder {folder} cannot be made: {there} is not a folder that this process "
+            "may write to; name another"
         )
 
 

@@ -45,12 +45,7 @@ class RecordWriter:
 
     def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
         head = MAGIC + json.dumps({"scheduler": settings}).encode()[1:] + b"\n"
-        try:
-            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE)
-        except OSError as error:
-            raise ConfigError(
-                f"record {path} cannot be written: {error}; name a file in a folder that exists"
-            ) from error
+        self._file = _open(path, os.O_TRUNC)
         weakref.finalize(self, os.close, self._file)
         self._path = path
         self._is_ended = False
@@ -74,6 +69,24 @@ class RecordWriter:
         rest = memoryview(data)
         while rest:
             rest = rest[os.write(self._file, rest) :]
+
+
+def check_record(path: Path) -> None:
+    """Check that a record can be written, and leave alone one that is there.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    os.close(_open(path))
+
+
+def _open(path: Path, flags: int = 0) -> int:
+    try:
+        return os.open(path, os.O_WRONLY | os.O_CREAT | flags, PRIVATE)
+    except OSError as error:
+        raise ConfigError(
+            f"record {path} cannot be written: {error}; name a file in a folder that exists"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)

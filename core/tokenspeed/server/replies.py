@@ -45,7 +45,7 @@ def usage(
         "total_tokens": prompt_tokens + completion_tokens,
         "prompt_tokens_details": _cache_details(best),
     }
-    details = {}
+    details: dict[str, int] = {}
     if counts_reasoning:
         details["reasoning_tokens"] = sum(piece.reasoning_tokens for piece in pieces)
     drafted, accepted = (sum(piece.drafts[i] for piece in pieces) for i in range(2))

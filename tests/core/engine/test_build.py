@@ -80,6 +80,33 @@ def test_a_wrong_setting_is_refused_by_name(
         build_engine(config_for(write_scripted_model(tmp_path / "m"), **settings))
 
 
+@pytest.mark.parametrize(
+    ("settings", "kind", "text"),
+    [
+        ({"policy": "core/none"}, CapabilityError, "core/none"),
+        ({"kv_store": "tape", "host_kv_gib": 0.01}, CapabilityError, "kv_store 'tape'"),
+        (
+            {"kv_store": "memory", "host_kv_gib": 0.01, "kv_store_folder": "/dev/null/kv"},
+            ConfigError,
+            "/dev/null is not a folder",
+        ),
+        ({"record": "/dev/null/run"}, ConfigError, "record /dev/null/run cannot be written"),
+        ({"kv_events": "tcp://999.1.1.1:5"}, ConfigError, "cannot be bound"),
+        ({"kv_events_replay": "tcp://*:0"}, ConfigError, "kv_events is empty"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_before_the_weights_are_read(
+    tmp_path: Path, settings: dict[str, Any], kind: type[Exception], text: str
+) -> None:
+    seen: list[Progress] = []
+    settings = {"plugins": ("reference", "sdk"), **settings}
+    with pytest.raises(kind, match=text):
+        build_engine(
+            config_for(write_scripted_model(tmp_path / "m"), **settings), progress=seen.append
+        )
+    assert not {"weights", "cache"} & {progress.stage for progress in seen}
+
+
 def test_an_unknown_architecture_is_refused_with_those_there_are(tmp_path: Path) -> None:
     model = write_scripted_model(tmp_path / "m", architectures=["LlamaForCausalLLM"])
     with pytest.raises(ConfigError, match="did you mean LlamaForCausalLM"):

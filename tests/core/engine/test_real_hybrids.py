@@ -57,14 +57,10 @@ class Workload:
         self.waves = [*first, growing, *first]
 
 
-def check_workload(
-    path: Path, plain: PlainModel, tier: str, folder: Path, seed: int
-) -> Counter[str]:
-    """Run one random workload in one random engine; return what happened in it."""
-    rng = random.Random(seed)
-    workload = Workload(rng, plain)
+def random_settings(rng: random.Random, physical_bytes: int, tier: str) -> dict[str, Any]:
+    """Return those of an engine whose pool holds little more than the longest chat."""
     num_blocks = -(-LONGEST_TOKENS // BLOCK_TOKENS) + rng.randint(6, 12)
-    settings: dict[str, Any] = {
+    return {
         "block_tokens": BLOCK_TOKENS,
         "max_context_tokens": 512,
         "max_running": rng.choice([5, 6]),
@@ -72,31 +68,45 @@ def check_workload(
         "depth": rng.choice([0, 1]),
         "kv_write": rng.choice(["on_commit", "on_eviction"]) if tier == "host" else "auto",
         "state_cache_share": rng.choice([0.2, 0.5]),
-        "kv_gib": gib_of(num_blocks, plain.physical_bytes),
-        "host_kv_gib": gib_of(200 if tier == "host" else 40, plain.physical_bytes),
+        "kv_gib": gib_of(num_blocks, physical_bytes),
+        "host_kv_gib": gib_of(200 if tier == "host" else 40, physical_bytes),
         "kv_store": "" if tier == "host" else tier,
-        "kv_store_folder": str(folder / f"{path.name}-{seed}") if tier == "disk" else "",
         "threads": 1,
     }
+
+
+def check_workload(
+    path: Path, plain: PlainModel, tier: str, folder: Path, seed: int
+) -> Counter[str]:
+    """Run one random workload in one random engine; return what happened in it."""
+    rng = random.Random(seed)
+    workload = Workload(rng, plain)
+    settings = random_settings(rng, plain.physical_bytes, tier)
+    if tier == "disk":
+        settings["kv_store_folder"] = str(folder / f"{path.name}-{seed}")
     is_spoilt = rng.random() < 0.3
     hint = f"TOKENSPEED_TEST_SEED={seed}: {settings}, spoilt {is_spoilt}"
+    cached = 0
     with LLM(str(path), **settings) as llm:
         if is_spoilt:
             spoil(llm, seed=seed)
-        cached = 0
         for wave in workload.waves:
-            params = [
-                SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True)
-                for _, count in wave
-            ]
-            outputs = llm.generate([prompt for prompt, _ in wave], params)
-            for (prompt, count), output in zip(wave, outputs, strict=True):
-                assert plain.answer(prompt, count).agrees(output.token_ids), hint
-                cached += output.cached_tokens
+            cached += check_wave(llm, plain, wave, hint)
             llm.engine.scheduler.check_invariants()
         seen = Counter(llm.engine.scheduler.stats())
     seen["cached"] = cached
     return seen
+
+
+def check_wave(llm: LLM, plain: PlainModel, wave: Prompts, hint: str) -> int:
+    """Send prompts at once and compare their answers; return how many tokens were cached."""
+    params = [
+        SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True) for _, count in wave
+    ]
+    outputs = llm.generate([prompt for prompt, _ in wave], params)
+    for (prompt, count), output in zip(wave, outputs, strict=True):
+        assert plain.answer(prompt, count).agrees(output.token_ids), hint
+    return sum(output.cached_tokens for output in outputs)
 
 
 def run_seeds(
@@ -135,4 +145,4 @@ def test_answers_are_those_with_all_off_at_length(name: str, tier: str, tmp_path
     plain, seen = run_seeds(name, tier, num_seeds, tmp_path)
     assert seen["saved"] > 0, "victims were copied to the host before they gave their blocks"
     print(f"near ties: {plain.share_of_near_ties:.5f} of {plain.num_tokens} tokens")
-    assert plain.share_of_near_ties < 0.01
+    assert plain.share_of_near_ties < 0.005

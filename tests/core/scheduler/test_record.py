@@ -12,7 +12,7 @@ import pytest
 
 from tokenspeed.errors import ConfigError
 from tokenspeed.scheduler import Scheduler
-from tokenspeed.scheduler.record import RecordWriter, read_record, scheduler_config
+from tokenspeed.scheduler.record import RecordWriter, check_record, read_record, scheduler_config
 
 SETTINGS: dict[str, Any] = {
     "block_tokens": 16,
@@ -82,6 +82,13 @@ def test_other_files_are_no_records(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="nowhere"):
         RecordWriter(tmp_path / "nowhere" / "run", SETTINGS)
+
+
+def test_a_check_leaves_the_record_that_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    path.write_bytes(b"of yesterday")
+    check_record(path)
+    assert path.read_bytes() == b"of yesterday"
 
 
 def test_a_disk_that_is_full_at_the_start_is_named() -> None:

@@ -224,6 +224,7 @@ def test_unknown_and_doubled_acknowledgements_are_refused() -> None:
     ("settings", "words"),
     [
         ({"host_blocks": 1}, "host_blocks is 1; allowed: 0, or 2"),
+        ({"host_blocks": 2**31 - 1}, "host_blocks is 2147483647; allowed: 0, or 2"),
         ({"host_blocks": 0, "write_policy": "none", "store": True}, "store is 1"),
         ({"host_blocks": 0}, 'write_policy is "on_commit"'),
         ({"write_policy": "never"}, 'write_policy is "never"'),

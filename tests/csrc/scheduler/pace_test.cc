@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "base/errors.h"
 #include "support/virtual_engine.h"
 
@@ -201,6 +203,34 @@ TEST(StepTimeTest, LearnsTheModel) {
     const StepLoad step = load();
     EXPECT_NEAR(model.PredictUs(step), truth(step), 0.01 * truth(step));
   }
+}
+
+TEST(StepTimeTest, StaysSoundOverALongRun) {
+  StepTime model;
+  StepLoad load{.rows = 64, .context_tokens = 64 * 700};
+  for (int i = 0; i < 2'000'000; ++i) {
+    load.context_tokens += i % 1000 == 999 ? -64 * 999 : 64;
+    model.Observe(load, 6000 + 0.02 * static_cast<double>(load.context_tokens) + i % 7);
+  }
+  EXPECT_NEAR(model.PredictUs(load), 6000 + 0.02 * 64 * 700, 60);
+  EXPECT_GE(model.UpperUs(load), model.PredictUs(load));
+  load.prefill_tokens = 512;  // never seen: not known, but no nonsense either
+  EXPECT_TRUE(std::isfinite(model.UpperUs(load)));
+  EXPECT_GE(model.UpperUs(load), model.PredictUs(load));
+}
+
+TEST(FloorTest, AFractionOfATokenIsOneMoreInEverySecond) {
+  Floor floor(1.5);
+  EXPECT_EQ(floor.min_tps(), 2);
+  const StepLoad load{.rows = 1};
+  int64_t now_us = 0;
+  for (int i = 0; i < 60; ++i) {
+    floor.Planned(load, now_us, true);
+    floor.Committed(now_us += 600'000);
+  }
+  // Two tokens a second need steps of half a second, whatever prefill gets: it has no slack.
+  EXPECT_TRUE(floor.IsOutgrown(load));
+  EXPECT_FALSE(floor.Keeps(load));
 }
 
 TEST(QueueLimitTest, AFullQueueSaysWhenToComeBack) {

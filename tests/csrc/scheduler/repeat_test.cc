@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
+#include <deque>
+#include <memory>
+#include <vector>
 
 #include "support/virtual_engine.h"
 

@@ -211,14 +211,17 @@ SchedulerConfig StateConfig(const char* speculation) {
   return config;
 }
 
-// Runs a request of 20 tokens up to its first row with drafts: two of four are right.
+// Runs a request, in one chunk, up to its second step, in which two of four drafts are right.
 std::shared_ptr<const StepPlan> TwoOfFourRight(DraftingEngine& engine, const Tokens& prompt) {
-  engine.scheduler.Submit(
-      {.id = RequestId(1), .prompt = prompt, .max_new_tokens = 10, .max_drafts = 4}, 0);
-  while (engine.answers[1].empty()) {
-    engine.Plan();
-    engine.Commit();
-  }
+  const Tokens end = {static_cast<int32_t>(prompt.size())};
+  engine.scheduler.Submit({.id = RequestId(1),
+                           .prompt = prompt,
+                           .max_new_tokens = 10,
+                           .reuse_points = end,
+                           .max_drafts = 4},
+                          0);
+  engine.Plan();
+  engine.Commit();
   Tokens drafts = Right(1, 4);
   drafts[2] = 5;
   engine.scheduler.Propose(RequestId(1), drafts);
