@@ -348,8 +348,10 @@ def check_speculator(speculator: Speculator, decision: Decision) -> None:
         PluginError: a method is missing, or its facts are none.
     """
     facts = getattr(speculator, "facts", None)
-    is_sound = isinstance(facts, SpeculatorFacts) and facts.num_grades >= 1
-    wanted = [*SPECULATOR_METHODS, *(["observe"] if is_sound and facts.observes else [])]
+    is_sound, wanted = False, list(SPECULATOR_METHODS)
+    if isinstance(facts, SpeculatorFacts):
+        is_sound = facts.num_grades >= 1
+        wanted += ["observe"] if facts.observes else []
     missing = [name for name in wanted if not callable(getattr(speculator, name, None))]
     if is_sound and not missing:
         return
