@@ -20,10 +20,10 @@ What requests and offers are compared in; vocabulary {version}. Written by
 
 A request carries a trait only when its value is not the neutral one. An offer lists the values that
 it takes, `"*"` for any; a trait that the request carries and the offer does not list is refused
-(*fail closed*), and a neutral value needs no mention. Each trait makes one clause, `{prefix}TRAIT`:
-refusals list (clause, wanted, have), and `--unsafe-force` names clauses. A new trait's neutral value
-is what all earlier offers did, so that they still match. An offer silent about `device` is for the
-device kinds of its manifest.
+(*fail closed*), and a neutral value needs no mention. Each trait makes one clause,
+`{prefix}TRAIT`: refusals list (clause, wanted, have), and `--unsafe-force` names clauses. A new
+trait's neutral value is what all earlier offers did, so that they still match. An offer silent
+about `device` is for the device kinds of its manifest.
 
 | trait | since | neutral | unit | compared | meaning |
 |---|---|---|---|---|---|

@@ -1,4 +1,4 @@
-"""Measured times: complete ones decide before the band, incomplete ones do not, damage is no time."""
+"""Measured times: complete ones decide before the band; incomplete or damaged ones do not."""
 
 from __future__ import annotations
 
