@@ -1,4 +1,4 @@
-"""`tune`: candidates are timed on the model's own shapes once; a slow one loses despite its band."""
+"""`tune`: candidates are timed on the model's own shapes, once; a slow one loses."""
 
 from __future__ import annotations
 
