@@ -152,9 +152,7 @@ void Scheduler::Enter(RequestIndex index, PrefixMatch match, const MatchEvidence
   request.snapshot = match.snapshot;
   StartRunning(index, matched);
   Move(request, Admit{*slots_.Acquire(), std::move(match.table)});
-  for (int32_t i = 0; writer_ != nullptr && i < request.published_blocks; ++i) {
-    writer_->SetReused(request.blocks()->blocks.set(i));
-  }
+  CountReuse(request);
 }
 
 }  // namespace tokenspeed

@@ -37,6 +37,12 @@ void ValidateGroup(const GroupSpec& group, int32_t block_tokens) {
   }
 }
 
+// Ids of logical blocks are 32 bits wide.
+int64_t MaxPhysical(const SchedulerConfig& config) {
+  const auto by_packing = std::ranges::max_element(config.groups, {}, &GroupSpec::packing);
+  return (int64_t{1} << 30) / by_packing->packing;
+}
+
 bool IsShare(double value) { return value >= 0.0 && value <= 1.0; }
 
 void ValidateCache(const SchedulerConfig& config) {
@@ -44,8 +50,10 @@ void ValidateCache(const SchedulerConfig& config) {
           "0 to 1");
   Require(IsShare(config.retain_share), "retain_share", config.retain_share, "0 to 1");
   const bool has_host = config.host_blocks > 0;
-  Require(config.host_blocks == 0 || config.host_blocks >= 2, "host_blocks", config.host_blocks,
-          "0, or 2 (one is not used) or more");
+  const int64_t max_host = MaxPhysical(config);
+  Require(config.host_blocks == 0 || (config.host_blocks >= 2 && config.host_blocks <= max_host),
+          "host_blocks", config.host_blocks,
+          "0, or 2 (one is not used) to " + std::to_string(max_host));
   Require(!config.store || has_host, "store", config.store, "False without host_blocks");
   Require(config.copy_cost_tokens >= 0.0, "copy_cost_tokens", config.copy_cost_tokens, "0 or more");
   constexpr std::array kPolicies = {"none", "on_eviction", "on_commit", "selective"};
@@ -103,11 +111,7 @@ void Validate(const SchedulerConfig& config) {
   Require(!config.groups.empty(), "groups", 0, "at least one group");
   Require(config.groups.size() <= kMaxGroups, "number of groups", config.groups.size(),
           "at most " + std::to_string(kMaxGroups));
-  int64_t packing = 1;
-  for (const GroupSpec& group : config.groups) {
-    ValidateGroup(group, config.block_tokens);
-    packing = std::max<int64_t>(packing, group.packing);
-  }
+  for (const GroupSpec& group : config.groups) ValidateGroup(group, config.block_tokens);
   const auto num_full = std::ranges::count(config.groups, "full", &GroupSpec::kind);
   Require(num_full > 0, "number of groups of kind \"full\"", num_full,
           "1 or more; declare a model's first window group as full");
@@ -119,7 +123,7 @@ void Validate(const SchedulerConfig& config) {
   Require(num_replay == 0 || num_replay == num_state,
           "number of state groups with speculation \"replay\"", num_replay,
           "0 or all " + std::to_string(num_state) + ": their rows are read and written together");
-  const int64_t max_physical = (int64_t{1} << 30) / packing;
+  const int64_t max_physical = MaxPhysical(config);
   Require(config.num_physical_blocks >= 2 && config.num_physical_blocks <= max_physical,
           "num_physical_blocks", config.num_physical_blocks,
           "2 (one is the sentinel) to " + std::to_string(max_physical));

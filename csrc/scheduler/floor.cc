@@ -11,7 +11,7 @@ constexpr double kWindowUs = 1e6;
 
 Floor::Floor(double min_tps)
     : need_(static_cast<int64_t>(std::ceil(min_tps))),
-      period_us_(min_tps > 0 ? kWindowUs / min_tps : 0) {}
+      period_us_(need_ > 0 ? kWindowUs / static_cast<double>(need_) : 0) {}
 
 void Floor::Planned(const StepLoad& load, int64_t now_us, bool has_decodes) {
   if (is_on()) steps_.push_back({load, now_us, has_decodes});

@@ -58,7 +58,7 @@ class Floor {
   };
   static constexpr double kMargin = 1.025;  // predictions are this much too short at worst
 
-  int64_t need_;  // tokens in every second
+  int64_t need_;  // tokens in every second: R, rounded up
   double period_us_;
   StepTime model_;
   std::deque<Step> steps_;         // uncommitted

@@ -132,11 +132,13 @@ uint64_t DigestOf(const StepPlan& plan) {
     }
   };
   add(plan.num_decode_rows);
+  add(plan.num_write_rows);
   add_all(plan.request_ids);
   add_all(plan.slots);
   add_all(plan.query_start);
   add_all(plan.context_tokens);
   add_all(plan.output_index);
+  add_all(plan.num_drafts);
   add_all(plan.token_ids);
   add_all(plan.admitted);
   add_all(plan.block_updates);

@@ -49,8 +49,8 @@ struct Request {
   int32_t min_outputs = 0;
   int32_t max_drafts = 0;
   int64_t admission = 0;  // counts admissions of all requests; 0: not running
-  // Where state is worth keeping, increasing, 0 ends it: reuse points on the share grain, or the
-  // end of the prompt.
+  // Where state is worth keeping, increasing, 0 ends it: reuse points on the share grain, or where
+  // a repeat of the prompt starts and the prompt's end. A chain keeps the first one as a branch.
   std::array<int32_t, 3> points{};
   bool device_drafts = false;
   bool drafts_in_turn = false;  // a row with drafts is planned when all before it are committed

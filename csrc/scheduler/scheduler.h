@@ -238,6 +238,7 @@ class Scheduler {
   bool TryLoad(RequestIndex index, PrefixMatch& match, bool is_alone);
   void BeginLoad(RequestIndex index, const Reload& reload, KvTable table, int32_t position,
                  std::span<const Reload::Piece> pieces);
+  void CountReuse(Request& request);
   BatchId SaveVictim(RequestIndex index);
   void SettleTransfers();
   void EndLoad(RequestIndex index, std::span<const int32_t> failed);

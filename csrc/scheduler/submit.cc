@@ -94,10 +94,18 @@ void Scheduler::Accept(const Submission& submission, NodeId root, Chain chain, i
   if (request.num_outputs() >= max_outputs) EndOutsideCommit(index, FinishReason::kLength);
 }
 
-// A snapshot is of use only where a tail can be shared, so its position is on that grain.
+// A snapshot is of use only where a tail can be shared, so its position is on that grain. Without
+// reuse points: the prompt's end. A repeat of the prompt computes its last token anew, so where
+// that end is on the grain it starts at the block boundary before: that is found by its key however
+// many prompts go on from there, they all share it, and what is left is one step as it is from
+// anywhere later. A prompt within one block is computed in one step either way.
 void Scheduler::ChoosePoints(Request& request) const {
   std::array<int32_t, 3> wanted = request.reuse_points;
-  if (wanted[0] == 0) wanted[0] = request.prompt_tokens;
+  if (wanted[0] == 0) {
+    const int32_t end = request.prompt_tokens;
+    const bool is_on_grain = end % kv_.share_tokens() == 0;
+    wanted = {is_on_grain ? (end - 1) >> block_shift_ << block_shift_ : 0, end, 0};
+  }
   size_t count = 0;
   for (const int32_t point : wanted) {
     const int32_t floored = point / kv_.share_tokens() * kv_.share_tokens();
@@ -158,7 +166,8 @@ CapacityError Scheduler::QueueFull() const {
     seconds = each_us * ((num_waiting + 3) / 4) / 1'000'000;
   }
   return CapacityError("the request is refused: " + std::to_string(num_waiting) +
-                           " requests are waiting; allowed: " +
+                           (num_waiting == 1 ? " request is" : " requests are") +
+                           " waiting; allowed: " +
                            std::to_string(config_.max_waiting) + "; try again later",
                        static_cast<int>(std::clamp<int64_t>(seconds, 1, kMaxRetryAfterSeconds)));
 }

@@ -96,12 +96,20 @@ void Scheduler::BeginLoad(RequestIndex index, const Reload& reload, KvTable tabl
   ++request.num_loads;
   StartRunning(index, position);
   Move(request, Load{*slots_.Acquire(), std::move(table)});
+  CountReuse(request);
   request.batch = tiers_->Open(index.value);
   for (const Reload::Piece& piece : pieces) {
     tiers_->Load(piece.content, piece.block, request.batch);
     request.load_pieces.push_back(static_cast<int32_t>(piece.index));
   }
   tiers_->Close(request.batch);
+}
+
+// The device blocks that it starts with were of use again.
+void Scheduler::CountReuse(Request& request) {
+  for (int32_t i = 0; writer_ != nullptr && i < request.published_blocks; ++i) {
+    writer_->SetReused(request.blocks()->blocks.set(i));
+  }
 }
 
 // Copies what a victim has to the host. Returns: the batch to wait for; BatchId(0) for none.

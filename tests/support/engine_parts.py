@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from tokenspeed.contracts.model import CacheGroup
     from tokenspeed.contracts.step import StepPlan, StepResult
+    from tokenspeed.kv import ArenaLayout
     from tokenspeed.plugins import Registry
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=64)
@@ -62,6 +64,7 @@ class Parts:
     scheduler: Scheduler
     executor: Executor
     depth: int
+    physical_bytes: int = 0
     next_id: int = 1
     now_us: int = 1
 
@@ -164,13 +167,7 @@ def build_parts(
     )
     load_weights(model, source, dtype=torch.float32, keep_packed=keep_packed)
     source.close()
-    one = solve_layout(groups, block_tokens=block_tokens, dtype="float32", arena_bytes=2**30)
-    layout = solve_layout(
-        groups,
-        block_tokens=block_tokens,
-        dtype="float32",
-        arena_bytes=one.physical_bytes * (num_blocks + 1),
-    )
+    layout = layout_of(groups, block_tokens=block_tokens, num_blocks=num_blocks)
     storage = torch.zeros(layout.total_bytes, dtype=torch.uint8)
     executor = Executor(
         model,
@@ -206,7 +203,25 @@ def build_parts(
             prefix_cache=prefix_cache,
         )
     )
-    return Parts(scheduler, executor, depth)
+    return Parts(scheduler, executor, depth, layout.physical_bytes)
+
+
+def layout_of(groups: Sequence[CacheGroup], *, block_tokens: int, num_blocks: int) -> ArenaLayout:
+    """Return the layout with `num_blocks` usable physical blocks; their size follows the arena's.
+
+    A small arena has small blocks, so the size is looked for from the largest down.
+    """
+    physical_bytes = 0
+    arena_bytes = 2**30
+    while True:
+        layout = solve_layout(
+            groups, block_tokens=block_tokens, dtype="float32", arena_bytes=arena_bytes
+        )
+        if layout.physical_bytes == physical_bytes:
+            assert layout.num_physical_blocks == num_blocks + 1
+            return layout
+        physical_bytes = layout.physical_bytes
+        arena_bytes = physical_bytes * (num_blocks + 1)
 
 
 def _open(registry: Registry, path: Path) -> Any:

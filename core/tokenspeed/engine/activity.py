@@ -80,10 +80,16 @@ class Activity:
             "ttft_requests": len(waits),
         }
 
-    def drain_s(self, num_waiting: int) -> int:
-        """Return after how many seconds so many waiting requests may have had their turn."""
+    def drain_s(self, num_waiting: int, *, waited_s: float) -> int:
+        """Return after how many seconds so many waiting requests may have had their turn.
+
+        Args:
+            waited_s: how long the one that asks has waited. While nothing ends, it is expected to
+                take as long again.
+        """
         _, (_, _, _, ends) = self._means()
-        return MAX_DRAIN_S if not ends else max(1, min(MAX_DRAIN_S, round(num_waiting / ends)))
+        seconds = num_waiting / ends if ends else waited_s
+        return max(1, min(MAX_DRAIN_S, round(seconds)))
 
     def last_plan(self) -> dict[str, Any] | None:
         """Return the newest plan's figures; None before the first."""

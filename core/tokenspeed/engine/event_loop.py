@@ -231,14 +231,18 @@ class EventLoop:
         return True
 
     def _acknowledge(self) -> None:
-        """Tell the scheduler which moves between the tiers ended, and what the store lost."""
+        """Tell the scheduler which moves between the tiers ended, and what the store lost.
+
+        A record may be written and dropped at any time in between: what is lost is asked for before
+        what ended and told after it, so that no write counts whose record had gone by then.
+        """
         transfers = self._engine.transfers
         if transfers is None:
             return
+        lost = transfers.lost_keys()
         acks = transfers.poll()
         if len(acks):
             self._engine.scheduler.notify(acks, now_us=now_us())
-        lost = transfers.lost_keys()
         if len(lost):
             self._engine.scheduler.notify_store(lost, False)
 

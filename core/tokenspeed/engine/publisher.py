@@ -168,14 +168,15 @@ class Publisher:
     def _refuse(self, request: LiveRequest) -> None:
         """Tell a client that its request has waited too long for its turn."""
         waited_s = time.monotonic() - request.arrived_s
-        counts = self._engine.scheduler.stats()
-        retry_after_s = self._activity.drain_s(counts["waiting"] + 1)
+        num_others = self._engine.scheduler.stats()["waiting"]
+        retry_after_s = self._activity.drain_s(num_others + 1, waited_s=waited_s)
         message = Refused(
             request_id=request.request_id,
             epoch=self._epoch,
             kind="CapacityError",
             message=f"the request waited {waited_s:.1f} s in the queue and did not get its turn; "
-            f"{counts['waiting']} others wait; send it again in {retry_after_s} s",
+            f"{num_others} {'other waits' if num_others == 1 else 'others wait'}; send it again in "
+            f"{retry_after_s} s",
             retry_after_s=retry_after_s,
         )
         if not self._channel.send(request.client, message):

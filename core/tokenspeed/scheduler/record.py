@@ -29,6 +29,9 @@ def scheduler_config(settings: Mapping[str, Any]) -> SchedulerConfig:
     return SchedulerConfig(**{**settings, "groups": groups})
 
 
+UNHEARD = {"record_events": False, "kv_events": False}
+"""What a replay would only gather: nobody takes it, and no plan depends on it."""
+
 PRIVATE = 0o600
 """A record holds the token ids of every prompt."""
 
@@ -87,7 +90,7 @@ class Record:
             ConfigError: the stream is damaged, or a plan differs from the recorded one.
         """
         try:
-            scheduler = Scheduler(scheduler_config(self.settings))
+            scheduler = Scheduler(scheduler_config({**self.settings, **UNHEARD}))
             return scheduler.replay(self.stream), dict(scheduler.stats())
         except (ValueError, TypeError, KeyError) as error:
             raise ConfigError(

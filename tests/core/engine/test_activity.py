@@ -82,3 +82,15 @@ def test_the_last_plan_is_kept_by_value(clock: Clock) -> None:
         "model_us": 250000.0,
         "step_us": 251000.0,
     }
+
+
+def test_who_is_refused_comes_back_when_its_turn_may_be(clock: Clock) -> None:
+    activity = Activity(clock)
+    clock.now_s += 20
+    assert activity.drain_s(5, waited_s=8.4) == 8, "nothing ends: as long again as it waited"
+    assert activity.drain_s(5, waited_s=0.1) == 1
+    assert activity.drain_s(5, waited_s=900.0) == 60
+    for _ in range(10):
+        activity.note_end()
+    clock.now_s += 2
+    assert activity.drain_s(5, waited_s=8.4) == 5, "10 ended in 10 s"

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from tests.support.engines import TEST_SETTINGS
 from tests.support.scripted import write_scripted_model
+from tests.support.served_checkpoints import spoil
 
 from tokenspeed import LLM, SamplingParams
 from tokenspeed.errors import CapabilityError, CapacityError, ConfigError
 from tokenspeed.executor.transfers import TierTransfers
-from tokenspeed_sdk import Faults
-from tokenspeed_sdk.testkit.faulty_store import FaultyStore
+from tokenspeed_sdk import StoreDone, StoreFacts
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=6)
 FULL: dict[str, Any] = {}
@@ -161,14 +161,65 @@ def test_answers_are_right_whatever_fails_or_is_late(case: Case) -> None:
     assert stats["tier_loads_failed"] > 0
 
 
-def spoil(llm: LLM) -> None:
-    """Let transfers and store calls fail, come late or damaged."""
-    transfers = llm.engine.transfers
-    assert isinstance(transfers, TierTransfers)
-    transfers._faults = Faults(3, fail_share=0.02, max_delay_polls=3)
-    assert transfers._store is not None
-    faults = Faults(4, fail_share=0.05, corrupt_share=0.05, max_delay_polls=3)
-    transfers._store = FaultyStore(transfers._store, faults)
+class ForgetfulStore:
+    """A store whose thread works right after each call of `poll` or `take_lost`: whatever was put
+    by then is written and, as there is no room, dropped again."""
+
+    facts = StoreFacts(durable=False, capacity_bytes=0)
+
+    def __init__(self) -> None:
+        self._queued: list[tuple[int, bytes]] = []
+        self._done: list[StoreDone] = []
+        self._lost: list[bytes] = []
+        self._num_calls = 0
+
+    def put(self, key: bytes, tag: bytes, data: memoryview) -> int:
+        self._num_calls += 1
+        self._queued.append((self._num_calls, key))
+        return self._num_calls
+
+    def get(self, key: bytes, tag: bytes, into: memoryview) -> int:
+        self._num_calls += 1
+        self._done.append(StoreDone(self._num_calls, ok=False))
+        return self._num_calls
+
+    def poll(self) -> list[StoreDone]:
+        done, self._done = self._done, []
+        self._work()
+        return done
+
+    def keys(self) -> list[bytes]:
+        return []
+
+    def take_lost(self) -> list[bytes]:
+        lost, self._lost = self._lost, []
+        self._work()
+        return lost
+
+    def close(self) -> None:
+        pass
+
+    def _work(self) -> None:
+        for ticket, key in self._queued:
+            self._done.append(StoreDone(ticket, ok=True))
+            self._lost.append(key)
+        self._queued.clear()
+
+
+def test_a_record_that_was_dropped_before_its_write_was_reported_does_not_count(
+    case: Case,
+) -> None:
+    with make_llm(case.model, kv_store="memory", host_kv_gib=0.0002) as llm:
+        transfers = llm.engine.transfers
+        assert isinstance(transfers, TierTransfers)
+        transfers._store = ForgetfulStore()
+        case.ask_first(llm)
+        llm._loop.flush()
+        llm._loop.turn(0)
+        stats = stats_of(llm)
+    assert stats["store_puts"] > 0
+    assert stats["store_puts_failed"] == 0
+    assert stats["store_keys"] == 0
 
 
 @pytest.mark.parametrize(

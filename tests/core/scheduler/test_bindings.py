@@ -138,7 +138,7 @@ def test_capacity_errors_tell_never_from_later() -> None:
         scheduler.submit(1, prompt(30), max_new_tokens=30, now_us=0)
     assert caught.value.retry_after_s is None
     scheduler.submit(1, prompt(3), now_us=0)
-    with pytest.raises(CapacityError, match="1 requests are waiting") as caught:
+    with pytest.raises(CapacityError, match="1 request is waiting") as caught:
         scheduler.submit(2, prompt(3), now_us=0)
     assert caught.value.retry_after_s == 1
 

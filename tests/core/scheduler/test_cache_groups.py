@@ -6,25 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from tokenspeed import _core
+from tests.support.schedulers import make_scheduler
 
 FULL = {"name": "full"}
 WINDOW = {"name": "window", "kind": "window", "window": 20}
 STATE = {"name": "state", "kind": "state"}
-
-
-def make_scheduler(*groups: dict[str, Any], **changes: Any) -> Any:
-    settings: dict[str, Any] = {
-        "block_tokens": 16,
-        "num_physical_blocks": 65,
-        "max_running": 4,
-        "max_waiting": 8,
-        "max_step_tokens": 64,
-        "max_context_tokens": 256,
-    }
-    specs = [_core.GroupSpec(**group) for group in groups]
-    return _core.Scheduler(_core.SchedulerConfig(groups=specs, **{**settings, **changes}))
 
 
 def submit(scheduler: Any, request_id: int, size: int, **given: Any) -> None:
@@ -45,7 +31,7 @@ def step(scheduler: Any) -> Any:
 
 def test_a_state_group_reads_zeros_first_and_then_its_row_in_place() -> None:
     scheduler = make_scheduler(FULL, STATE)
-    submit(scheduler, 1, 20, max_new_tokens=3)
+    submit(scheduler, 1, 14, max_new_tokens=3)
     first, second = step(scheduler)["state_rows"], step(scheduler)["state_rows"]
     assert first.shape == (1, 1, 2)
     assert first[0, 0, 0] == -1
@@ -82,6 +68,17 @@ def test_chunks_end_at_reuse_points_and_a_later_prompt_starts_there() -> None:
     assert seen["context_tokens"][0] == 21
     assert seen["copies"][:, [0, 3]].tolist() == [[0, 5], [1, 5]]  # the tail, not the state
     assert seen["state_rows"][0, 0, 0] > 0
+
+
+def test_a_prompt_without_reuse_points_is_cut_where_its_repeat_starts() -> None:
+    scheduler = make_scheduler(FULL, WINDOW, STATE)
+    for ends in ([48, 60], [60]):
+        submit(scheduler, len(ends), 60)
+        seen = [step(scheduler) for _ in ends]
+        assert [int(row["context_tokens"][0] + row["query_start"][1]) for row in seen] == ends
+        assert not scheduler.has_work()
+    assert seen[0]["context_tokens"][0] == 48
+    assert len(seen[0]["copies"]) == 0
 
 
 def test_a_window_group_needs_no_entries_before_its_window() -> None:

@@ -7,24 +7,12 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
+from tests.support.schedulers import FULL, make_scheduler
 
-from tokenspeed.scheduler import GroupSpec, Scheduler, SchedulerConfig
+from tokenspeed.scheduler import Scheduler
 
-FULL, WINDOW = {"name": "full", "packing": 2}, {"name": "window", "kind": "window", "window": 24}
+WINDOW = {"name": "window", "kind": "window", "window": 24}
 STATE = {"name": "state", "kind": "state"}
-
-
-def make_scheduler(*groups: dict[str, Any], **settings: Any) -> Scheduler:
-    defaults: dict[str, Any] = {
-        "block_tokens": 16,
-        "num_physical_blocks": 65,
-        "max_running": 4,
-        "max_waiting": 64,
-        "max_step_tokens": 64,
-        "max_context_tokens": 1024,
-    }
-    specs = [GroupSpec(**group) for group in groups or (FULL,)]
-    return Scheduler(SchedulerConfig(groups=specs, **{**defaults, **settings}))
 
 
 def submit(
