@@ -1,0 +1,119 @@
+"""`tune`: candidates are timed on the model's own shapes, once; a slow one loses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.plugin_wheels import PluginSpace
+from tests.support.tiny_checkpoints import make_checkpoint
+
+from tokenspeed import LLM, SamplingParams
+from tokenspeed.engine.reports import Progress
+from tokenspeed.engine.tuning import time_sample
+from tokenspeed.kernels.spying import Sample, Watch
+
+SLOW = """
+import time
+
+def slow(*args, **kwargs):
+    from tokenspeed_reference.kernels.norm import rms_norm
+    time.sleep(0.002)
+    return rms_norm(*args, **kwargs)
+
+class Plugin:
+    @hookimpl
+    def register_kernels(self, context):
+        requires = {"arch": ("*",), "dtype": ("float32",)}
+        context.offer(KernelOffer("norm.rms", "slow", lambda: slow, Band.SPECIALIZED, requires))
+
+plugin = Plugin()
+"""
+PROMPT = list(range(5, 25))
+GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
+
+
+def norm_record(llm: LLM) -> dict[str, Any]:
+    records = [decision.record for decision in llm.engine.binding_plan.kernels]
+    return dict(next(record for record in records if record["slot"] == "norm.rms"))
+
+
+def test_a_slow_kernel_of_a_high_band_loses_once_it_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space = PluginSpace(tmp_path / "site", monkeypatch)
+    space.install("acme", SLOW, slots='operator = "1.0"', device_kinds='["cpu"]')
+    monkeypatch.setenv("TOKENSPEED_CACHE_DIR", str(tmp_path / "cache"))
+    model = str(make_checkpoint("llama", tmp_path / "model"))
+    options: dict[str, Any] = {
+        "plugins": ("acme",),
+        "allow_experimental": ("acme",),
+        "block_tokens": 16,
+    }
+    with LLM(model, **options) as llm:
+        assert norm_record(llm)["winner"] == "acme/slow"
+        assert norm_record(llm)["evidence"]["note"] == "nothing was measured"
+        plain = llm.generate([PROMPT], GREEDY)[0].token_ids
+    seen: list[Progress] = []
+    with LLM(model, tune=True, progress=seen.append, **options) as llm:
+        record = norm_record(llm)
+        assert record["winner"] != "acme/slow"
+        assert record["evidence"]["used"]
+        times = {entry["offer"]: entry["measured_us"] for entry in record["candidates"]}
+        assert times["acme/slow"] > 2000
+        assert all(time_us is not None and time_us > 0 for time_us in times.values())
+        assert llm.generate([PROMPT], GREEDY)[0].token_ids == plain
+    tuning = [item for item in seen if item.stage == "tuning"]
+    assert tuning[0].done == 0
+    assert tuning[-1].done == tuning[-1].total > 10
+    (file,) = (tmp_path / "cache" / "tuning").glob("*.json")
+    shapes = json.loads(file.read_text())["shapes"]
+    assert any(shape.startswith("norm.rms|float32[1x48]") for shape in shapes)
+    check_later_starts(model, options)
+
+
+def check_later_starts(model: str, options: dict[str, Any]) -> None:
+    """A second tune measures nothing; a start without --tune uses what is there."""
+    seen: list[Progress] = []
+    with LLM(model, tune=True, progress=seen.append, **options) as llm:
+        tuned = norm_record(llm)
+    assert [item.total for item in seen if item.stage == "tuning"] == [0]
+    with LLM(model, **options) as llm:
+        assert norm_record(llm) == tuned
+    with LLM(model, **{**options, "plugins": ("reference",)}) as llm:  # other versions, no times
+        assert not norm_record(llm)["evidence"]["used"]
+
+
+def test_a_sample_is_timed_on_fresh_copies_of_its_arguments() -> None:
+    import torch
+
+    watch = Watch()
+    watch.phase = "decode"
+    x = torch.ones(3)
+    watch.note("request", "op", ((x,), {}), None)
+    x.zero_()
+    ((_, sample),) = watch.samples["request"].items()
+    seen: list[float] = []
+
+    def double(x: torch.Tensor) -> None:
+        seen.append(float(x.sum()))
+        x.mul_(2)
+
+    assert time_sample(double, sample) > 0
+    assert set(seen) == {3.0}
+    assert sample.calls == {"decode": 1}
+
+
+def test_a_kernel_that_prepares_another_is_timed_in_what_it_prepared() -> None:
+    calls: list[str] = []
+
+    def prepare(name: str) -> Any:
+        calls.append(f"prepare {name}")
+        return lambda value: calls.append(f"run {value}")
+
+    time_sample(prepare, Sample(((7,), {}), (("w",), {}), {"decode": 1}))
+    assert calls[0] == "prepare w"
+    assert set(calls[1:]) == {"run 7"}
+    assert len(calls) > 3

@@ -1,0 +1,94 @@
+"""Measured times: complete ones decide before the band; incomplete or damaged ones do not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.offers import kernel
+
+from tokenspeed.contracts.kernel import Band
+from tokenspeed.kernels import select
+from tokenspeed.kernels.evidence import EvidenceFile, ModelEvidence, request_key
+
+CPU = {"device": "cpu", "dtype": "float32"}
+OFFERS = [
+    kernel("a/plain"),
+    kernel("b/native", band=Band.PORTABLE),
+    kernel("c/tuned", band=Band.PERFORMANT),
+]
+
+
+def chosen(evidence: dict[str, float], **options: Any) -> dict[str, Any]:
+    return dict(select("op", OFFERS, CPU, evidence=evidence, **options).record)
+
+
+def test_the_fastest_wins_when_all_finalists_above_reference_were_measured() -> None:
+    record = chosen({"b/native": 2e-6, "c/tuned": 3e-6})
+    assert record["winner"] == "b/native"
+    assert record["evidence"] == {"used": True, "note": ""}
+    told = {entry["offer"]: entry["reason"] for entry in record["candidates"]}
+    assert told == {
+        "b/native": "best of 3 that pass, measured 2.0 us",
+        "c/tuned": "measured 3.0 us > 2.0 us",
+        "a/plain": "not measured, others were",
+    }
+
+
+def test_a_reference_kernel_that_was_measured_fastest_wins_too() -> None:
+    record = chosen({"a/plain": 1e-6, "b/native": 2e-6, "c/tuned": 3e-6})
+    assert record["winner"] == "a/plain"
+
+
+@pytest.mark.parametrize(
+    ("evidence", "note"),
+    [
+        ({}, "nothing was measured"),
+        ({"b/native": 1e-6}, "not measured: c/tuned"),
+        ({"a/plain": 1e-6}, "not measured: b/native, c/tuned"),
+    ],
+)
+def test_incomplete_evidence_does_not_count_and_the_record_says_why(
+    evidence: dict[str, float], note: str
+) -> None:
+    record = chosen(evidence)
+    assert record["winner"] == "c/tuned"
+    assert record["evidence"] == {"used": False, "note": note}
+    by_offer = {entry["offer"]: entry["measured_us"] for entry in record["candidates"]}
+    assert {pin for pin, time_us in by_offer.items() if time_us is not None} == set(evidence)
+
+
+def test_times_never_beat_a_pin_or_the_filter() -> None:
+    times = {"a/plain": 1e-6, "b/native": 2e-6, "c/tuned": 3e-6}
+    assert chosen(times, pin="c/tuned")["winner"] == "c/tuned"
+    loose = kernel("d/loose", band=Band.PORTABLE, deterministic=False)
+    decision = select(
+        "op", [*OFFERS, loose], CPU, evidence={**times, "d/loose": 1e-9}, objective="determinism"
+    )
+    assert decision.winner.pin == "a/plain"
+
+
+def test_equal_times_leave_the_rest_of_the_order_in_force() -> None:
+    assert chosen({"b/native": 2e-6, "c/tuned": 2e-6})["winner"] == "c/tuned"
+
+
+def test_a_model_gets_the_sum_over_its_own_shapes(tmp_path: Path) -> None:
+    file = EvidenceFile({"device": "cpu"}, tmp_path)
+    file.shapes = {"op|1": {"a/x": 1.0, "b/y": 2.0}, "op|2": {"a/x": 10.0}}
+    file.models = {"m": {request_key("op", CPU): [("op|1", 3.0), ("op|2", 0.5)]}}
+    file.save()
+    again = EvidenceFile({"device": "cpu"}, tmp_path)
+    evidence = ModelEvidence(again, "m")
+    assert evidence.seconds("op", CPU) == {"a/x": 8.0}  # b/y lacks a shape: not measured
+    assert evidence.seconds("op", {**CPU, "sinks": False}) == {"a/x": 8.0}
+    assert evidence.seconds("op", {**CPU, "sinks": True}) == {}
+    assert ModelEvidence(again, "another").seconds("op", CPU) == {}
+    assert EvidenceFile({"device": "other"}, tmp_path).models == {}
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"facts": {"device": "x"}, "shapes": {}}'])
+def test_a_damaged_file_or_one_of_other_facts_is_no_evidence(tmp_path: Path, text: str) -> None:
+    file = EvidenceFile({"device": "cpu"}, tmp_path)
+    file.path.write_text(text)
+    assert EvidenceFile({"device": "cpu"}, tmp_path).shapes == {}
