@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import tomllib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tokenspeed.plugins.compatibility import check_compatible
 from tokenspeed.plugins.discovery import GROUP
@@ -74,7 +74,9 @@ def _hook_problems(path: Path, manifest: Manifest) -> Iterator[PluginError]:
         if isinstance(node, ast.FunctionDef) and node.name.startswith("register_")
     }
     for hook in sorted(hooks - SLOT_OF_HOOK.keys()):
-        yield _problem(f"unknown hook {hook!r}; {suggestion(hook, SLOT_OF_HOOK)}", "hook-unknown")
+        yield PluginError(
+            f"unknown hook {hook!r}; {suggestion(hook, SLOT_OF_HOOK)}", id="hook-unknown"
+        )
     for hook in sorted(hooks & SLOT_OF_HOOK.keys()):
         if SLOT_OF_HOOK[hook] not in manifest.slots:
             yield _problem(f"{hook} offers for slot {SLOT_OF_HOOK[hook]}, which is not in [slots]")
@@ -84,5 +86,5 @@ def _hook_problems(path: Path, manifest: Manifest) -> Iterator[PluginError]:
             yield _problem(f"[slots] has {slot}, and no hook offers for it")
 
 
-def _problem(message: str, diagnostic: str = "manifest-invalid") -> Any:
-    return PluginError(message, id=diagnostic)
+def _problem(message: str) -> PluginError:
+    return PluginError(message, id="manifest-invalid")
