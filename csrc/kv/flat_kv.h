@@ -224,7 +224,6 @@ class FlatKv {
   // match.cc
   struct Candidate;
   class Walk;
-  void HoldChain(size_t num_blocks, BlockTable& blocks);
   void HoldMatch(const Candidate& best, PrefixMatch& match);
   int64_t Position(size_t index) const {
     return static_cast<int64_t>(index) * config_.block_tokens;
@@ -269,7 +268,7 @@ class FlatKv {
   EventBatch events_;
   EvictedKeys evicted_;
   KvWatcher* watcher_ = nullptr;  // not owned; outlives this
-  std::vector<int32_t> chain_;    // sets of the chain being matched
+  std::vector<SetId> chain_;      // of the chain being matched
   int32_t max_snapshots_ = 0;
   int32_t max_retained_ = 0;
   bool has_keys_ = false;  // a gap or a retention was ever given

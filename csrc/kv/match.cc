@@ -106,7 +106,7 @@ class FlatKv::Walk {
 std::vector<KnownSet> FlatKv::Note(const KvTable& table, size_t num_blocks) const {
   std::vector<KnownSet> known;
   known.reserve(num_blocks);
-  for (size_t i = 0; i < num_blocks; ++i) known.push_back(index_.Note(table.blocks.set(i)));
+  for (const SetId set : table.blocks.sets().first(num_blocks)) known.push_back(index_.Note(set));
   return known;
 }
 
@@ -126,7 +126,7 @@ PrefixMatch FlatKv::Match(NodeId root, Tokens tokens, const ChainKeys& keys,
                        : std::ranges::partition_point(known, is_there);
   const auto num_known = static_cast<size_t>(end - known.begin());
   for (size_t i = 0; i < num_known; ++i) {
-    chain_.push_back(known[i].set.value);
+    chain_.push_back(known[i].set);
     walk.PassBlock(i, parent, known[i].set);
     parent = NodeId::Of(known[i].set);
   }
@@ -135,7 +135,7 @@ PrefixMatch FlatKv::Match(NodeId root, Tokens tokens, const ChainKeys& keys,
     if (i + kNodesAhead < limit) index_.PrefetchNode(keys[i + kNodesAhead]);
     const SetId set = index_.Find(parent, keys[i], tokens.subspan(i * block_tokens, block_tokens));
     if (set.value == 0) break;
-    chain_.push_back(set.value);
+    chain_.push_back(set);
     walk.PassBlock(i, parent, set);
     parent = NodeId::Of(set);
   }
@@ -162,25 +162,15 @@ PrefixMatch FlatKv::Match(NodeId root, Tokens tokens, const ChainKeys& keys,
   return match;
 }
 
-// Memory is what this costs: places are asked for ahead of their use.
-void FlatKv::HoldChain(size_t num_blocks, BlockTable& blocks) {
-  constexpr size_t kItemsAhead = 24, kBlocksAhead = 12;
-  for (size_t i = 0; i < num_blocks; ++i) {
-    if (i + kItemsAhead < num_blocks) sets_.PrefetchItem(chain_[i + kItemsAhead]);
-    if (i + kBlocksAhead < num_blocks) sets_.PrefetchBlocks(chain_[i + kBlocksAhead]);
-    blocks.Append(sets_.Hold(SetId(chain_[i])));
-  }
-}
-
 void FlatKv::HoldMatch(const Candidate& best, PrefixMatch& match) {
   KvTable& table = match.table;
   table.blocks.Reserve(best.num_blocks + 1);
-  HoldChain(best.num_blocks, table.blocks);
+  table.blocks.Hold(sets_, std::span(chain_).first(best.num_blocks));
   for (int32_t w = 0; w < num_window_groups(); ++w) {
     const auto start = static_cast<size_t>(WindowStart(w, best.position));
     WindowTable& window = table.windows.emplace_back(start);
     for (size_t i = start; i < best.num_blocks; ++i) {
-      window.Append(windows_[w]->Hold(index_.window(SetId(chain_[i]), w)));
+      window.Append(windows_[w]->Hold(index_.window(chain_[i], w)));
     }
   }
   if (best.snapshot.value != 0) {
