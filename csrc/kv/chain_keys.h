@@ -34,6 +34,9 @@ class ChainKeys {
     }
   }
 
+  // Adds the key of the next block, which is known already.
+  void Append(const Hash128& key) { keys_.push_back(key); }
+
   // Forgets the keys from `num_blocks` on.
   void Truncate(size_t num_blocks) {
     if (num_blocks < keys_.size()) keys_.resize(num_blocks);

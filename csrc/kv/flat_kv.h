@@ -96,6 +96,11 @@ class FlatKv {
   // Empty chain of this namespace, to be extended by the tokens of a sequence.
   ChainKeys Chain(NodeId root) const { return {index_.key(root), config_.block_tokens}; }
 
+  // Extends `keys` by the full blocks of `tokens` that it lacks, and `known`, as long as it has one
+  // for each key, by their sets. A block that is the newest child of the one before is compared
+  // with it; only others are hashed.
+  void Recognise(NodeId root, Tokens tokens, ChainKeys& keys, std::vector<KnownSet>& known) const;
+
   // Returns the longest reusable prefix of `tokens`, held so that it cannot be evicted.
   // REQUIRES: `keys` covers the full blocks of `tokens` (it may go further). `known`: sets noted of
   // the first blocks of these tokens in this namespace; as a parent outlives its children, how many

@@ -110,6 +110,28 @@ std::vector<KnownSet> FlatKv::Note(const KvTable& table, size_t num_blocks) cons
   return known;
 }
 
+void FlatKv::Recognise(NodeId root, Tokens tokens, ChainKeys& keys,
+                       std::vector<KnownSet>& known) const {
+  const size_t block_tokens = config_.block_tokens;
+  NodeId parent = known.empty() ? root : NodeId::Of(known.back().set);
+  const bool is_known =
+      known.size() == keys.size() && (known.empty() || index_.IsKnown(known.back()));
+  for (size_t i = keys.size(); is_known && (i + 1) * block_tokens <= tokens.size(); ++i) {
+    const Tokens block = tokens.subspan(i * block_tokens, block_tokens);
+    SetId set = index_.FindNewest(parent, block);
+    if (set.value != 0) {
+      keys.Append(index_.key(NodeId::Of(set)));
+    } else {
+      keys.Extend(tokens.first((i + 1) * block_tokens));
+      set = index_.Find(parent, keys[i], block);
+      if (set.value == 0) break;
+    }
+    known.push_back(index_.Note(set));
+    parent = NodeId::Of(set);
+  }
+  keys.Extend(tokens);
+}
+
 PrefixMatch FlatKv::Match(NodeId root, Tokens tokens, const ChainKeys& keys,
                           std::span<const KnownSet> known) {
   constexpr size_t kSlotsAhead = 16, kNodesAhead = 8;

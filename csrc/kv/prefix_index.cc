@@ -202,10 +202,6 @@ void PrefixIndex::TellSnapshot(SetId set, int32_t offset, bool is_stored) const 
   if (offset == block_tokens_) TellPool(rows_, set, is_stored);
 }
 
-bool PrefixIndex::Holds(int32_t set, Tokens first) const {
-  return std::memcmp(TokensOf(set), first.data(), first.size_bytes()) == 0;
-}
-
 void PrefixIndex::Attach(SetId set, NodeId parent, const Hash128& key, Tokens tokens) {
   Node& node = nodes_[set.value];
   TS_CHECK(node.num_tokens == 0 && pool_.refs(set) > 0, "a held, unknown set is indexed");
