@@ -160,6 +160,11 @@ class FlatKv {
   // already take their place in the table.
   // Returns: kAdded, kReplaced, or kPrivate (its key belongs to other content).
   enum class Publication { kAdded, kReplaced, kPrivate };
+  // Starts to load what Publish of a block with this key will read.
+  void PrefetchPublish(const Hash128& key) const {
+    index_.PrefetchSlot(key);
+    evicted_.Prefetch(key);
+  }
   Publication Publish(NodeId root, KvTable& table, size_t index, const Hash128& key, Tokens block);
 
   // Makes the partly filled block `index` matchable up to `tokens`; it may be filled further and be

@@ -94,8 +94,8 @@ SetId PrefixIndex::InsertFull(SetId set, NodeId parent, const Hash128& key, Toke
   } else {
     Attach(set, parent, key, block);
   }
-  TellSet(set, true);
-  DropSuperseded(set.value, parent, block);
+  if (events_ != nullptr) TellSet(set, true);
+  if (children(parent)[1] != 0) DropSuperseded(set.value, parent, block);
   return set;
 }
 
@@ -250,7 +250,6 @@ void PrefixIndex::MoveParts(int32_t from, int32_t to) {
 // A tail whose tokens all begin `tokens`, which `by` has, is of no more use. One that somebody
 // holds, to copy from or to write on, lives on unknown.
 void PrefixIndex::DropSuperseded(int32_t by, NodeId parent, Tokens tokens) {
-  if (children(parent)[1] == 0) return;  // it has `by` only
   const auto known = children(parent);
   for (const int32_t child : known) {
     if (child == 0) break;
