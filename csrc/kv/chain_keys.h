@@ -1,5 +1,5 @@
 // Chain hashes of a sequence's full blocks: key i names tokens [0, (i + 1) * block_tokens) in their
-// namespace. A request keeps its keys, so that every token is hashed once in its life.
+// namespace. A request keeps its keys, so that a token is hashed once in its life at most.
 // Thread: scheduler thread only.
 #pragma once
 
