@@ -113,7 +113,15 @@ FIGURES = (
         "<= 60",
         {"tokenspeed": 2541, "vllm": 16599, "sglang": 411},
     ),
-    Figure("same, p99", "us", "W2", AGENTIC, ("admission_us/p99",), "", {}),
+    Figure(
+        "admission of a 65k prompt, 97 % cached, p99",
+        "us",
+        "W2",
+        AGENTIC,
+        ("admission_us/p99",),
+        "",
+        {},
+    ),
     Figure("same, delta submit, p50", "us", "W2d", AGENTIC, ("admission_us/p50",), "<= 15", {}),
     Figure(
         "1M-token prompt, cold: submit and all chunks",
@@ -142,7 +150,15 @@ FIGURES = (
         "<= 20",
         {"tokenspeed": 740, "vllm": 3019, "sglang": 243},
     ),
-    Figure("same, p99", "us", "W4", {}, ("evict_us/p99",), "", {}),
+    Figure(
+        "8k prompt into a full pool, every admission evicts, p99",
+        "us",
+        "W4",
+        {},
+        ("evict_us/p99",),
+        "",
+        {},
+    ),
 )
 RUNS = (
     ["--workload", "W1", "--n", "4,64,1024"],

@@ -3,9 +3,10 @@
 // between two turns does. Build and run:
 //   c++ -O3 -g -std=c++20 -Icsrc -o build/core_speed benchmarks/control_plane/core_speed.cc
 //       csrc/base/*.cc csrc/fsm/*.cc csrc/kv/*.cc csrc/scheduler/*.cc     (one line)
-//   build/core_speed
+//   build/core_speed [W2] [W2d] [W3] [W4]
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <ctime>
 #include <random>
 #include <vector>
@@ -159,10 +160,16 @@ void Churn() {
 }  // namespace
 }  // namespace tokenspeed
 
-int main() {
+int main(int argc, char** argv) {
+  const auto is_asked = [&](const char* name) {
+    return argc == 1 || std::any_of(argv + 1, argv + argc, [name](const char* argument) {
+             return std::strcmp(argument, name) == 0;
+           });
+  };
   for (const bool is_far : {false, true}) {
-    for (const bool is_delta : {false, true}) tokenspeed::Turns(is_delta, is_far);
+    if (is_asked("W2")) tokenspeed::Turns(false, is_far);
+    if (is_asked("W2d")) tokenspeed::Turns(true, is_far);
   }
-  tokenspeed::LongPrompt(1 << 20);
-  tokenspeed::Churn();
+  if (is_asked("W3")) tokenspeed::LongPrompt(1 << 20);
+  if (is_asked("W4")) tokenspeed::Churn();
 }

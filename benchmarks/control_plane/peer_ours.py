@@ -30,7 +30,7 @@ class Engine:
 
     name, block_size = NAME, BLOCK_TOKENS
 
-    def __init__(self, config: SchedulerConfig) -> None:
+    def __init__(self, config: SchedulerConfig, max_running: int) -> None:
         self._scheduler = Scheduler(config)
         self._keys: dict[str, int] = {}
         self._names: dict[int, str] = {}
@@ -38,6 +38,7 @@ class Engine:
         self._session = 0
         self._session_of: dict[str, int] = {}
         self._now_us = 1
+        self._nothing = np.full(max_running, -1, dtype=np.int32)
 
     @staticmethod
     def native(tokens: list[int]) -> NDArray[np.int32]:
@@ -132,6 +133,10 @@ class Engine:
         plan, *_, output_index, _ = planned
         if len(tokens) == plan.num_rows:
             self._scheduler.commit(plan.step_id, tokens, now_us=self._now_us)
+        elif not tokens:
+            self._scheduler.commit(
+                plan.step_id, self._nothing[: plan.num_rows], now_us=self._now_us
+            )
         else:
             spread = np.full(plan.num_rows, -1, dtype=np.int32)
             spread[output_index >= 0] = tokens
@@ -161,5 +166,6 @@ def make(pool_tokens: int, max_running: int, token_budget: int, max_len: int) ->
             max_waiting=1024,
             max_step_tokens=max(token_budget, max_running),
             max_context_tokens=max_len,
-        )
+        ),
+        max_running,
     )

@@ -57,6 +57,16 @@ void BlockPool::Keep(int32_t item) {
   ++num_refs_;
 }
 
+// Memory is what this costs: places are asked for ahead of their use.
+void BlockPool::HoldAll(std::span<const SetId> items) {
+  constexpr size_t kItemsAhead = 24, kBlocksAhead = 12;
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (i + kItemsAhead < items.size()) PrefetchItem(items[i + kItemsAhead].value);
+    if (i + kBlocksAhead < items.size()) PrefetchBlocks(items[i + kBlocksAhead].value);
+    Keep(items[i].value);
+  }
+}
+
 void BlockPool::SetCached(int32_t item, bool is_cached) {
   Item& record = items_[item];
   TS_CHECK(record.is_taken && record.is_cached != is_cached, "the cached mark changes");

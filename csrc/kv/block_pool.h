@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <iterator>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -45,6 +46,9 @@ class Ref {
   inline void Reset() noexcept;
   // Lets go of it as of no more use: cached, it is the first to be evicted.
   inline void ResetAsSurplus() noexcept;
+
+  // Gives the hold to who will let go of it by itself. Returns: the pool.
+  BlockPool* Yield() noexcept { return std::exchange(pool_, nullptr); }
 
   Id id() const { return id_; }
   explicit operator bool() const { return pool_ != nullptr; }
@@ -86,17 +90,9 @@ class BlockPool {
     return Ref<Id>(this, id);
   }
 
-  // Starts to load what Hold of a thing will write: first what is found by its number, then, some
-  // calls later, its physical blocks.
-  void PrefetchItem(int32_t item) const {
-    __builtin_prefetch(&items_[item], 1);
-    __builtin_prefetch(&block_ids_[static_cast<size_t>(item) * num_groups_]);
-    queue_.Prefetch(item);
-  }
-  void PrefetchBlocks(int32_t item) const {
-    queue_.PrefetchLinks(item);
-    for (int32_t k = 0; k < num_groups_; ++k) physical_.Prefetch(groups_[k], block(item, k));
-  }
+  // Takes one more hold on each of `items`; each is given back by LetGo.
+  void HoldAll(std::span<const SetId> items);
+  void LetGo(SetId item) noexcept { Drop(item.value); }
 
   // A cached thing rests instead of being freed. Clearing the mark of one that nobody holds frees
   // it.
@@ -148,6 +144,18 @@ class BlockPool {
     bool is_cached = false;
     bool is_taken = false;
   };
+
+  // Starts to load what a hold on a thing will write: first what is found by its number, then, some
+  // calls later, its physical blocks.
+  void PrefetchItem(int32_t item) const {
+    __builtin_prefetch(&items_[item], 1);
+    __builtin_prefetch(&block_ids_[static_cast<size_t>(item) * num_groups_]);
+    queue_.Prefetch(item);
+  }
+  void PrefetchBlocks(int32_t item) const {
+    queue_.PrefetchLinks(item);
+    for (int32_t k = 0; k < num_groups_; ++k) physical_.Prefetch(groups_[k], block(item, k));
+  }
 
   int32_t Take(int32_t near);
   void Keep(int32_t item);

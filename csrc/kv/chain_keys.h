@@ -1,5 +1,5 @@
 // Chain hashes of a sequence's full blocks: key i names tokens [0, (i + 1) * block_tokens) in their
-// namespace. A request keeps its keys, so that every token is hashed once in its life.
+// namespace. A request keeps its keys, so that a token is hashed once in its life at most.
 // Thread: scheduler thread only.
 #pragma once
 
@@ -33,6 +33,9 @@ class ChainKeys {
       keys_.push_back(key);
     }
   }
+
+  // Adds the key of the next block, which is known already.
+  void Append(const Hash128& key) { keys_.push_back(key); }
 
   // Forgets the keys from `num_blocks` on.
   void Truncate(size_t num_blocks) {

@@ -19,16 +19,23 @@ class EvictedKeys {
       : keys_(std::bit_ceil(
             static_cast<size_t>(num_keys<64 ? 64 : num_keys>(1 << 18) ? 1 << 18 : num_keys))) {}
 
-  void Add(const Hash128& key) { keys_[Place(key)] = key; }
+  void Add(const Hash128& key) {
+    keys_[Place(key)] = key;
+    is_empty_ = false;
+  }
   void Forget(const Hash128& key) {
     if (Contains(key)) keys_[Place(key)] = Hash128{};
   }
-  bool Contains(const Hash128& key) const { return keys_[Place(key)] == key && key != Hash128{}; }
+  void Prefetch(const Hash128& key) const { __builtin_prefetch(&keys_[Place(key)]); }
+  bool Contains(const Hash128& key) const {
+    return !is_empty_ && keys_[Place(key)] == key && key != Hash128{};
+  }
 
  private:
   size_t Place(const Hash128& key) const { return key.lo & (keys_.size() - 1); }
 
   PagedVector<Hash128> keys_;
+  bool is_empty_ = true;  // nothing was ever added
 };
 
 }  // namespace tokenspeed

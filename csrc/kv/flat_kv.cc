@@ -225,7 +225,7 @@ FlatKv::Publication FlatKv::Publish(NodeId root, KvTable& table, size_t index, c
     ++num_publications_;
     evicted_.Forget(key);
   }
-  PublishWindows(table, index, known, !is_mine);
+  if (!windows_.empty()) PublishWindows(table, index, known, !is_mine);
   return is_mine ? Publication::kAdded : Publication::kReplaced;
 }
 

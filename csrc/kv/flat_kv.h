@@ -96,6 +96,11 @@ class FlatKv {
   // Empty chain of this namespace, to be extended by the tokens of a sequence.
   ChainKeys Chain(NodeId root) const { return {index_.key(root), config_.block_tokens}; }
 
+  // Extends `keys` by the full blocks of `tokens` that it lacks, and `known`, as long as it has one
+  // for each key, by their sets. A block that is the newest child of the one before is compared
+  // with it; only others are hashed.
+  void Recognise(NodeId root, Tokens tokens, ChainKeys& keys, std::vector<KnownSet>& known) const;
+
   // Returns the longest reusable prefix of `tokens`, held so that it cannot be evicted.
   // REQUIRES: `keys` covers the full blocks of `tokens` (it may go further). `known`: sets noted of
   // the first blocks of these tokens in this namespace; as a parent outlives its children, how many
@@ -155,6 +160,11 @@ class FlatKv {
   // already take their place in the table.
   // Returns: kAdded, kReplaced, or kPrivate (its key belongs to other content).
   enum class Publication { kAdded, kReplaced, kPrivate };
+  // Starts to load what Publish of a block with this key will read.
+  void PrefetchPublish(const Hash128& key) const {
+    index_.PrefetchSlot(key);
+    evicted_.Prefetch(key);
+  }
   Publication Publish(NodeId root, KvTable& table, size_t index, const Hash128& key, Tokens block);
 
   // Makes the partly filled block `index` matchable up to `tokens`; it may be filled further and be
@@ -224,7 +234,6 @@ class FlatKv {
   // match.cc
   struct Candidate;
   class Walk;
-  void HoldChain(size_t num_blocks, BlockTable& blocks);
   void HoldMatch(const Candidate& best, PrefixMatch& match);
   int64_t Position(size_t index) const {
     return static_cast<int64_t>(index) * config_.block_tokens;
@@ -269,7 +278,7 @@ class FlatKv {
   EventBatch events_;
   EvictedKeys evicted_;
   KvWatcher* watcher_ = nullptr;  // not owned; outlives this
-  std::vector<int32_t> chain_;    // sets of the chain being matched
+  std::vector<SetId> chain_;      // of the chain being matched
   int32_t max_snapshots_ = 0;
   int32_t max_retained_ = 0;
   bool has_keys_ = false;  // a gap or a retention was ever given

@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -20,31 +21,52 @@
 
 namespace tokenspeed {
 
+// One hold on each of its sets, all of one pool. They are kept as bare numbers: a long chain is
+// held in one go, and takes four bytes a block.
 class BlockTable {
  public:
   BlockTable() = default;
-  BlockTable(BlockTable&&) noexcept = default;
+  BlockTable(BlockTable&& other) noexcept
+      : pool_(other.pool_), sets_(std::exchange(other.sets_, {})) {}
+  // What it held goes with `other`.
   BlockTable& operator=(BlockTable&& other) noexcept {
-    refs_.swap(other.refs_);
+    std::swap(pool_, other.pool_);
+    sets_.swap(other.sets_);
     return *this;
   }
-  ~BlockTable() { Truncate(0); }
+  ~BlockTable() {
+    while (!sets_.empty()) {
+      pool_->LetGo(sets_.back());
+      sets_.pop_back();
+    }
+  }
 
-  void Append(BlockRef ref) { refs_.push_back(std::move(ref)); }
-  void Replace(size_t index, BlockRef ref) { refs_[index] = std::move(ref); }
-  void Truncate(size_t size) {
-    while (refs_.size() > size) refs_.pop_back();
+  // Fills an empty table with holds on `sets`.
+  void Hold(BlockPool& pool, std::span<const SetId> sets) {
+    pool_ = &pool;
+    sets_.assign(sets.begin(), sets.end());
+    pool.HoldAll(sets);
+  }
+  void Append(BlockRef ref) {
+    sets_.push_back(ref.id());
+    pool_ = ref.Yield();
+  }
+  void Replace(size_t index, BlockRef ref) {
+    pool_->LetGo(std::exchange(sets_[index], ref.id()));
+    ref.Yield();
   }
   // Grows by halves: exact growth would copy a long table at every block that a decode appends.
   void Reserve(size_t size) {
-    if (size > refs_.capacity()) refs_.reserve(std::max(size, refs_.size() + refs_.size() / 2));
+    if (size > sets_.capacity()) sets_.reserve(std::max(size, sets_.size() + sets_.size() / 2));
   }
-  SetId set(size_t index) const { return refs_[index].id(); }
-  SetId last() const { return refs_.empty() ? SetId() : refs_.back().id(); }
-  size_t size() const { return refs_.size(); }
+  SetId set(size_t index) const { return sets_[index]; }
+  SetId last() const { return sets_.empty() ? SetId() : sets_.back(); }
+  size_t size() const { return sets_.size(); }
+  std::span<const SetId> sets() const { return sets_; }
 
  private:
-  std::vector<BlockRef> refs_;
+  BlockPool* pool_ = nullptr;  // of all that it holds; not owned, outlives this
+  std::vector<SetId> sets_;
 };
 
 // Blocks [first, end) of one window group.

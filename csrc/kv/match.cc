@@ -106,8 +106,30 @@ class FlatKv::Walk {
 std::vector<KnownSet> FlatKv::Note(const KvTable& table, size_t num_blocks) const {
   std::vector<KnownSet> known;
   known.reserve(num_blocks);
-  for (size_t i = 0; i < num_blocks; ++i) known.push_back(index_.Note(table.blocks.set(i)));
+  for (const SetId set : table.blocks.sets().first(num_blocks)) known.push_back(index_.Note(set));
   return known;
+}
+
+void FlatKv::Recognise(NodeId root, Tokens tokens, ChainKeys& keys,
+                       std::vector<KnownSet>& known) const {
+  const size_t block_tokens = config_.block_tokens;
+  NodeId parent = known.empty() ? root : NodeId::Of(known.back().set);
+  const bool is_known =
+      known.size() == keys.size() && (known.empty() || index_.IsKnown(known.back()));
+  for (size_t i = keys.size(); is_known && (i + 1) * block_tokens <= tokens.size(); ++i) {
+    const Tokens block = tokens.subspan(i * block_tokens, block_tokens);
+    SetId set = index_.FindNewest(parent, block);
+    if (set.value != 0) {
+      keys.Append(index_.key(NodeId::Of(set)));
+    } else {
+      keys.Extend(tokens.first((i + 1) * block_tokens));
+      set = index_.Find(parent, keys[i], block);
+      if (set.value == 0) break;
+    }
+    known.push_back(index_.Note(set));
+    parent = NodeId::Of(set);
+  }
+  keys.Extend(tokens);
 }
 
 PrefixMatch FlatKv::Match(NodeId root, Tokens tokens, const ChainKeys& keys,
@@ -126,7 +148,7 @@ PrefixMatch FlatKv::Match(NodeId root, Tokens tokens, const ChainKeys& keys,
                        : std::ranges::partition_point(known, is_there);
   const auto num_known = static_cast<size_t>(end - known.begin());
   for (size_t i = 0; i < num_known; ++i) {
-    chain_.push_back(known[i].set.value);
+    chain_.push_back(known[i].set);
     walk.PassBlock(i, parent, known[i].set);
     parent = NodeId::Of(known[i].set);
   }
@@ -135,7 +157,7 @@ PrefixMatch FlatKv::Match(NodeId root, Tokens tokens, const ChainKeys& keys,
     if (i + kNodesAhead < limit) index_.PrefetchNode(keys[i + kNodesAhead]);
     const SetId set = index_.Find(parent, keys[i], tokens.subspan(i * block_tokens, block_tokens));
     if (set.value == 0) break;
-    chain_.push_back(set.value);
+    chain_.push_back(set);
     walk.PassBlock(i, parent, set);
     parent = NodeId::Of(set);
   }
@@ -162,25 +184,15 @@ PrefixMatch FlatKv::Match(NodeId root, Tokens tokens, const ChainKeys& keys,
   return match;
 }
 
-// Memory is what this costs: places are asked for ahead of their use.
-void FlatKv::HoldChain(size_t num_blocks, BlockTable& blocks) {
-  constexpr size_t kItemsAhead = 24, kBlocksAhead = 12;
-  for (size_t i = 0; i < num_blocks; ++i) {
-    if (i + kItemsAhead < num_blocks) sets_.PrefetchItem(chain_[i + kItemsAhead]);
-    if (i + kBlocksAhead < num_blocks) sets_.PrefetchBlocks(chain_[i + kBlocksAhead]);
-    blocks.Append(sets_.Hold(SetId(chain_[i])));
-  }
-}
-
 void FlatKv::HoldMatch(const Candidate& best, PrefixMatch& match) {
   KvTable& table = match.table;
   table.blocks.Reserve(best.num_blocks + 1);
-  HoldChain(best.num_blocks, table.blocks);
+  table.blocks.Hold(sets_, std::span(chain_).first(best.num_blocks));
   for (int32_t w = 0; w < num_window_groups(); ++w) {
     const auto start = static_cast<size_t>(WindowStart(w, best.position));
     WindowTable& window = table.windows.emplace_back(start);
     for (size_t i = start; i < best.num_blocks; ++i) {
-      window.Append(windows_[w]->Hold(index_.window(SetId(chain_[i]), w)));
+      window.Append(windows_[w]->Hold(index_.window(chain_[i], w)));
     }
   }
   if (best.snapshot.value != 0) {

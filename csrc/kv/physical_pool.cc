@@ -37,10 +37,7 @@ bool PhysicalPool::CanHold(std::span<const int64_t> needs) const {
 
 BlockId PhysicalPool::Acquire(GroupId group, int32_t owner, BlockId near) {
   Group& record = groups_[group.value];
-  int32_t id = IndexOf(group, near);
-  const bool is_beside = near.value > 0 && blocks_[id].group == group.value &&
-                         blocks_[id].used != FullMask(group.value);
-  if (!is_beside) id = record.roomy[record.roomy[1] != 0];
+  int32_t id = record.packing == 1 ? 0 : WithRoom(group, near);
   if (id == 0) {
     TS_CHECK(!free_.empty(), "a free physical block was promised");
     id = free_.back();
@@ -58,6 +55,15 @@ BlockId PhysicalPool::Acquire(GroupId group, int32_t owner, BlockId near) {
   owners_[group.value][block.value] = owner;
   Pin(group, block);
   return block;
+}
+
+// Returns the group's physical block to take from: that of `near` if it can be; 0 for none.
+int32_t PhysicalPool::WithRoom(GroupId group, BlockId near) const {
+  const int32_t id = IndexOf(group, near);
+  const bool is_beside = near.value > 0 && blocks_[id].group == group.value &&
+                         blocks_[id].used != FullMask(group.value);
+  const Group& record = groups_[group.value];
+  return is_beside ? id : record.roomy[record.roomy[1] != 0];
 }
 
 void PhysicalPool::Release(GroupId group, BlockId block) {

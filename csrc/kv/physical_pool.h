@@ -153,6 +153,7 @@ class PhysicalPool {
     std::vector<Bucket> buckets;  // [residents], 0 unused
   };
 
+  int32_t WithRoom(GroupId group, BlockId near) const;
   void LinkRoomy(int32_t id);
   void UnlinkRoomy(int32_t id);
   void PinFirst(GroupId group, int32_t id);

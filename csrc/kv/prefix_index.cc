@@ -94,8 +94,8 @@ SetId PrefixIndex::InsertFull(SetId set, NodeId parent, const Hash128& key, Toke
   } else {
     Attach(set, parent, key, block);
   }
-  TellSet(set, true);
-  DropSuperseded(set.value, parent, block);
+  if (events_ != nullptr) TellSet(set, true);
+  if (children(parent)[1] != 0) DropSuperseded(set.value, parent, block);
   return set;
 }
 
@@ -202,10 +202,6 @@ void PrefixIndex::TellSnapshot(SetId set, int32_t offset, bool is_stored) const 
   if (offset == block_tokens_) TellPool(rows_, set, is_stored);
 }
 
-bool PrefixIndex::Holds(int32_t set, Tokens first) const {
-  return std::memcmp(TokensOf(set), first.data(), first.size_bytes()) == 0;
-}
-
 void PrefixIndex::Attach(SetId set, NodeId parent, const Hash128& key, Tokens tokens) {
   Node& node = nodes_[set.value];
   TS_CHECK(node.num_tokens == 0 && pool_.refs(set) > 0, "a held, unknown set is indexed");
@@ -254,7 +250,6 @@ void PrefixIndex::MoveParts(int32_t from, int32_t to) {
 // A tail whose tokens all begin `tokens`, which `by` has, is of no more use. One that somebody
 // holds, to copy from or to write on, lives on unknown.
 void PrefixIndex::DropSuperseded(int32_t by, NodeId parent, Tokens tokens) {
-  if (children(parent)[1] == 0) return;  // it has `by` only
   const auto known = children(parent);
   for (const int32_t child : known) {
     if (child == 0) break;

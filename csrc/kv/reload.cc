@@ -172,7 +172,7 @@ bool FlatKv::HoldForReload(std::span<const SetId> device, int32_t position, RowI
   const size_t num_blocks = static_cast<size_t>(position + config_.block_tokens - 1) /
                             static_cast<size_t>(config_.block_tokens);
   // All that is on the device is held before anything makes room.
-  for (const SetId set : device) table.blocks.Append(sets_.Hold(set));
+  table.blocks.Hold(sets_, device);
   if (snapshot.value != 0) table.rows.SetSource(rows_.Hold(snapshot), position);
   std::vector<std::vector<WindowRef>> held(windows_.size());
   KvNeed need = Need(table, num_blocks);

@@ -99,8 +99,10 @@ void Scheduler::EmitTable(Request& request) {
   auto& updates = step_.plan->block_updates;
   const size_t end = updates.size() + static_cast<size_t>(num_blocks - first);
   if (end > updates.capacity()) updates.reserve(end + end / 2);
+  updates.resize(end);
+  std::array<int32_t, 4>* entry = updates.data() + end - (num_blocks - first);
   for (int32_t i = first; i < num_blocks; ++i) {
-    updates.push_back({slot, 0, i, kv_.set_block(table.blocks.set(i), GroupId(0)).value});
+    *entry++ = {slot, 0, i, kv_.sets().block(table.blocks.set(i), 0).value};
   }
   request.sent_blocks = num_blocks;
 }

@@ -29,6 +29,7 @@ bool Scheduler::MayPublish(const Request& request) const {
 void Scheduler::PublishFull(RequestIndex index) {
   Request& request = requests_[index];
   if (!MayPublish(request)) return;
+  constexpr int32_t kKeysAhead = 8;
   const int32_t block_tokens = config_.block_tokens;
   if ((request.published_blocks + 1) * block_tokens > request.computed) return;
   const std::span<const int32_t> tokens(request.tokens);
@@ -36,6 +37,9 @@ void Scheduler::PublishFull(RequestIndex index) {
   while ((request.published_blocks + 1) * block_tokens <= request.computed) {
     const int32_t position = request.published_blocks;
     const auto block = tokens.subspan(position * block_tokens, block_tokens);
+    if (static_cast<size_t>(position + kKeysAhead) < request.keys.size()) {
+      kv_.PrefetchPublish(request.keys[position + kKeysAhead]);
+    }
     const auto publication =
         kv_.Publish(request.root, *request.blocks(), position, request.keys[position], block);
     if (publication == FlatKv::Publication::kPrivate) {

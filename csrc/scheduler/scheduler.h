@@ -132,6 +132,7 @@ class Scheduler {
 
   // turns.cc
   Chain ChainOf(const Submission& submission, NodeId root, size_t common, int32_t max_outputs);
+  void Extend(Chain& chain, NodeId root, std::span<const int32_t> more, int32_t max_outputs) const;
   size_t CommonWithPrevious(const Submission& submission) const;
   std::optional<MatchEvidence::Turn> PreviousTurn(const Submission& submission,
                                                   size_t common) const;

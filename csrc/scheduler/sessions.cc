@@ -8,21 +8,6 @@
 
 namespace tokenspeed {
 
-void Chain::Append(std::span<const int32_t> more, bool has_keys, size_t room) {
-  constexpr size_t kStretch = 4096;
-  const size_t num_tokens = tokens.size() + more.size();
-  if (num_tokens + room > tokens.capacity()) {
-    tokens.reserve(std::max(num_tokens + room, 2 * tokens.size()));
-  }
-  if (has_keys) keys.Reserve(num_tokens);
-  while (!more.empty()) {
-    const auto stretch = more.first(std::min(kStretch, more.size()));
-    tokens.insert(tokens.end(), stretch.begin(), stretch.end());
-    if (has_keys) keys.Extend(tokens);
-    more = more.subspan(stretch.size());
-  }
-}
-
 uint64_t DigestOf(const Chain& chain, size_t num_tokens, size_t block_tokens) {
   const size_t num_blocks = num_tokens / block_tokens;
   std::vector<int32_t> rest(chain.tokens.begin() + static_cast<int64_t>(num_blocks * block_tokens),

@@ -12,6 +12,7 @@
 // Thread: scheduler thread only.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <list>
 #include <optional>
@@ -33,9 +34,33 @@ struct Chain {
   ChainKeys keys;
   std::vector<KnownSet> sets = {};  // of its first blocks, as they were when the turn ended
 
-  // Appends tokens and, if asked, the keys of the blocks that they fill: a stretch at a time, which
-  // is hashed while it is in the nearest cache.
-  void Append(std::span<const int32_t> more, bool has_keys, size_t room);
+  // Appends tokens, a stretch at a time: `learn()` looks at each while it is in the nearest cache,
+  // and while the next one is on its way there. `room`: tokens that are going to follow.
+  template <class Learn>
+  void Append(std::span<const int32_t> more, size_t room, const Learn& learn) {
+    constexpr size_t kStretch = 512;
+    Reserve(tokens.size() + more.size() + room);
+    while (!more.empty()) {
+      const auto stretch = more.first(std::min(kStretch, more.size()));
+      tokens.insert(tokens.end(), stretch.begin(), stretch.end());
+      more = more.subspan(stretch.size());
+      PrefetchAppend(more.first(std::min(kStretch, more.size())));
+      learn();
+    }
+  }
+
+ private:
+  // Starts to load what copying `next` reads and writes.
+  void PrefetchAppend(std::span<const int32_t> next) const {
+    constexpr size_t kLine = 16;
+    for (size_t i = 0; i < next.size(); i += kLine) {
+      __builtin_prefetch(&next[i]);
+      __builtin_prefetch(tokens.data() + tokens.size() + i, 1);
+    }
+  }
+  void Reserve(size_t num_tokens) {
+    if (num_tokens > tokens.capacity()) tokens.reserve(std::max(num_tokens, 2 * tokens.size()));
+  }
 };
 
 // Digest of the first `num_tokens` of a chain: of the key of its full blocks and the rest's tokens.

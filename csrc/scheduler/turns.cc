@@ -35,7 +35,7 @@ void Scheduler::SubmitTurn(const Submission& submission, const TurnBase& base, i
   const NodeId root = kv_.AcquireRoot(submission.salt);
   const auto previous = PreviousTurn(submission, base.tokens);
   Chain chain = sessions_.Take(submission.session, base.tokens, kv_.Chain(root));
-  chain.Append(submission.prompt, config_.prefix_cache, RoomForOutputs(max_outputs));
+  Extend(chain, root, submission.prompt, max_outputs);
   Accept(submission, root, std::move(chain), max_outputs, previous, now_us);
 }
 
@@ -64,16 +64,24 @@ std::optional<TurnBase> Scheduler::SessionBase(int64_t session) const {
 // on from most of it, else they are made new.
 Chain Scheduler::ChainOf(const Submission& submission, NodeId root, size_t common,
                          int32_t max_outputs) {
-  const size_t room = RoomForOutputs(max_outputs);
   const size_t num_known = sessions_.Tokens(submission.session).size();
   if (2 * common < num_known || common == 0) {
     Chain chain{{}, kv_.Chain(root)};
-    chain.Append(submission.prompt, config_.prefix_cache, room);
+    Extend(chain, root, submission.prompt, max_outputs);
     return chain;
   }
   Chain chain = sessions_.Take(submission.session, common, kv_.Chain(root));
-  chain.Append(submission.prompt.subspan(common), config_.prefix_cache, room);
+  Extend(chain, root, submission.prompt.subspan(common), max_outputs);
   return chain;
+}
+
+// Appends tokens of a prompt, and learns what the cache has of them.
+void Scheduler::Extend(Chain& chain, NodeId root, std::span<const int32_t> more,
+                       int32_t max_outputs) const {
+  if (config_.prefix_cache) chain.keys.Reserve(chain.tokens.size() + more.size());
+  chain.Append(more, RoomForOutputs(max_outputs), [&] {
+    if (config_.prefix_cache) kv_.Recognise(root, chain.tokens, chain.keys, chain.sets);
+  });
 }
 
 }  // namespace tokenspeed

@@ -95,6 +95,39 @@ TEST(BlockPoolTest, ATableLetsGoOfItsLastBlockFirst) {
   }
 }
 
+TEST(BlockPoolTest, ATableHoldsAChainInOneGoAndLetsGoOfEachOnce) {
+  PhysicalPool physical({2}, 40);
+  BlockPool pool(physical, {kA}, 60);
+  std::vector<SetId> sets;
+  {
+    BlockTable first;
+    for (int i = 0; i < 50; ++i) {
+      first.Append(pool.Acquire<SetId>(first.last()));
+      sets.push_back(first.last());
+      if (i < 40) pool.SetCached(sets.back().value, true);
+    }
+    BlockTable second;
+    second.Hold(pool, std::span(sets).first(30));
+    EXPECT_EQ(pool.num_refs(), 80);
+    BlockRef fresh = pool.Acquire<SetId>();
+    const SetId id = fresh.id();
+    second.Replace(3, std::move(fresh));
+    EXPECT_EQ(second.set(3), id);
+    EXPECT_EQ(pool.refs(sets[3]), 1);
+    BlockTable moved = std::move(second);
+    EXPECT_EQ(second.size(), 0u);
+    EXPECT_EQ(moved.size(), 30u);
+    pool.CheckInvariants();
+  }
+  EXPECT_EQ(pool.num_refs(), 0);
+  EXPECT_EQ(pool.queue().num_resting(), 40);
+  BlockTable again;
+  again.Hold(pool, std::span(sets).first(40));
+  EXPECT_EQ(pool.num_held(), 40);
+  EXPECT_EQ(pool.queue().num_resting(), 0);
+  pool.CheckInvariants();
+}
+
 TEST(BlockPoolTest, AWindowTableSlides) {
   PhysicalPool physical({4}, 40);
   BlockPool pool(physical, {kA}, 156);

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <random>
+
 namespace tokenspeed {
 namespace {
 
@@ -66,6 +69,55 @@ class FlatKvTest : public testing::Test {
     return kv.Match(root, tokens, keys);
   }
 };
+
+// Random prompts over a small alphabet, so that chains branch everywhere, and a pool that evicts.
+TEST_F(FlatKvTest, WhatIsRecognisedIsWhatHashingAndMatchingFind) {
+  std::mt19937 rng(7);
+  const auto draw = [&rng](uint32_t count) { return static_cast<int32_t>(rng() % count); };
+  FlatKv kv(Config(40));
+  const NodeId root = kv.AcquireRoot("");
+  size_t num_recognised = 0;
+  for (int round = 0; round < 400; ++round) {
+    Tokens tokens;
+    for (int32_t block = draw(6); block >= 0; --block) tokens.resize(tokens.size() + 16, draw(2));
+    tokens.resize(tokens.size() + draw(16), 9);
+    ChainKeys plain = kv.Chain(root), keys = kv.Chain(root);
+    plain.Extend(tokens);
+    std::vector<KnownSet> known;
+    const auto half = static_cast<size_t>(draw(static_cast<uint32_t>(tokens.size())));
+    kv.Recognise(root, std::span(tokens).first(half), keys, known);
+    kv.Recognise(root, tokens, keys, known);
+    ASSERT_EQ(keys.size(), plain.size());
+    for (size_t i = 0; i < plain.size(); ++i) EXPECT_EQ(keys[i], plain[i]);
+    {
+      const PrefixMatch match = kv.Match(root, tokens, plain);
+      const PrefixMatch again = kv.Match(root, tokens, keys, known);
+      EXPECT_EQ(match.num_tokens, again.num_tokens);
+      EXPECT_TRUE(std::ranges::equal(match.table.blocks.sets(), again.table.blocks.sets()));
+      EXPECT_TRUE(std::ranges::equal(match.table.blocks.sets(), known, {}, {}, &KnownSet::set));
+    }
+    num_recognised += known.size();
+    Store(kv, root, tokens, {static_cast<int32_t>(tokens.size())});
+  }
+  EXPECT_GT(num_recognised, 400u);
+  EXPECT_GT(kv.num_evictions(), 400);
+}
+
+TEST_F(FlatKvTest, NothingIsRecognisedBehindABlockThatWasEvicted) {
+  FlatKv kv(Config(5));
+  const NodeId root = kv.AcquireRoot("");
+  Store(kv, root, Sequence(64), {64});
+  ChainKeys keys = kv.Chain(root);
+  std::vector<KnownSet> known;
+  kv.Recognise(root, Sequence(32), keys, known);
+  ASSERT_EQ(known.size(), 2u);
+  KvTable table;
+  ASSERT_TRUE(kv.Grow(table, 4)) << "evicts all of it";
+  kv.Recognise(root, Sequence(64), keys, known);
+  EXPECT_EQ(known.size(), 2u);
+  EXPECT_EQ(keys.size(), 4u);
+  EXPECT_EQ(kv.Match(root, Sequence(64), keys, known).num_tokens, 0);
+}
 
 TEST_F(FlatKvTest, MatchesFullBlocksThenTheTail) {
   FlatKv kv(Config(10));

@@ -97,7 +97,7 @@ TEST_F(PrefixIndexTest, AParentRemembersEightChildren) {
 TEST_F(PrefixIndexTest, ALongerTailReplacesAColdShorterOne) {
   BlockTable table, old;
   Insert(old, root_, {1, 2});
-  old.Truncate(0);
+  old = BlockTable();
   const SetId longer = Insert(table, root_, {1, 2, 3});
   EXPECT_NE(longer, SetId(0));
   EXPECT_EQ(Insert(table, root_, {1, 2}), longer) << "known already";
