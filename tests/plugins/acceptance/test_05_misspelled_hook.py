@@ -18,7 +18,7 @@ class Plugin:
 plugin = Plugin()
 """
 LOAD = """
-from tokenspeed.cli import main
+from tokenspeed.cli.main import run as main
 import sys
 sys.exit(main(["models", "list", "--plugins", "acme"]))
 """
