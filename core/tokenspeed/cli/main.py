@@ -26,7 +26,7 @@ from tokenspeed.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 COMMANDS = ("serve", "generate", "bench", "simulate", "top", "plugins", "models", "completions")
 USAGE = 2
@@ -104,7 +104,19 @@ def make_parser(commands: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse without abbreviations, that names the nearest option of a wrong one."""
+    """argparse without abbreviations, that names the nearest option of a wrong one.
+
+    `fill` adds options whose making costs time; it is called once, when they are needed.
+    """
+
+    fill: Callable[[argparse.ArgumentParser], None] | None = None
+
+    def filled(self) -> _Parser:
+        """Return this parser with all its options."""
+        fill, self.fill = self.fill, None
+        if fill is not None:
+            fill(self)
+        return self
 
     def __init__(self, **options: object) -> None:
         super().__init__(allow_abbrev=False, **options)  # type: ignore[arg-type]
@@ -113,6 +125,7 @@ class _Parser(argparse.ArgumentParser):
         self, args: list[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
         """Refuse what is left here, where the sub-command's options are known."""
+        self.filled()
         found, extra = super().parse_known_args(args, namespace)
         if extra:
             self.error(f"unrecognized arguments: {' '.join(extra)}{self._hint(extra)}")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.support.offers import attention, kernel
 
-from tokenspeed.cli import main
+from tokenspeed.cli.main import run as main
 from tokenspeed.kernels import select
 from tokenspeed.plugins import BindingPlan
 

@@ -105,7 +105,7 @@ def test_a_device_plugin_says_its_rung_and_what_falls_back(wheels: WheelFolder) 
     assert found["rung"]["text"].startswith("R1 (by its manifest); next is R2")
     assert "sampler" in found["falls back"]["text"]
     assert "linear.dense" in found["falls back"]["text"]
-    assert "attention" not in found["falls back"]["text"]
+    assert "attention, " not in found["falls back"]["text"]
     _, found = examined(wheels, "reference")
     assert found["rung"]["text"].startswith("R2 (loaded); next is R3")
 
