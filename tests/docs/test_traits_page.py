@@ -10,6 +10,14 @@ from tests.support.source_tree import ROOT
 from tokenspeed.contracts.capability import TRAITS, VOCABULARY_VERSION, Compare, Trait
 
 DOCS = ROOT / "docs"
+NUMBERS_WITHOUT_NEUTRAL = {
+    "head_dim",
+    "block_tokens",
+    "num_experts",
+    "top_k",
+    "hidden_size",
+    "expert_features",
+}
 
 
 def test_the_page_is_in_step_with_the_vocabulary() -> None:
@@ -28,7 +36,7 @@ def test_a_trait_has_a_meaning_a_version_and_a_unit_for_its_numbers(trait: Trait
     since = [int(part) for part in trait.since.split(".")]
     assert [1, 0] <= since <= [int(part) for part in VOCABULARY_VERSION.split(".")]
     is_number = isinstance(trait.neutral, int | float) and not isinstance(trait.neutral, bool)
-    assert bool(trait.unit) == (is_number or trait.name in ("head_dim", "block_tokens"))
+    assert bool(trait.unit) == (is_number or trait.name in NUMBERS_WITHOUT_NEUTRAL)
     if trait.compare in (Compare.AT_MOST, Compare.AT_LEAST):
         assert is_number
 

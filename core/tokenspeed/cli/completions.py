@@ -42,6 +42,8 @@ def _mark_files(parser: argparse.ArgumentParser) -> None:
     """Tell shtab which arguments are files, in this parser and those of its sub-commands."""
     import shtab
 
+    if hasattr(parser, "filled"):
+        parser.filled()
     for action in parser._actions:
         if isinstance(action.choices, dict):
             for child in action.choices.values():

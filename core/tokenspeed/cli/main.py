@@ -35,7 +35,7 @@ from tokenspeed.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 COMMANDS = tuple(CORE_COMMANDS)
 USAGE = 2
@@ -135,7 +135,19 @@ def _add_epilog(parser: argparse.ArgumentParser, text: str) -> None:
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse without abbreviations, that names the nearest option of a wrong one."""
+    """argparse without abbreviations, that names the nearest option of a wrong one.
+
+    `fill` adds options whose making costs time; it is called once, when they are needed.
+    """
+
+    fill: Callable[[argparse.ArgumentParser], None] | None = None
+
+    def filled(self) -> _Parser:
+        """Return this parser with all its options."""
+        fill, self.fill = self.fill, None
+        if fill is not None:
+            fill(self)
+        return self
 
     def __init__(self, **options: object) -> None:
         super().__init__(allow_abbrev=False, **options)  # type: ignore[arg-type]
@@ -144,6 +156,7 @@ class _Parser(argparse.ArgumentParser):
         self, args: list[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
         """Refuse what is left here, where the sub-command's options are known."""
+        self.filled()
         found, extra = super().parse_known_args(args, namespace)
         if extra:
             self.error(f"unrecognized arguments: {' '.join(extra)}{self._hint(extra)}")

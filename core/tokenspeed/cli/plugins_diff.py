@@ -9,7 +9,6 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tokenspeed.checkpoint.json_file import read_json_object
 from tokenspeed.cli.table import print_table
 from tokenspeed.errors import CheckpointError, ConfigError
 
@@ -84,6 +83,8 @@ def _records(file: str) -> dict[str, Mapping[str, Any]]:
     Raises:
         ConfigError: unreadable, not JSON, or neither plan nor record.
     """
+    from tokenspeed.checkpoint.json_file import read_json_object
+
     try:
         data = read_json_object(Path(file))
     except CheckpointError as error:

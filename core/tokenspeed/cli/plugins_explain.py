@@ -6,9 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tokenspeed.cli.settings import add_settings, read_settings
 from tokenspeed.cli.table import print_table
-from tokenspeed.config.schema import EngineConfig
 
 if TYPE_CHECKING:
     import argparse
@@ -47,12 +45,22 @@ def add_verbs(verbs: Any) -> None:
         "--why-not", metavar="PLUGIN/OFFER", help="say why this offer was not chosen"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
-    add_settings(parser, EngineConfig, skip=("model", "device"))
     parser.set_defaults(run=run)
+    parser.fill = _add_settings
+
+
+def _add_settings(parser: argparse.ArgumentParser) -> None:
+    """Add the engine's flags; late, since `plugins list` has no time for them."""
+    from tokenspeed.cli.settings import add_settings
+    from tokenspeed.config.schema import EngineConfig
+
+    add_settings(parser, EngineConfig, skip=("model", "device"))
 
 
 def run(args: argparse.Namespace) -> int:
     """Explain; returns 5 when a slot or operator cannot be filled."""
+    from tokenspeed.cli.settings import read_settings
+    from tokenspeed.config.schema import EngineConfig
     from tokenspeed.engine.explain import explain_start
     from tokenspeed.engine.profile import read_profile
     from tokenspeed.log import set_up_logging

@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tokenspeed.plugins.requested import REFERENCE
 from tokenspeed_sdk import ExpertGroup, KernelOffer, Offer, Operator, Routing
 from tokenspeed_sdk.conformance.domain import inside
+from tokenspeed_sdk.conformance.subject import Subject
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tokenspeed_sdk import DeviceRuntime
-    from tokenspeed_sdk.conformance.subject import Subject, SubjectOffer
+    from tokenspeed_sdk.conformance.subject import SubjectOffer
 
 KV_HEADS = 2
 QUERIES_PER_HEAD = 2
@@ -24,13 +26,10 @@ STORE_BYTES = 1 << 20
 
 
 def device_of(subject: Subject) -> DeviceRuntime:
-    """Return the plugin's own device, or the host where it offers none."""
-    for offer in subject.offers("device"):
-        runtime: DeviceRuntime = _load(offer)
-        return runtime
-    from tokenspeed_reference.device import CpuRuntime
-
-    return CpuRuntime()
+    """Return the plugin's own device, or the reference's where it offers none."""
+    offers = subject.offers("device") or Subject.find(REFERENCE).offers("device")
+    runtime: DeviceRuntime = _load(offers[0])
+    return runtime
 
 
 def needs_another_device(offer: SubjectOffer, runtime: DeviceRuntime) -> str:

@@ -7,8 +7,8 @@ import subprocess
 
 import pytest
 
-from tokenspeed.cli.main import COMMANDS, run as main
-
+from tokenspeed.cli.main import COMMANDS
+from tokenspeed.cli.main import run as main
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])

@@ -11,10 +11,13 @@ from tests.support.plugin_wheels import WheelFolder, write_metadata
 from tests.support.vendor_wheels import install_vendors
 
 MODELS = """
+class Good:
+    architectures = ("Good",)
+
 class Plugin:
     @hookimpl
     def register_models(self, context):
-        for name, target in (("Good", "json:loads"), ("Bad", "PACKAGE.broken:EntryClass")):
+        for name, target in (("Good", "PACKAGE:Good"), ("Bad", "PACKAGE.broken:EntryClass")):
             facts = {"architectures": (name,)}
             context.offer(Offer("model", name, lazy(target), facts=facts))
 
@@ -105,7 +108,7 @@ def test_a_device_plugin_says_its_rung_and_what_falls_back(wheels: WheelFolder) 
     assert found["rung"]["text"].startswith("R1 (by its manifest); next is R2")
     assert "sampler" in found["falls back"]["text"]
     assert "linear.dense" in found["falls back"]["text"]
-    assert "attention" not in found["falls back"]["text"]
+    assert "attention, " not in found["falls back"]["text"]
     _, found = examined(wheels, "reference")
     assert found["rung"]["text"].startswith("R2 (loaded); next is R3")
 

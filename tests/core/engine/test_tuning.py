@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.support.plugin_wheels import PluginSpace
+from tests.support.scripted import write_scripted_model
 from tests.support.tiny_checkpoints import make_checkpoint
 
 from tokenspeed import LLM, SamplingParams
@@ -35,6 +37,13 @@ PROMPT = list(range(5, 25))
 GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
 
 
+def make_model(folder: Path) -> str:
+    model = make_checkpoint("llama", folder / "model")
+    words = write_scripted_model(folder / "words")
+    shutil.copy(words / "tokenizer.json", model / "tokenizer.json")
+    return str(model)
+
+
 def norm_record(llm: LLM) -> dict[str, Any]:
     records = [decision.record for decision in llm.engine.binding_plan.kernels]
     return dict(next(record for record in records if record["slot"] == "norm.rms"))
@@ -46,7 +55,7 @@ def test_a_slow_kernel_of_a_high_band_loses_once_it_was_measured(
     space = PluginSpace(tmp_path / "site", monkeypatch)
     space.install("acme", SLOW, slots='operator = "1.0"', device_kinds='["cpu"]')
     monkeypatch.setenv("TOKENSPEED_CACHE_DIR", str(tmp_path / "cache"))
-    model = str(make_checkpoint("llama", tmp_path / "model"))
+    model = make_model(tmp_path)
     options: dict[str, Any] = {
         "plugins": ("acme",),
         "allow_experimental": ("acme",),
