@@ -16,7 +16,7 @@ from tests.support.source_tree import ROOT
 from tests.support.vendor_wheels import install_vendors
 
 import tokenspeed
-from tokenspeed.cli import main
+from tokenspeed.cli.main import run as main
 
 if TYPE_CHECKING:
     from collections.abc import Callable
