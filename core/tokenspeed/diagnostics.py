@@ -191,6 +191,13 @@ _ALL = (
         "The plugin was named, and its probe finds no device here.",
         "Plug in or enable the device, or run with --plugins auto.",
     ),
+    Diagnostic(
+        "device-failed",
+        FAILED,
+        "A device or its driver is there and does not work.",
+        "Repair the driver as the message says; a start that would silently use something slower "
+        "is not what anybody wants.",
+    ),
     # ---- loaded and registered
     Diagnostic(
         "plugin-import-failed",

@@ -8,6 +8,7 @@ from tokenspeed_sdk import DeviceFacts, PluginError
 
 DRIVER_LIBRARY = "libcuda.so.1"
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
+_NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 _HOPPER = 9  # from compute capability 9 on, features of one chip are spelled with an "a"
 
 
@@ -76,9 +77,15 @@ class _Driver:
 
     def _call(self, function: str, *arguments: object) -> None:
         code = getattr(self._library, function)(*arguments)
+        if code == _NO_DEVICE:
+            raise PluginError(
+                f"no NVIDIA device found: {function} returned CUDA error {code}; check nvidia-smi "
+                "and CUDA_VISIBLE_DEVICES",
+                id="device-not-found",
+            )
         if code != 0:
             raise PluginError(
-                f"no NVIDIA device found: {function} returned CUDA error {code}; check that the "
-                "driver is loaded (nvidia-smi)",
-                id="device-not-found",
+                f"no NVIDIA device found: {function} returned CUDA error {code}; the driver is "
+                "installed and does not work: check that it is loaded (nvidia-smi)",
+                id="device-failed",
             )

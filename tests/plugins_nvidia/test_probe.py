@@ -47,10 +47,16 @@ def test_facts_come_from_the_driver(
     assert (facts.count, facts.memory_bytes) == (8, 150 * 2**30)
 
 
-def test_a_driver_that_refuses_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "DRIVER_LIBRARY", str(driver(tmp_path, init=999)))
-    with pytest.raises(PluginError, match="cuInit returned CUDA error 999"):
+@pytest.mark.parametrize(
+    ("code", "diagnostic"), [(999, "device-failed"), (100, "device-not-found")]
+)
+def test_a_driver_that_refuses_is_quoted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, diagnostic: str
+) -> None:
+    monkeypatch.setattr(probe, "DRIVER_LIBRARY", str(driver(tmp_path, init=code)))
+    with pytest.raises(PluginError, match=f"cuInit returned CUDA error {code}") as caught:
         probe.find_devices()
+    assert caught.value.id == diagnostic
 
 
 def test_a_driver_without_devices_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

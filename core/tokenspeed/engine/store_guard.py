@@ -104,7 +104,7 @@ class GuardedStore:
     def close(self) -> None:
         """Close the store, or wait for the closing that is under way."""
         if self._leaving is None:
-            self._guarded(self._store.close, "close")
+            self._leave()
         else:
             self._leaving.join(max(0.0, self._leaves_until_s - time.monotonic()))
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from tokenspeed import __version__
 from tokenspeed.errors import PluginError
 from tokenspeed.plugins.commands import check_commands
-from tokenspeed.plugins.compatibility import check_compatible
+from tokenspeed.plugins.compatibility import check_compatible, check_wheel_tags
 from tokenspeed.plugins.discovery import discover
+from tokenspeed.plugins.operator_file import read_operator_file
 from tokenspeed.plugins.outcome import manifest_of
 from tokenspeed.plugins.requested import REFERENCE
 from tokenspeed.plugins.slots import SLOTS
@@ -77,18 +78,18 @@ def describe(plugin: FoundPlugin) -> dict[str, Any]:
 
 
 def find_problem(plugin: FoundPlugin) -> str:
-    """Return why the plugin cannot be loaded here, or ""."""
+    """Return why the plugin cannot be loaded here, with its diagnostic, or ""."""
     error = find_problem_error(plugin)
-    if error is None or plugin.problem:
-        return plugin.problem
-    return str(error)
+    return "" if error is None else str(error)
 
 
 def find_problem_error(plugin: FoundPlugin) -> PluginError | None:
-    """Return why the plugin cannot be loaded here, with its diagnostic; None: nothing is wrong."""
+    """Return why the plugin cannot be loaded here; None: nothing is wrong."""
     try:
         check_reserved(plugin)
+        read_operator_file().check_allowed(plugin.id)
         check_compatible(manifest_of(plugin))
+        check_wheel_tags(plugin)
         check_commands(plugin)
     except PluginError as error:
         return error

@@ -71,6 +71,9 @@ def plan_plugins(
     return PluginPlan(tuple(planned), tuple(left_out))
 
 
+NO_DEVICE = "device-not-found"
+
+
 class _Draft:
     """How far each plugin came, while a plan is made."""
 
@@ -92,11 +95,15 @@ class _Draft:
         return True
 
     def has_device(self, item: Candidate, probe: ProbeResult | None) -> bool:
-        """Say whether the probe found something; a named plugin without is an error."""
+        """Say whether the probe found something.
+
+        A named plugin without a device is an error. One that `auto` takes may find nothing; a
+        probe that broke is no such answer, for then a device may be there and go unused.
+        """
         if probe is None or not probe.reason:
             return True
-        if item.is_named:
-            self.attempt(item, "probe", _raiser(probe))
+        if item.is_named or probe.id != NO_DEVICE:
+            return self.attempt(item, "probe", _raiser(probe))
         self.set_status(item.found, "no device", probe.reason)
         LOGGER.debug("plugin %s is left out: %s", item.found.id, probe.reason)
         return False

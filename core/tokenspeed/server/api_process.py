@@ -97,13 +97,7 @@ async def _serve(settings: ApiSettings) -> None:
     report = await asyncio.to_thread(_read_report, sys.stdin.buffer)
     threading.Thread(target=_die_with_launcher, daemon=True).start()
     frontend = await Frontend.connect(settings.engine_address)
-    if frontend.plan_digest != report.plan_digest:
-        raise PluginError(
-            f"the api process (pid {os.getpid()}) was started for binding plan "
-            f"{report.plan_digest} and meets an engine with {frontend.plan_digest}; restart the "
-            "server",
-            id="plan-differs",
-        )
+    check_engine(frontend.plan_digest, report)
     app = make_app(settings.config, frontend, tokenizer, report, parser=parser)
 
     class Server(uvicorn.Server):
@@ -132,6 +126,20 @@ async def _serve(settings: ApiSettings) -> None:
     _report(ApiReady(os.getpid()))
     await server.serve(sockets=[socket.socket(fileno=settings.socket_fd)])
     await frontend.close()
+
+
+def check_engine(plan_digest: str, report: StartReport) -> None:
+    """Compare the plan of the engine that answered with that of the report.
+
+    Raises:
+        PluginError: another engine; names this process and both digests.
+    """
+    if plan_digest != report.plan_digest:
+        raise PluginError(
+            f"the api process (pid {os.getpid()}) was started for binding plan "
+            f"{report.plan_digest} and meets an engine with {plan_digest}; restart the server",
+            id="plan-differs",
+        )
 
 
 def make_app(

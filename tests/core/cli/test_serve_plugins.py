@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.support.plugin_wheels import PluginSpace
+from tests.support.plugin_wheels import PluginSpace, WheelFolder
+from tests.support.scripted import write_scripted_model
 
 
 @pytest.mark.parametrize(
@@ -38,3 +39,17 @@ def test_a_wrong_plugin_stops_serve_with_its_exit_code(
     assert "Traceback" not in result.stderr
     assert "no-model" not in result.stderr
     assert time.monotonic() - start < 20
+
+
+def test_a_plugin_for_api_processes_alone_is_loaded_there_and_stops_the_start(
+    tmp_path: Path,
+) -> None:
+    wheels = WheelFolder(tmp_path / "site")
+    wheels.install("acme", "raise RuntimeError('imported')", roles='["api"]')
+    model = write_scripted_model(tmp_path / "model", script="Hello")
+    flags = ("--port", "0", "--plugins", "sdk,acme", "--kv-gib", "0.001")
+    result = wheels.tokenspeed("serve", str(model), *flags)
+    assert result.returncode == 4, result.stderr
+    assert "plugin acme (fake-acme 1.2.3) failed at load" in result.stderr
+    assert "  caused by RuntimeError: imported (" in result.stderr
+    assert "Traceback" not in result.stderr

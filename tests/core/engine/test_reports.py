@@ -2,7 +2,23 @@
 
 from __future__ import annotations
 
-from tokenspeed.engine.reports import StartReport
+import msgspec
+import pytest
+
+from tokenspeed.engine.reports import (
+    StartFailure,
+    StartReport,
+    check_same_plan,
+    error_of,
+    failure_of,
+)
+from tokenspeed.errors import (
+    CapabilityError,
+    CheckpointError,
+    ConfigError,
+    PluginError,
+    TokenSpeedError,
+)
 
 
 def make_report(num_kernels: int) -> StartReport:
@@ -46,3 +62,38 @@ def test_kernels_beyond_the_block_are_counted() -> None:
 
 def test_a_long_device_name_does_not_touch_its_neighbour() -> None:
     assert "Long Name)  plugins" in make_report(1).lines()[1]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        PluginError("no card", id="device-not-found"),
+        PluginError("x", id="probe-raised", exit_code=7),
+        CapabilityError("none", id="pin-unsupported"),
+        ConfigError("wrong"),
+        CheckpointError("damaged"),
+    ],
+)
+def test_an_error_crosses_processes_as_it_is(error: TokenSpeedError) -> None:
+    error.causes = ("OSError: gone (a/b.py:1)",) if isinstance(error, PluginError) else ()
+    sent = msgspec.json.encode(failure_of(error))
+    arrived = error_of(msgspec.json.decode(sent, type=StartFailure))
+    assert type(arrived) is type(error)
+    assert str(arrived) == str(error)
+    assert arrived.causes == error.causes
+    assert getattr(arrived, "exit_code", None) == getattr(error, "exit_code", None)
+
+
+def test_an_engine_that_binds_something_else_than_the_first_is_named() -> None:
+    def report(version: str) -> StartReport:
+        entry = {"plugin": "acme", "offer": "flash", "version": version}
+        plan = {"slots": {"attention.full": entry}}
+        return msgspec.structs.replace(make_report(1), plan=plan, plan_digest=version, pid=7)
+
+    check_same_plan(None, report("1.0"))
+    check_same_plan(report("1.0"), report("1.0"))
+    with pytest.raises(PluginError) as caught:
+        check_same_plan(report("1.0"), report("2.0"))
+    assert caught.value.id == "plan-differs"
+    assert "bound attention.full to acme/flash 2.0 instead of acme/flash 1.0" in str(caught.value)
+    assert "pid 7" in str(caught.value)

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 from tests.support.engines import RunningEngine
+from tests.support.plugin_wheels import PluginSpace
 from tests.support.scripted import write_scripted_model
 
+from tokenspeed.engine.frontend import Frontend
 from tokenspeed.engine.reports import Progress, StartFailure
 from tokenspeed.engine.supervisor import EngineState
 from tokenspeed.errors import ConfigError, EngineError
@@ -70,6 +72,29 @@ def test_an_unexpected_error_of_the_start_is_one_line_without_traceback(
 def test_settings_out_of_range_start_no_process(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="kv_gib is nan"):
         RunningEngine(write_scripted_model(tmp_path / "model"), kv_gib=float("nan"))
+
+
+def test_an_engine_is_not_restarted_after_an_upgrade_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space = PluginSpace(tmp_path / "site", monkeypatch)
+    package = space.install("acme")
+    model = write_scripted_model(tmp_path / "model")
+    with RunningEngine(model, plugins=("sdk", "acme")) as engine:
+        (space.folder / "fake_acme-1.2.3.dist-info").rename(tmp_path / "old")
+        space.install("acme", package=package, version="2.0.0")
+        engine.kill()
+        deadline_s = time.monotonic() + 60
+        while engine.supervisor.state is not EngineState.UNHEALTHY:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.05)
+        assert engine.supervisor.num_restarts == 1
+
+        async def reason(frontend: Frontend) -> str:
+            return ""
+
+        with pytest.raises(EngineError, match=r"sees plugin acme as fake-acme 2\.0\.0"):
+            engine.run(reason)
 
 
 def test_a_report_that_cannot_be_read_ends_the_start(

@@ -143,6 +143,40 @@ def test_auto_leaves_out_a_plugin_that_fails_with_a_reason(
     assert "RuntimeError: broken wheel" in status.reason
 
 
+@pytest.mark.parametrize(
+    ("find", "state"),
+    [
+        ("raise PluginError('no card')", "no device"),
+        ("return ()", "no device"),
+        ("raise RuntimeError('the driver is asleep')", "quarantined"),
+        ("import os; os.abort()", "quarantined"),
+    ],
+)
+def test_auto_is_told_when_a_probe_breaks_and_not_when_there_is_no_device(
+    plugin_space: PluginSpace,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    find: str,
+    state: str,
+) -> None:
+    monkeypatch.setattr(LOGGER, "propagate", True)
+    plugin_space.install("broken", f"def find():\n    {find}\n", probe='"PACKAGE:find"')
+    found = discover()
+    assert found["broken"].manifest is not None
+    manifest = dataclasses.replace(found["broken"].manifest, id="nvidia")
+    ours = _renamed(found["broken"], "nvidia", distribution="tokenspeed-nvidia")
+    available = {
+        "reference": found["reference"],
+        "nvidia": dataclasses.replace(ours, manifest=manifest),
+    }
+    with caplog.at_level("WARNING", logger="tokenspeed"):
+        registry = load_plugins(("auto",), role="engine", available=available)
+    assert states(registry)["nvidia"] == state
+    assert len(caplog.records) == (state == "quarantined")
+    if state == "quarantined":
+        assert "failed at probe" in str(load_error("auto", fallback="error", available=available))
+
+
 def test_auto_stops_for_a_plugin_that_fails_when_fallback_is_error(
     broken_first_party: dict[str, FoundPlugin],
 ) -> None:
