@@ -13,16 +13,9 @@ import re
 import sys
 import tempfile
 import traceback
+from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
-from tokenspeed.cli.plugin_commands import (
-    PluginCommand,
-    called_command,
-    help_of,
-    installed_commands,
-    is_core_command,
-    run_command,
-)
 from tokenspeed.contracts.cli import CORE_COMMANDS
 from tokenspeed.errors import (
     CapabilityError,
@@ -35,7 +28,7 @@ from tokenspeed.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
 COMMANDS = tuple(CORE_COMMANDS)
 USAGE = 2
@@ -62,17 +55,28 @@ def run(argv: list[str] | None = None) -> int:
 
 def _dispatch(argv: list[str]) -> int:
     """Run a command of the core, else one of a plugin."""
-    known: dict[str, PluginCommand] = {}
-    if not is_core_command(argv):
-        known = installed_commands()
-        called = called_command(argv, known)
+    more_help: Callable[[str], str] | None = None
+    if not _is_core_command(argv):
+        from tokenspeed.cli import plugin_commands
+
+        known = plugin_commands.installed_commands()
+        called = plugin_commands.called_command(argv, known)
         if called is not None:
-            return run_command(*called)
+            return plugin_commands.run_command(*called)
+        more_help = partial(plugin_commands.help_of, known)
     # One command's options are known without importing the others.
-    parser = make_parser(argv[:1] if set(argv[:1]) & set(COMMANDS) else COMMANDS, known)
+    parser = make_parser(argv[:1] if set(argv[:1]) & set(COMMANDS) else COMMANDS, more_help)
     args = parser.parse_args(argv)
     code: int = args.run(args)
     return code
+
+
+def _is_core_command(argv: list[str]) -> bool:
+    """Say whether no plugin has to be looked at to understand these arguments."""
+    verbs = CORE_COMMANDS.get(argv[0]) if argv else None
+    if verbs is None:
+        return False
+    return not verbs or (len(argv) > 1 and argv[1] in verbs)
 
 
 def _causes(error: TokenSpeedError) -> list[str]:
@@ -107,9 +111,13 @@ def exit_code(error: TokenSpeedError) -> int:
 
 
 def make_parser(
-    commands: Iterable[str] = COMMANDS, of_plugins: Mapping[str, PluginCommand] | None = None
+    commands: Iterable[str] = COMMANDS, more_help: Callable[[str], str] | None = None
 ) -> argparse.ArgumentParser:
-    """Build the parser of these sub-commands; the help tells of those of plugins too."""
+    """Build the parser of these sub-commands.
+
+    Args:
+        more_help: returns lines for the end of a group's help, or of the whole one ("").
+    """
     import tokenspeed
 
     parser = _Parser(
@@ -123,8 +131,10 @@ def make_parser(
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
     for name in commands:
         importlib.import_module(f"tokenspeed.cli.{name}").add_parser(subparsers)
-        _add_epilog(subparsers.choices[name], help_of(of_plugins or {}, name))
-    _add_epilog(parser, help_of(of_plugins or {}))
+        if more_help is not None:
+            _add_epilog(subparsers.choices[name], more_help(name))
+    if more_help is not None:
+        _add_epilog(parser, more_help(""))
     return parser
 
 

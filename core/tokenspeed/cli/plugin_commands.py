@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
@@ -28,25 +29,25 @@ class PluginCommand:
     plugin_id: str
 
 
-def is_core_command(argv: Sequence[str]) -> bool:
-    """Say whether no plugin has to be looked at to understand these arguments."""
-    if not argv or argv[0] not in CORE_COMMANDS:
-        return False
-    verbs = CORE_COMMANDS[argv[0]]
-    return not verbs or (len(argv) > 1 and argv[1] in verbs)
-
-
 def installed_commands() -> dict[str, PluginCommand]:
-    """Return the commands of installed plugins by name; imports nothing of them."""
-    from tokenspeed.plugins.discovery import discover
-    from tokenspeed.plugins.listing import find_problem
+    """Return the commands of installed plugins by name; imports nothing of them.
 
-    return {
-        name: PluginCommand(name, text, found.id)
-        for found in discover().values()
-        if found.manifest is not None and found.manifest.commands and not find_problem(found)
-        for name, text in found.manifest.commands.items()
-    }
+    Whether a plugin is compatible is looked at when one of its commands is called.
+    """
+    from tokenspeed.plugins.commands import check_commands
+    from tokenspeed.plugins.discovery import discover
+    from tokenspeed.plugins.trust import check_reserved
+
+    known = {}
+    for found in discover().values():
+        if found.problem or found.manifest is None or not found.manifest.commands:
+            continue
+        with contextlib.suppress(PluginError):  # `plugins list` tells of it
+            check_reserved(found)
+            check_commands(found)
+            for name, text in found.manifest.commands.items():
+                known[name] = PluginCommand(name, text, found.id)
+    return known
 
 
 def called_command(

@@ -78,15 +78,13 @@ def describe(plugin: FoundPlugin) -> dict[str, Any]:
 
 
 def find_problem(plugin: FoundPlugin) -> str:
-    """Return why the plugin cannot be loaded here, or ""."""
+    """Return why the plugin cannot be loaded here, with its diagnostic, or ""."""
     error = find_problem_error(plugin)
-    if error is None or plugin.problem:
-        return plugin.problem
-    return str(error)
+    return "" if error is None else str(error)
 
 
 def find_problem_error(plugin: FoundPlugin) -> PluginError | None:
-    """Return why the plugin cannot be loaded here, with its diagnostic; None: nothing is wrong."""
+    """Return why the plugin cannot be loaded here; None: nothing is wrong."""
     try:
         check_reserved(plugin)
         read_operator_file().check_allowed(plugin.id)

@@ -145,6 +145,6 @@ def test_a_verb_of_a_core_group_comes_from_a_first_party_wheel(
 def test_a_command_of_a_missing_wheel_names_the_wheel(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("tokenspeed.cli.main.installed_commands", dict)
+    monkeypatch.setattr("tokenspeed.cli.plugin_commands.installed_commands", dict)
     assert run(["plugins", "new", "acme"]) == 4
     assert "comes with the wheel tokenspeed-sdk" in capsys.readouterr().err
