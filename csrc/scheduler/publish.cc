@@ -14,16 +14,16 @@ void Scheduler::AdvanceComputed(RequestIndex index, int32_t num_query) {
   if (MayPublish(request) && std::ranges::count(request.points, request.computed) > 0) {
     PublishState(request, false);
   }
-  // Tokens to be read again see what they saw before.
+  Slide(request);
+}
+
+// Window blocks that no step reads any more go. Tokens to be read again see what they saw before.
+void Scheduler::Slide(Request& request) {
   const int32_t start = std::min(request.computed, request.step_start());
   kv_.Slide(*request.blocks(), start, [&](int32_t w, size_t block) {
     return std::ranges::any_of(request.points,
                                [&](int32_t point) { return kv_.IsInWindow(w, block, point); });
   });
-}
-
-bool Scheduler::MayPublish(const Request& request) const {
-  return config_.prefix_cache && !request.is_private;
 }
 
 void Scheduler::PublishFull(RequestIndex index) {
