@@ -100,6 +100,8 @@ class PhysicalPool {
   // Returns who owns a taken logical block.
   int32_t owner(GroupId group, BlockId block) const { return owners_[group.value][block.value]; }
 
+  // One group with one block in each: nothing can lie scattered.
+  bool is_plain() const { return is_plain_; }
   int32_t num_groups() const { return static_cast<int32_t>(groups_.size()); }
   int32_t packing(GroupId group) const { return groups_[group.value].packing; }
   int32_t num_physical() const { return static_cast<int32_t>(blocks_.size()); }

@@ -9,6 +9,7 @@
 // Thread: scheduler thread only.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <map>
@@ -84,6 +85,19 @@ class PrefixIndex {
     const int32_t set = slots_[key.lo & slot_mask_].set;
     __builtin_prefetch(&nodes_[set]);
     __builtin_prefetch(TokensOf(set));
+  }
+
+  // The same for Remove of a set: its place in the table, and its parent's node.
+  void PrefetchErase(SetId set) const { PrefetchSlot(nodes_[set.value].key); }
+  void PrefetchParent(SetId set) const {
+    __builtin_prefetch(&nodes_[std::max(0, nodes_[set.value].parent.value)], 1);
+  }
+  // And for InsertFull: its node and its tokens.
+  void PrefetchInsert(SetId set) const {
+    constexpr int32_t kTokensOfLine = 64 / sizeof(int32_t);
+    __builtin_prefetch(&nodes_[set.value], 1);
+    const int32_t* tokens = TokensOf(set.value);
+    for (int32_t i = 0; i < block_tokens_; i += kTokensOfLine) __builtin_prefetch(tokens + i, 1);
   }
 
   // Returns the full child of `parent` with these tokens, SetId(0) for none.

@@ -33,7 +33,12 @@ void Scheduler::PublishFull(RequestIndex index) {
   if ((request.published_blocks + 1) * block_tokens > request.computed) return;
   const std::span<const int32_t> tokens(request.tokens);
   request.keys.Extend(tokens.first(request.computed));
+  constexpr int32_t kBlocksAhead = 2;
+  const int32_t end = request.computed / block_tokens;
   while ((request.published_blocks + 1) * block_tokens <= request.computed) {
+    if (const int32_t next = request.published_blocks + kBlocksAhead; next < end) {
+      kv_.PrefetchPublish(*request.blocks(), next, request.keys[next]);
+    }
     const int32_t position = request.published_blocks;
     const auto block = tokens.subspan(position * block_tokens, block_tokens);
     const auto publication =
