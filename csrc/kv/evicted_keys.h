@@ -29,7 +29,7 @@ class EvictedKeys {
  private:
   size_t Place(const Hash128& key) const { return key.lo & (keys_.size() - 1); }
 
-  PagedVector<Hash128> keys_;
+  TableVector<Hash128> keys_;
 };
 
 }  // namespace tokenspeed

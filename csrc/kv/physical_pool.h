@@ -170,10 +170,10 @@ class PhysicalPool {
   }
 
   std::vector<Group> groups_;
-  PagedVector<Physical> blocks_;
+  TableVector<Physical> blocks_;
   // Pinned blocks in each: apart, as a long prompt's match writes these and mostly nothing else.
-  PagedVector<uint8_t> pinned_;
-  std::vector<PagedVector<int32_t>> owners_;  // [group][logical block]
+  TableVector<uint8_t> pinned_;
+  std::vector<TableVector<int32_t>> owners_;  // [group][logical block]
   std::vector<int32_t> free_;                 // LIFO; lowest ids first on a fresh pool
   bool has_rivals_;                           // more than one group: buckets are kept
   bool is_plain_;                             // one group, one block in each: no lists to keep

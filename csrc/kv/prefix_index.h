@@ -223,15 +223,15 @@ class PrefixIndex {
   EventBatch* events_ = nullptr;     // likewise
   int32_t block_tokens_;
   uint64_t hash_seed_;
-  PagedVector<uint32_t> stamps_;  // by set id: counts how often it was indexed
-  PagedVector<Node> nodes_;       // by set id
+  TableVector<uint32_t> stamps_;  // by set id: counts how often it was indexed
+  TableVector<Node> nodes_;       // by set id
   bool has_links_;
   std::vector<Links> links_;                         // by set id
   std::vector<int32_t> window_of_set_;               // [set][window group]
   std::vector<std::vector<int32_t>> set_of_window_;  // [window group][window]
   Snapshots snapshots_;
-  PagedVector<int32_t> tokens_;  // [set][block_tokens]
-  PagedVector<Slot> slots_;
+  TableVector<int32_t> tokens_;  // [set][block_tokens]
+  TableVector<Slot> slots_;
   size_t slot_mask_;
   std::vector<Root> roots_;
   std::vector<int32_t> free_roots_;
