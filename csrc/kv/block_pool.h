@@ -165,8 +165,8 @@ class BlockPool {
   PhysicalPool& physical_;  // not owned; outlives this
   std::vector<GroupId> groups_;
   int32_t num_groups_;
-  PagedVector<Item> items_;
-  PagedVector<int32_t> block_ids_;  // [item][k]
+  TableVector<Item> items_;
+  TableVector<int32_t> block_ids_;  // [item][k]
   std::vector<int32_t> free_items_;
   EvictionQueue queue_;
   int64_t now_us_ = 0;

@@ -19,6 +19,7 @@ class EvictedKeys {
       : keys_(std::bit_ceil(
             static_cast<size_t>(num_keys<64 ? 64 : num_keys>(1 << 18) ? 1 << 18 : num_keys))) {}
 
+  void Prefetch(const Hash128& key) const { __builtin_prefetch(&keys_[Place(key)], 1); }
   void Add(const Hash128& key) {
     keys_[Place(key)] = key;
     is_empty_ = false;
@@ -34,7 +35,7 @@ class EvictedKeys {
  private:
   size_t Place(const Hash128& key) const { return key.lo & (keys_.size() - 1); }
 
-  PagedVector<Hash128> keys_;
+  TableVector<Hash128> keys_;
   bool is_empty_ = true;  // nothing was ever added
 };
 

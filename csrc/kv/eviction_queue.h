@@ -122,8 +122,8 @@ class EvictionQueue {
   void EndRetentions(int64_t now_us);
   void CheckHeap(const Heap& heap) const;
 
-  PagedVector<Item> items_;
-  PagedVector<Mark> marks_;
+  TableVector<Item> items_;
+  TableVector<Mark> marks_;
   List list_, surplus_;
   Heap by_return_{kByReturn, 0, {}, false};
   Heap by_last_use_{kByLastUse, 1, {}, false};

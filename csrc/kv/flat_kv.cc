@@ -206,8 +206,12 @@ bool FlatKv::Grow(KvTable& table, size_t num_blocks) {
   // While as many physical blocks are free as all of them could need, nothing has to be made.
   const int64_t most = rest.sets * sets_.num_groups();
   const bool is_roomy = physical_.num_free() >= most && rest.sets <= sets_.num_free_items();
+  int32_t ahead = 0;  // a set that is evicted soon
   for (; rest.sets > 0; is_roomy ? --rest.sets : rest.sets) {
-    if (!is_roomy) MakeRoom(sets_, rest);
+    if (!is_roomy) {
+      if (rest.sets > 1) LookAhead(ahead);
+      MakeRoom(sets_, rest);
+    }
     table.blocks.Append(sets_.Acquire<SetId>(table.blocks.last()));
   }
   return true;

@@ -167,6 +167,13 @@ class FlatKv {
   }
   Publication Publish(NodeId root, KvTable& table, size_t index, const Hash128& key, Tokens block);
 
+  // Starts to load what Publish of a block will write, some calls ahead.
+  void PrefetchPublish(const KvTable& table, size_t index, const Hash128& key) const {
+    index_.PrefetchSlot(key);
+    index_.PrefetchInsert(table.blocks.set(index));
+    evicted_.Prefetch(key);
+  }
+
   // Makes the partly filled block `index` matchable up to `tokens`; it may be filled further and be
   // published again. Returns the set that has this content now: its own or one known before;
   // SetId(0) for none.
@@ -244,6 +251,7 @@ class FlatKv {
   int64_t& WindowNeed(const BlockPool& pool, KvNeed& need) const {
     return need.windows[WindowNumber(pool)];
   }
+  void LookAhead(int32_t& ahead);
   int32_t WindowNumber(const BlockPool& pool) const;
   void UseSpare(BlockPool& pool);
   BlockPool* ColdestClass(BlockPool& pool);

@@ -100,6 +100,8 @@ class PhysicalPool {
   // Returns who owns a taken logical block.
   int32_t owner(GroupId group, BlockId block) const { return owners_[group.value][block.value]; }
 
+  // One group with one block in each: nothing can lie scattered.
+  bool is_plain() const { return is_plain_; }
   int32_t num_groups() const { return static_cast<int32_t>(groups_.size()); }
   int32_t packing(GroupId group) const { return groups_[group.value].packing; }
   int32_t num_physical() const { return static_cast<int32_t>(blocks_.size()); }
@@ -169,10 +171,10 @@ class PhysicalPool {
   }
 
   std::vector<Group> groups_;
-  PagedVector<Physical> blocks_;
+  TableVector<Physical> blocks_;
   // Pinned blocks in each: apart, as a long prompt's match writes these and mostly nothing else.
-  PagedVector<uint8_t> pinned_;
-  std::vector<PagedVector<int32_t>> owners_;  // [group][logical block]
+  TableVector<uint8_t> pinned_;
+  std::vector<TableVector<int32_t>> owners_;  // [group][logical block]
   std::vector<int32_t> free_;                 // LIFO; lowest ids first on a fresh pool
   bool has_rivals_;                           // more than one group: buckets are kept
   bool is_plain_;                             // one group, one block in each: no lists to keep

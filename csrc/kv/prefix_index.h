@@ -9,6 +9,7 @@
 // Thread: scheduler thread only.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstring>
@@ -82,6 +83,19 @@ class PrefixIndex {
   // later, the node there.
   void PrefetchSlot(const Hash128& key) const { __builtin_prefetch(&slots_[key.lo & slot_mask_]); }
   void PrefetchNode(const Hash128& key) const { PrefetchSet(slots_[key.lo & slot_mask_].set); }
+
+  // The same for Remove of a set: its place in the table, and its parent's node.
+  void PrefetchErase(SetId set) const { PrefetchSlot(nodes_[set.value].key); }
+  void PrefetchParent(SetId set) const {
+    __builtin_prefetch(&nodes_[std::max(0, nodes_[set.value].parent.value)], 1);
+  }
+  // And for InsertFull: its node and its tokens.
+  void PrefetchInsert(SetId set) const {
+    constexpr int32_t kTokensOfLine = 64 / sizeof(int32_t);
+    __builtin_prefetch(&nodes_[set.value], 1);
+    const int32_t* tokens = TokensOf(set.value);
+    for (int32_t i = 0; i < block_tokens_; i += kTokensOfLine) __builtin_prefetch(tokens + i, 1);
+  }
 
   // Returns the full child of `parent` with these tokens, SetId(0) for none.
   SetId Find(NodeId parent, const Hash128& key, Tokens block) const;
@@ -223,15 +237,15 @@ class PrefixIndex {
   EventBatch* events_ = nullptr;     // likewise
   int32_t block_tokens_;
   uint64_t hash_seed_;
-  PagedVector<uint32_t> stamps_;  // by set id: counts how often it was indexed
-  PagedVector<Node> nodes_;       // by set id
+  TableVector<uint32_t> stamps_;  // by set id: counts how often it was indexed
+  TableVector<Node> nodes_;       // by set id
   bool has_links_;
   std::vector<Links> links_;                         // by set id
   std::vector<int32_t> window_of_set_;               // [set][window group]
   std::vector<std::vector<int32_t>> set_of_window_;  // [window group][window]
   Snapshots snapshots_;
-  PagedVector<int32_t> tokens_;  // [set][block_tokens]
-  PagedVector<Slot> slots_;
+  TableVector<int32_t> tokens_;  // [set][block_tokens]
+  TableVector<Slot> slots_;
   size_t slot_mask_;
   std::vector<Root> roots_;
   std::vector<int32_t> free_roots_;

@@ -11,12 +11,14 @@ namespace tokenspeed {
 // physical blocks are scarce a group fills its pinned ones first, dropping what is only cached
 // there: as CanHold counted, so that what is still to come fits too.
 void FlatKv::MakeRoom(BlockPool& pool, KvNeed& rest) {
-  int64_t num_more = 0;
   (&pool == &sets_ ? rest.sets : &pool == &rows_ ? rest.rows : WindowNeed(pool, rest)) -= 1;
-  std::array<int64_t, kMaxGroups> blocks;
-  NeedsByGroup(rest, blocks);
-  for (int32_t group = 0; group < num_groups(); ++group) num_more += blocks[group];
-  if (num_more > 0 && physical_.num_unpinned() < num_more + pool.num_groups()) UseSpare(pool);
+  if (!physical_.is_plain()) {
+    int64_t num_more = 0;
+    std::array<int64_t, kMaxGroups> blocks;
+    NeedsByGroup(rest, blocks);
+    for (int32_t group = 0; group < num_groups(); ++group) num_more += blocks[group];
+    if (num_more > 0 && physical_.num_unpinned() < num_more + pool.num_groups()) UseSpare(pool);
+  }
   while (!pool.CanAcquire()) {
     BlockPool* victim = pool.has_free_item() ? ColdestClass(pool) : &pool;
     TS_CHECK(victim != nullptr, "room that was promised can be made");
@@ -25,6 +27,26 @@ void FlatKv::MakeRoom(BlockPool& pool, KvNeed& rest) {
     } else {
       TakePhysicalFrom(*victim);
     }
+  }
+}
+
+// Memory is what it costs to evict a long chain: its next victim is mostly the parent of the last
+// one, so what an eviction will read is asked for some blocks ahead of it.
+void FlatKv::LookAhead(int32_t& ahead) {
+  constexpr int kBlocksAhead = 4;
+  int num_steps = 1;
+  if (ahead == 0) {
+    ahead = sets_.Coldest();
+    num_steps = kBlocksAhead;
+  }
+  for (; ahead != 0 && num_steps > 0; --num_steps) {
+    const NodeId parent = index_.parent(SetId(ahead));
+    ahead = std::max(0, parent.value);
+    if (ahead == 0) return;
+    sets_.PrefetchItem(ahead);
+    index_.PrefetchErase(SetId(ahead));
+    evicted_.Prefetch(index_.key(parent));
+    index_.PrefetchParent(SetId(ahead));
   }
 }
 

@@ -62,7 +62,8 @@ Scheduler::Admission Scheduler::TryAdmit(RequestIndex index, int32_t& budget) {
   const MatchEvidence evidence = EvidenceOf(request, match);
   Enter(index, std::move(match), evidence);
   CountLoad(request, num_query);
-  EmitRow(index, num_query);
+  request.step_query = num_query;
+  EmitChunk(index);
   budget -= num_query;
   return Admission::kAdmitted;
 }

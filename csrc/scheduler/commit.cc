@@ -22,29 +22,67 @@ void Scheduler::Commit(int64_t step_id, const StepOutcome& outcome, int64_t now_
   uncommitted_.pop_front();
   step.copy_windows.clear();
   step.copy_sources.clear();  // before their parents may go
-  const auto num_rows = static_cast<size_t>(step.plan->num_rows());
-  for (int32_t row = 0; row < step.plan->num_rows(); ++row) {
-    const bool has_failed = !outcome.failed.empty() && outcome.failed[row];
-    CommitRow(*step.plan, row, Accepted(outcome, num_rows, row), has_failed, result);
-  }
+  CommitRows(*step.plan, outcome, result);
+  result.Finish();
   floor_.Committed(std::max(now_us_, now_us));
   Expire(now_us);
+}
+
+// Rows to which nothing happens are committed by their lines alone, which are asked for ahead.
+void Scheduler::CommitRows(const StepPlan& plan, const StepOutcome& outcome, CommitResult& result) {
+  constexpr int32_t kLinesAhead = 12, kTokensAhead = 6;
+  const int32_t num_rows = plan.num_rows();
+  const bool may_be_quiet = outcome.accepted.empty() && kv_.num_state_groups() == 0;
+  const int32_t num_quiet = may_be_quiet ? plan.num_decode_rows : 0;  // at most
+  for (int32_t row = 0; row < num_rows; ++row) {
+    if (row + kLinesAhead < num_rows) requests_.PrefetchLine(plan.requests[row + kLinesAhead]);
+    if (row + kTokensAhead < num_rows) requests_.PrefetchEnd(plan.requests[row + kTokensAhead]);
+    Request& request = requests_[plan.requests[row]];
+    const bool has_failed = !outcome.failed.empty() && outcome.failed[row];
+    const bool samples = plan.output_index[row] >= 0 && !has_failed;
+    if (row < num_quiet && samples && IsQuiet(request, outcome.tokens[row])) {
+      CommitQuietRow(request, row, outcome.tokens[row], result);
+    } else {
+      CommitRow(plan, row, Accepted(outcome, num_rows, row), has_failed, result);
+    }
+  }
+}
+
+// Says whether this token of a decode row brings nothing about: it ends neither a block nor the
+// request, and nobody waits for its commit. Reads the line only (step_line.h).
+bool Scheduler::IsQuiet(const Request& request, int32_t token) const {
+  const bool is_plain = request.is_decoding && !request.retract_pending &&
+                        request.max_drafts == 0 && !request.is_poisoned && request.cached_reported;
+  const int32_t block_end = (request.published_blocks + 1) << block_shift_;
+  return is_plain && request.num_outputs() + 1 < request.max_outputs && !request.IsStop(token) &&
+         (request.computed + 1 < block_end || !MayPublish(request));
+}
+
+// What CommitRow comes to then.
+void Scheduler::CommitQuietRow(Request& request, int32_t row, int32_t token, CommitResult& result) {
+  --request.uncommitted_rows;
+  --request.ahead;
+  ++request.computed;
+  ++output_tokens_;
+  request.tokens.push_back(token);
+  if (kv_.num_window_groups() > 0) Slide(request);
+  result.AddOne(request.id, token, FinishReason::kNone, -1, row);
 }
 
 // Tokens that row `row` brings: one, or as many as were accepted and one more.
 std::span<const int32_t> Scheduler::Accepted(const StepOutcome& outcome, size_t num_rows,
                                              int32_t row) const {
+  if (outcome.accepted.empty()) return outcome.tokens.subspan(row, 1);
   const size_t width = outcome.tokens.size() / num_rows;
-  const size_t count = outcome.accepted.empty() ? 1 : outcome.accepted[row] + size_t{1};
-  return outcome.tokens.subspan(row * width, count);
+  return outcome.tokens.subspan(row * width, outcome.accepted[row] + size_t{1});
 }
 
 void Scheduler::CheckCommit(int64_t step_id, const StepOutcome& outcome) const {
   const auto& [tokens, accepted, failed] = outcome;
-  const std::string what = "commit of step " + std::to_string(step_id);
+  const auto what = [step_id] { return "commit of step " + std::to_string(step_id); };
   if (uncommitted_.empty() || uncommitted_.front().plan->step_id != step_id) {
     throw std::invalid_argument(
-        what + ": not the oldest uncommitted step; allowed: " +
+        what() + ": not the oldest uncommitted step; allowed: " +
         (uncommitted_.empty() ? "none" : std::to_string(uncommitted_.front().plan->step_id)) +
         "; commit steps in the order of their plans");
   }
@@ -56,12 +94,17 @@ void Scheduler::CheckCommit(int64_t step_id, const StepOutcome& outcome) const {
       (!failed.empty() && failed.size() != num_rows) ||
       (!accepted.empty() && accepted.size() != num_rows)) {
     throw std::invalid_argument(
-        what + ": " + std::to_string(tokens.size()) + " tokens, " +
+        what() + ": " + std::to_string(tokens.size()) + " tokens, " +
         std::to_string(accepted.size()) + " accepted counts and " + std::to_string(failed.size()) +
         " failed flags; allowed: " + std::to_string(num_rows) +
         " rows; pass one entry per row, and as many tokens for each when `accepted` is given");
   }
-  CheckAccepted(what, plan, outcome);
+  // Mostly every row has its token; who looks closer says which one has not.
+  bool is_sound = accepted.empty();
+  for (size_t row = 0; is_sound && row < num_rows; ++row) {
+    is_sound = (plan.output_index[row] < 0) | (tokens[row] >= 0);
+  }
+  if (!is_sound) CheckAccepted(what(), plan, outcome);
 }
 
 void Scheduler::CheckAccepted(const std::string& what, const StepPlan& plan,

@@ -12,52 +12,71 @@ void Scheduler::EmitDecodes() {
     int32_t& most = step_.plan->num_write_rows;
     most = std::max(most, 1 + requests_[index].step_drafts);
   }
-  for (const RequestIndex index : running_) {
-    const int32_t num_query = requests_[index].step_query;
-    if (num_query == 0) continue;
-    CountLoad(requests_[index], num_query);
-    EmitRow(index, num_query);
+  int32_t num_rows = 0;
+  for (const RequestIndex index : running_) num_rows += requests_[index].step_query > 0;
+  step_.plan->ResizeRows(num_rows);
+  for (int32_t row = 0; const RequestIndex index : running_) {
+    Request& request = requests_[index];
+    if (request.step_query == 0) continue;
+    CountLoad(request, request.step_query);
+    EmitRow(index, request, row++);
   }
-  step_.plan->num_decode_rows = step_.plan->num_rows();
+  step_.plan->num_decode_rows = num_rows;
 }
 
 void Scheduler::EmitChunks() {
   for (const RequestIndex index : running_) {
-    if (requests_[index].step_query > 0) EmitRow(index, requests_[index].step_query);
+    if (requests_[index].step_query > 0) EmitChunk(index);
   }
 }
 
-void Scheduler::EmitRow(RequestIndex index, int32_t num_query) {
-  Request& request = requests_[index];
+void Scheduler::EmitChunk(RequestIndex index) {
+  const int32_t row = step_.plan->num_rows();
+  step_.plan->ResizeRows(row + 1);
+  EmitRow(index, requests_[index], row);
+}
+
+// Of a decode row to which nothing happens it reads the line only (step_line.h).
+void Scheduler::EmitRow(RequestIndex index, Request& request, int32_t row) {
   StepPlan& plan = *step_.plan;
-  const int32_t num_drafts = request.step_drafts, start = request.step_start();
-  const int32_t num_new = num_query - request.to_replay;
+  const int32_t num_query = request.step_query, num_drafts = request.step_drafts;
+  const int32_t start = request.step_start(), num_new = num_query - request.to_replay;
   const bool samples = num_new - num_drafts == request.to_plan();
-  if (!request.is_announced) plan.admitted.push_back({plan.num_rows(), request.slot()->value()});
-  request.is_announced = true;
-  plan.requests.push_back(index);
-  plan.request_ids.push_back(request.id.value);
-  plan.slots.push_back(request.slot()->value());
-  plan.context_tokens.push_back(start);
-  plan.output_index.push_back(samples ? request.num_outputs() + request.ahead : -1);
-  // Beyond drafts on the device the place of a row is an upper bound: none of its tokens is known.
-  const int32_t num_known = std::clamp(request.size() - start, 0, num_query - num_drafts);
-  const int32_t* first = request.tokens.data() + start;
-  if (num_known > 0) plan.token_ids.insert(plan.token_ids.end(), first, first + num_known);
-  if (num_known < num_query - num_drafts) plan.token_ids.push_back(kTokenFromDevice);
+  plan.requests[row] = index;
+  plan.request_ids[row] = request.id.value;
+  plan.slots[row] = request.slot_id;
+  plan.context_tokens[row] = start;
+  plan.output_index[row] = samples ? request.num_outputs() + request.ahead : -1;
+  plan.num_drafts[row] = num_drafts;
+  EmitTokens(request, start, num_query - num_drafts);
   if (num_drafts > 0) EmitDrafts(request);
-  plan.num_drafts.push_back(num_drafts);
-  plan.query_start.push_back(plan.num_tokens());
-  EmitTable(request);
-  EmitStateRows(request, num_query);
+  plan.query_start[row + 1] = plan.num_tokens();
+  if (!request.is_announced) plan.admitted.push_back({row, request.slot_id});
+  request.is_announced = true;
+  if (request.planned + num_new > SentTokens(request)) EmitTable(request);
+  if (kv_.num_state_groups() > 0) EmitStateRows(request, num_query);
   request.step_query = request.step_drafts = 0;
   request.newest_step = next_step_id_;
   request.planned += num_new;
   request.to_replay = is_replay_ ? num_drafts : 0;
   ++request.uncommitted_rows;
   request.drafts_in_flight += num_drafts;
-  request.ahead += samples ? 1 + num_drafts : 0;
-  if (samples && std::holds_alternative<Prefilling>(request.state)) Move(request, LastChunk{});
+  if (!samples) return;
+  request.ahead += 1 + num_drafts;
+  if (!request.is_decoding) Move(request, LastChunk{});
+}
+
+// Beyond drafts on the device the place of a row is an upper bound: none of its tokens is known.
+void Scheduler::EmitTokens(const Request& request, int32_t start, int32_t count) {
+  std::vector<int32_t>& tokens = step_.plan->token_ids;
+  const int32_t num_known = std::clamp(request.size() - start, 0, count);
+  const int32_t* first = request.tokens.data() + start;
+  if (num_known == 1) {
+    tokens.push_back(*first);
+  } else {
+    tokens.insert(tokens.end(), first, first + num_known);
+  }
+  if (num_known < count) tokens.push_back(kTokenFromDevice);
 }
 
 void Scheduler::EmitDrafts(Request& request) {
@@ -75,7 +94,7 @@ void Scheduler::EmitDrafts(Request& request) {
 void Scheduler::CountLoad(const Request& request, int32_t num_query) {
   if (!floor_.is_on()) return;
   ++load_.rows;
-  if (std::holds_alternative<Decoding>(request.state)) {
+  if (request.is_decoding) {
     load_.context_tokens += request.planned;
     return;
   }
@@ -87,7 +106,6 @@ void Scheduler::CountLoad(const Request& request, int32_t num_query) {
 void Scheduler::EmitTable(Request& request) {
   const KvTable& table = *request.blocks();
   const auto num_blocks = static_cast<int32_t>(table.size());
-  if (request.sent_blocks >= num_blocks) return;
   if (kv_.num_groups() > 1) {
     for (; request.sent_blocks < num_blocks; ++request.sent_blocks) {
       EmitEntries(request, request.sent_blocks);
@@ -95,7 +113,7 @@ void Scheduler::EmitTable(Request& request) {
     return;
   }
   // A model of one group, which is a full one: the entries of a long table in one go.
-  const int32_t slot = request.slot()->value(), first = request.sent_blocks;
+  const int32_t slot = request.slot_id, first = request.sent_blocks;
   auto& updates = step_.plan->block_updates;
   const size_t end = updates.size() + static_cast<size_t>(num_blocks - first);
   if (end > updates.capacity()) updates.reserve(end + end / 2);
@@ -109,7 +127,7 @@ void Scheduler::EmitTable(Request& request) {
 
 // Entries of one block in all groups that have it: a window group only while it is seen.
 void Scheduler::EmitEntries(Request& request, int32_t position) {
-  const int32_t slot = request.slot()->value();
+  const int32_t slot = request.slot_id;
   for (int32_t group = 0; group < kv_.num_groups(); ++group) {
     if (kv_.kind(GroupId(group)) == GroupKind::kState) continue;
     const BlockId block = kv_.block(*request.blocks(), GroupId(group), position);

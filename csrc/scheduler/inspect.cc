@@ -128,12 +128,16 @@ void Scheduler::CheckInvariants() {
   std::vector<bool> is_slot_taken(slots_.num_slots(), false);
   std::array<int32_t, std::variant_size_v<State>> in_state{};
   size_t num_queued = 0, num_with_deadline = 0;
-  int32_t num_slots = 0, num_pending = 0;
+  int32_t num_slots = 0, num_pending = 0, num_drafting = 0;
   size_t num_batches = 0;
   for (const RequestIndex index : requests_.Live()) {
     Request& request = requests_[index];
     const KvTable* blocks = request.blocks();
     ++in_state[request.state.index()];
+    num_drafting += request.max_drafts > 0;
+    TS_CHECK(request.is_decoding == std::holds_alternative<Decoding>(request.state) &&
+                 request.slot_id == (blocks == nullptr ? -1 : request.slot()->value()),
+             "a line says what the state is");
     num_pending += request.retract_pending;
     const bool is_draining = std::holds_alternative<Draining>(request.state);
     num_with_deadline += request.next_deadline_us() > 0 && !is_draining;
@@ -173,6 +177,8 @@ void Scheduler::CheckInvariants() {
     ++num_slots;
     TS_CHECK(request.computed <= request.planned, "what is computed was planned");
     TS_CHECK(BlocksFor(request.planned) <= blocks->size(), "planned tokens have blocks");
+    TS_CHECK(!request.is_decoding || request.sent_blocks == static_cast<int32_t>(blocks->size()),
+             "the executor knows every block of who decodes");
     CheckHeld(request, *blocks);
   }
   for (const Uncommitted& step : uncommitted_) {
@@ -190,6 +196,7 @@ void Scheduler::CheckInvariants() {
   TS_CHECK(num_with_deadline == deadlines_.size(), "live deadlines are listed");
   TS_CHECK(num_slots + slots_.num_free() == slots_.num_slots(), "slots add up");
   TS_CHECK(in_state == num_in_state_, "states are counted");
+  TS_CHECK(num_drafting == num_drafting_, "requests that may have drafts are counted");
   TS_CHECK(num_pending == num_retractions_pending_, "pending retractions are counted");
 }
 

@@ -17,11 +17,16 @@ bool Scheduler::StopRequest(RequestId id, int64_t now_us) {
   return EndById(id, FinishReason::kStop);
 }
 
-CommitResult Scheduler::TakeEnded() { return std::exchange(ended_, CommitResult{}); }
+CommitResult Scheduler::TakeEnded() {
+  CommitResult result;
+  TakeEnded(result);
+  return result;
+}
 
 void Scheduler::TakeEnded(CommitResult& result) {
   result.Clear();
   std::swap(result, ended_);
+  result.Finish();
 }
 
 bool Scheduler::Rekey(RequestId id, int64_t gap_us, int64_t victim_key) {
@@ -118,6 +123,7 @@ void Scheduler::Retire(RequestIndex index) {
   Request& request = requests_[index];
   TS_CHECK(std::holds_alternative<Finished>(request.state), "only a finished request is retired");
   --num_in_state_[request.state.index()];
+  num_drafting_ -= request.max_drafts > 0;
   kv_.ReleaseRoot(request.root);
   requests_.Erase(index);
 }

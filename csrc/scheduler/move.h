@@ -17,6 +17,7 @@ void Scheduler::Move(Request& request, E event) {
   TS_CHECK(result == fsm::Result::kMoved, std::string("the table moves on ") + E::kName);
   --num_in_state_[before];
   ++num_in_state_[request.state.index()];
+  request.NoteState();
 }
 
 }  // namespace tokenspeed

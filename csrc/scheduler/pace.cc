@@ -13,9 +13,7 @@ void Scheduler::StartFloor() {
   step_limit_us_.reset();
   has_outgrown_floor_ = false;
   if (!floor_.is_on()) return;
-  const auto decodes = [this](RequestIndex index) {
-    return std::holds_alternative<Decoding>(requests_[index].state);
-  };
+  const auto decodes = [this](RequestIndex index) { return requests_[index].is_decoding; };
   if (std::ranges::none_of(running_, decodes)) {
     floor_.Idle();
     return;

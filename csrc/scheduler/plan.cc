@@ -4,6 +4,11 @@
 #include "scheduler/move.h"
 
 namespace tokenspeed {
+namespace {
+
+constexpr size_t kLinesAhead = 12;  // so many requests before a line is read it is asked for
+
+}  // namespace
 
 std::shared_ptr<const StepPlan> Scheduler::Plan(int64_t now_us) {
   auto buffer = std::make_shared<StepPlan>();
@@ -55,21 +60,30 @@ bool Scheduler::PlanStep(int64_t now_us, std::shared_ptr<StepPlan> buffer) {
 // Blocks first, rows later: a victim of the reservations has no row in this step yet.
 void Scheduler::ReserveDecodes(int32_t& budget) {
   scan_ = running_;
-  int32_t spare = budget;  // for drafts
-  for (const RequestIndex index : scan_) spare -= 1 + requests_[index].to_replay;
-  spare = std::max(0, spare);
-  for (const RequestIndex index : scan_) {
+  int32_t spare = SpareForDrafts(budget);
+  for (size_t i = 0; i < scan_.size(); ++i) {
+    if (i + kLinesAhead < scan_.size()) requests_.PrefetchLine(scan_[i + kLinesAhead]);
+    const RequestIndex index = scan_[i];
     Request& request = requests_[index];
-    if (!std::holds_alternative<Decoding>(request.state)) continue;  // or retracted just now
+    if (!request.is_decoding) continue;  // or retracted just now
     if (request.retract_pending || !request.can_sample()) continue;
     // Those before it replay nothing in the next step, then it has room.
     if (1 + request.to_replay > budget) continue;
-    if (!ReserveBlocks(index, request.planned + 1)) continue;
-    ReserveDrafts(request, spare);
+    const bool has_block =
+        kv_.num_state_groups() == 0 && request.planned + 1 <= SentTokens(request);
+    if (!has_block && !ReserveBlocks(index, request.planned + 1)) continue;
+    if (request.max_drafts > 0) ReserveDrafts(request, spare);
     request.step_query = 1 + request.to_replay + request.step_drafts;
     budget -= request.step_query;
     spare -= request.step_drafts;
   }
+}
+
+// What everybody who runs leaves of the budget with a row of one token.
+int32_t Scheduler::SpareForDrafts(int32_t budget) const {
+  if (num_drafting_ == 0) return 0;
+  for (const RequestIndex index : running_) budget -= 1 + requests_[index].to_replay;
+  return std::max(0, budget);
 }
 
 // Nobody is retracted for a draft.
@@ -96,6 +110,10 @@ int32_t Scheduler::DraftRows(int32_t max_drafts, bool is_in_turn) const {
 // Little ones first, so that a short turn starts at once beside a long prefill, which is displaced
 // for that step; but never for more than max_prefill_steps in a row.
 void Scheduler::PlanPrefills(int32_t budget) {
+  if (num_in_state_[State(Prefilling{}).index()] == 0) {
+    num_displaced_steps_ = 0;
+    return AdmitFromQueue(budget);
+  }
   const auto is_long = [this](RequestIndex index) {
     const Request& request = requests_[index];
     return std::holds_alternative<Prefilling>(request.state) && request.to_plan() > ShortTokens();
@@ -154,7 +172,6 @@ int32_t Scheduler::CutAtPoint(const Request& request, int32_t from, int32_t num_
 // Returns: false when the request has to wait for a commit, or was retracted itself.
 bool Scheduler::ReserveBlocks(RequestIndex index, int32_t num_tokens) {
   const size_t num_blocks = BlocksFor(num_tokens);
-  if (kv_.num_state_groups() == 0 && requests_[index].blocks()->size() >= num_blocks) return true;
   while (requests_[index].admission != 0) {
     if (kv_.Grow(*requests_[index].blocks(), num_blocks)) return true;
     if (!RetractLast()) return false;

@@ -14,16 +14,16 @@ void Scheduler::AdvanceComputed(RequestIndex index, int32_t num_query) {
   if (MayPublish(request) && std::ranges::count(request.points, request.computed) > 0) {
     PublishState(request, false);
   }
-  // Tokens to be read again see what they saw before.
+  Slide(request);
+}
+
+// Window blocks that no step reads any more go. Tokens to be read again see what they saw before.
+void Scheduler::Slide(Request& request) {
   const int32_t start = std::min(request.computed, request.step_start());
   kv_.Slide(*request.blocks(), start, [&](int32_t w, size_t block) {
     return std::ranges::any_of(request.points,
                                [&](int32_t point) { return kv_.IsInWindow(w, block, point); });
   });
-}
-
-bool Scheduler::MayPublish(const Request& request) const {
-  return config_.prefix_cache && !request.is_private;
 }
 
 void Scheduler::PublishFull(RequestIndex index) {
@@ -34,7 +34,12 @@ void Scheduler::PublishFull(RequestIndex index) {
   if ((request.published_blocks + 1) * block_tokens > request.computed) return;
   const std::span<const int32_t> tokens(request.tokens);
   request.keys.Extend(tokens.first(request.computed));
+  constexpr int32_t kBlocksAhead = 2;
+  const int32_t end = request.computed / block_tokens;
   while ((request.published_blocks + 1) * block_tokens <= request.computed) {
+    if (const int32_t next = request.published_blocks + kBlocksAhead; next < end) {
+      kv_.PrefetchPublish(*request.blocks(), next, request.keys[next]);
+    }
     const int32_t position = request.published_blocks;
     const auto block = tokens.subspan(position * block_tokens, block_tokens);
     if (static_cast<size_t>(position + kKeysAhead) < request.keys.size()) {

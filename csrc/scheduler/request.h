@@ -1,10 +1,4 @@
 // One request: what the caller asked for, its tokens, its state, and how far it is.
-//
-//   tokens [0, prompt)[prompt, size)          prompt, committed outputs
-//          [0, computed)                      in the cache, committed
-//          [computed, planned)                written by uncommitted steps
-//          [planned, size + ahead)            to be planned; the last `ahead` are still sampled
-//
 // Thread: scheduler thread only.
 #pragma once
 
@@ -12,66 +6,37 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "base/ids.h"
-#include "base/pages.h"
 #include "fsm/states.h"
 #include "kv/chain_keys.h"
 #include "kv/prefix_index.h"
 #include "kv/tiers.h"
+#include "scheduler/step_line.h"
 #include "scheduler/truth.h"
 
 namespace tokenspeed {
 
-struct Request {
-  // How far it is, and the few settings that every step reads: together, so that a step of many
-  // requests touches few cache lines of each.
-  RequestId id;
-  PagedVector<int32_t> tokens;
-  int32_t computed = 0;
-  int32_t planned = 0;
-  int32_t ahead = 0;  // tokens that uncommitted rows sample, at most: every draft right
-  int32_t uncommitted_rows = 0;
-  int32_t step_query = 0;   // query tokens reserved in the plan being made
-  int64_t newest_step = 0;  // the last plan that has a row of it
-  int32_t step_drafts = 0;  // of them drafts
-  // Planned tokens after the newest row of state, which its next row reads again: drafts, if state
-  // groups keep the row before them only. At most: as if all of them were right.
-  int32_t to_replay = 0;
-  int32_t sent_blocks = 0;  // block-table entries that the executor has
-  int32_t published_blocks = 0;
-  int32_t prompt_tokens = 0;
-  int32_t max_outputs = 0;  // resolved: context and pool limits applied
-  int32_t min_outputs = 0;
-  int32_t max_drafts = 0;
-  int64_t admission = 0;  // counts admissions of all requests; 0: not running
-  // Where state is worth keeping, increasing, 0 ends it: reuse points on the share grain, or where
-  // a repeat of the prompt starts and the prompt's end. A chain keeps the first one as a branch.
-  std::array<int32_t, 3> points{};
-  bool device_drafts = false;
-  bool drafts_in_turn = false;   // a row with drafts is planned when all before it are committed
-  bool is_paused = false;        // its drafter has nothing: rows follow as if it had none
-  int32_t drafts_in_flight = 0;  // drafts of uncommitted rows
-  bool has_no_drafts = false;    // gave them up for room
-  bool is_announced = false;     // the executor knows that it has its slot
-  bool cached_reported = false;
-  bool is_short = false;         // waits in the short queue too
-  bool is_private = false;       // a block's key was taken: the rest of the chain is not published
-  bool is_poisoned = false;      // a row failed: nothing it wrote since is published
-  bool retract_pending = false;  // retracted at the commit of its uncommitted rows
+// step_line.h has how far it is, and the few settings that every step reads.
+struct Request : StepLine {
   State state;
   std::vector<int32_t> drafts;    // proposed for its next decode row
   std::vector<int32_t> stop_ids;  // sorted
+  // Where state is worth keeping, increasing, 0 ends it: reuse points on the share grain, or where
+  // a repeat of the prompt starts and the prompt's end. A chain keeps the first one as a branch.
+  std::array<int32_t, 3> points{};
   ChainKeys keys;  // of full blocks; covers at least the known tokens that may be matched
 
   // What was asked beside.
   int32_t priority = 0;
   bool match_prefix = true;
-  int64_t arrival = 0;  // counts submits
+  bool is_short = false;  // waits in the short queue too
+  int64_t arrival = 0;    // counts submits
   int64_t since_us = 0;
   int32_t given_outputs = 0;  // generated before (resume)
   NodeId root;
@@ -103,19 +68,9 @@ struct Request {
     return std::min(deadline_us, queue_deadline_us);
   }
 
-  int32_t size() const { return static_cast<int32_t>(tokens.size()); }
-  int32_t num_outputs() const { return size() - prompt_tokens; }
-  int32_t step_start() const { return planned - to_replay; }  // of its next row
-  int32_t to_plan() const { return size() + ahead - planned; }
-
-  // Says whether a row that samples may be planned: the length is known ahead, stop ids are not.
-  bool can_sample() const {
-    const bool may_draft = !is_paused || drafts_in_flight > 0;
-    const bool waits = drafts_in_turn && may_draft && uncommitted_rows > 0;
-    return !waits && num_outputs() + ahead < max_outputs;
-  }
   // Drafts that its next decode row may have; none goes beyond the last output.
   int32_t num_drafts() const {
+    if (max_drafts == 0) return 0;
     const int32_t wanted = has_no_drafts   ? 0
                            : device_drafts ? max_drafts
                                            : static_cast<int32_t>(drafts.size());
@@ -130,8 +85,13 @@ struct Request {
     return 0;
   }
 
+  void SetStopIds(std::span<const int32_t> ids) {
+    stop_ids.assign(ids.begin(), ids.end());
+    std::ranges::sort(stop_ids);
+    for (const int32_t id : ids) stop_bits |= StopBit(id);
+  }
   bool IsStop(int32_t token) const {
-    return std::binary_search(stop_ids.begin(), stop_ids.end(), token);
+    return (stop_bits & StopBit(token)) != 0 && std::ranges::binary_search(stop_ids, token);
   }
 
   // Who keeps its blocks: higher priority, then smaller victim key, then earlier arrival.
@@ -140,6 +100,13 @@ struct Request {
   }
   // Who makes progress whatever happens: the oldest of the highest priority.
   std::pair<int64_t, int64_t> Seniority() const { return {-int64_t{priority}, arrival}; }
+
+  // What its line says of its state. REQUIRES: called whenever the state has changed.
+  void NoteState() {
+    const SlotRef* held = slot();
+    slot_id = held == nullptr ? -1 : held->value();
+    is_decoding = std::holds_alternative<Decoding>(state);
+  }
 
   SlotRef* slot() {
     return std::visit(
@@ -159,6 +126,7 @@ struct Request {
   }
 
  private:
+  static uint64_t StopBit(int32_t token) { return uint64_t{1} << (token & 63); }
   template <class S>
   static constexpr bool fsm_has_slot = requires(S state) { state.slot; };
 };

@@ -4,7 +4,7 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
+#include <memory>
 #include <unordered_map>
 #include <vector>
 
@@ -18,18 +18,18 @@ class RequestTable {
   RequestIndex Insert(RequestId id) {
     if (free_.empty()) {
       free_.push_back(RequestIndex(static_cast<int32_t>(rows_.size())));
-      rows_.emplace_back();
+      rows_.push_back(std::make_unique<Request>());
     }
     const RequestIndex index = free_.back();
     index_of_.emplace(id.value, index);
     free_.pop_back();
-    rows_[index.value].id = id;
+    rows_[index.value]->id = id;
     return index;
   }
 
   void Erase(RequestIndex index) {
-    index_of_.erase(rows_[index.value].id.value);
-    rows_[index.value] = Request{};
+    index_of_.erase(rows_[index.value]->id.value);
+    *rows_[index.value] = Request{};
     free_.push_back(index);
   }
 
@@ -39,8 +39,19 @@ class RequestTable {
     return found == index_of_.end() ? nullptr : &found->second;
   }
 
-  Request& operator[](RequestIndex index) { return rows_[index.value]; }
-  const Request& operator[](RequestIndex index) const { return rows_[index.value]; }
+  Request& operator[](RequestIndex index) { return *rows_[index.value]; }
+  const Request& operator[](RequestIndex index) const { return *rows_[index.value]; }
+  // Starts to load what a step reads of a request; and, some calls later, where its next token
+  // goes.
+  void PrefetchLine(RequestIndex index) const {
+    const char* line = reinterpret_cast<const char*>(rows_[index.value].get());
+    __builtin_prefetch(line, 1);
+    __builtin_prefetch(line + 64, 1);
+  }
+  void PrefetchEnd(RequestIndex index) const {
+    const StepLine& line = *rows_[index.value];
+    __builtin_prefetch(line.tokens.data() + line.tokens.size(), 1);
+  }
   size_t size() const { return index_of_.size(); }
   size_t num_rows() const { return rows_.size(); }  // live and free
 
@@ -56,7 +67,7 @@ class RequestTable {
   }
 
  private:
-  std::deque<Request> rows_;
+  std::vector<std::unique_ptr<Request>> rows_;
   std::vector<RequestIndex> free_;
   std::unordered_map<int64_t, RequestIndex> index_of_;
 };

@@ -140,6 +140,7 @@ class Scheduler {
   // plan.cc
   bool PlanStep(int64_t now_us, std::shared_ptr<StepPlan> buffer);
   void ReserveDecodes(int32_t& budget);
+  int32_t SpareForDrafts(int32_t budget) const;
   void ReserveDrafts(Request& request, int32_t spare);
   int32_t DraftRows(const Request& request) const {
     return request.has_no_drafts ? 0 : DraftRows(request.max_drafts, request.drafts_in_turn);
@@ -154,6 +155,8 @@ class Scheduler {
   int32_t ShrinkToFit(const KvTable& table, int32_t from, int32_t num_query) const;
   int32_t CutAtPoint(const Request& request, int32_t from, int32_t num_query) const;
   bool ReserveBlocks(RequestIndex index, int32_t num_tokens);
+  // Tokens whose blocks the executor knows.
+  int32_t SentTokens(const StepLine& line) const { return line.sent_blocks << block_shift_; }
   bool RetractLast();
   // Requests with no more than this to compute go before longer ones.
   int32_t ShortTokens() const { return 2 * config_.max_step_tokens; }
@@ -161,7 +164,9 @@ class Scheduler {
   // emit.cc
   void EmitDecodes();
   void EmitChunks();
-  void EmitRow(RequestIndex index, int32_t num_query);
+  void EmitChunk(RequestIndex index);
+  void EmitRow(RequestIndex index, Request& request, int32_t row);
+  void EmitTokens(const Request& request, int32_t start, int32_t count);
   void EmitDrafts(Request& request);
   void CountLoad(const Request& request, int32_t num_query);
   void EmitTable(Request& request);
@@ -215,6 +220,9 @@ class Scheduler {
   void CheckCommit(int64_t step_id, const StepOutcome& outcome) const;
   void CheckAccepted(const std::string& what, const StepPlan& plan,
                      const StepOutcome& outcome) const;
+  void CommitRows(const StepPlan& plan, const StepOutcome& outcome, CommitResult& result);
+  bool IsQuiet(const Request& request, int32_t token) const;
+  void CommitQuietRow(Request& request, int32_t row, int32_t token, CommitResult& result);
   void CommitRow(const StepPlan& plan, int32_t row, std::span<const int32_t> tokens,
                  bool has_failed, CommitResult& result);
   void RejectDrafts(const StepPlan& plan, int32_t row, int32_t num_rejected, Request& request);
@@ -224,7 +232,8 @@ class Scheduler {
 
   // publish.cc
   void AdvanceComputed(RequestIndex index, int32_t num_query);
-  bool MayPublish(const Request& request) const;
+  bool MayPublish(const StepLine& line) const { return config_.prefix_cache && !line.is_private; }
+  void Slide(Request& request);
   void PublishFull(RequestIndex index);
   void PublishRest(Request& request);
   SetId PublishTail(Request& request);
@@ -335,6 +344,7 @@ class Scheduler {
   int64_t now_us_ = 0;
   int32_t num_displaced_steps_ = 0;  // in a row in which a long prefill got nothing
   int32_t num_retractions_pending_ = 0;
+  int32_t num_drafting_ = 0;  // requests that may have drafts
   bool has_retracted_in_step_ = false;
   int64_t next_step_id_ = 1;
   int64_t num_admissions_ = 0;

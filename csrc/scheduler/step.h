@@ -1,8 +1,11 @@
 // Flat results that cross to Python: StepPlan and CommitResult (meaning of each array:
-// tokenspeed/contracts/step.py and _core.pyi). Buffers keep their capacity when they are reused.
+// tokenspeed/contracts/step.py and _core.pyi). They are filled again and again, mostly with as much
+// as the last time: columns of rows are resized, not cleared and grown row by row, so that a step
+// like the one before clears, grows and allocates nothing.
 // Thread: scheduler thread only; Python reads while it holds a plan.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <span>
@@ -60,22 +63,27 @@ struct StepPlan {
   int32_t num_rows() const { return static_cast<int32_t>(slots.size()); }
   int32_t num_tokens() const { return static_cast<int32_t>(token_ids.size()); }
 
+  // All but the rows, which ResizeRows starts.
   void Clear() {
     num_decode_rows = 0;
     num_write_rows = 1;
-    request_ids.clear();
-    slots.clear();
-    query_start.assign(1, 0);
-    context_tokens.clear();
-    output_index.clear();
     token_ids.clear();
     admitted.clear();
     block_updates.clear();
     copies.clear();
     tier_rows.Clear();
     state_rows.clear();
-    requests.clear();
-    num_drafts.clear();
+  }
+  // A row that is new is to be written in every column.
+  void ResizeRows(int32_t num_rows) {
+    const auto size = static_cast<size_t>(num_rows);
+    request_ids.resize(size);
+    slots.resize(size);
+    query_start.resize(size + 1);
+    context_tokens.resize(size);
+    output_index.resize(size);
+    num_drafts.resize(size);
+    requests.resize(size);
   }
 };
 
@@ -90,25 +98,45 @@ struct CommitResult {
   std::vector<std::array<int32_t, 6>> reports;
 
   void Clear() {
-    request_ids.clear();
-    tokens.clear();
-    num_tokens.clear();
-    finish_reasons.clear();
-    cached_tokens.clear();
-    rows.clear();
+    num_entries_ = num_values_ = 0;
     reports.clear();
+  }
+  void Finish() {
+    ResizeEntries(num_entries_);
+    tokens.resize(num_values_);
   }
 
   void Add(RequestId id, std::span<const int32_t> accepted, FinishReason reason, int32_t cached,
            int32_t row) {
-    request_ids.push_back(id.value);
-    if (accepted.empty()) tokens.push_back(-1);
-    tokens.insert(tokens.end(), accepted.begin(), accepted.end());
-    num_tokens.push_back(static_cast<int32_t>(accepted.size()));
-    finish_reasons.push_back(static_cast<uint8_t>(reason));
-    cached_tokens.push_back(cached);
-    rows.push_back(row);
+    if (accepted.size() == 1) return AddOne(id, accepted[0], reason, cached, row);
+    AddOne(id, accepted.empty() ? -1 : accepted[0], reason, cached, row);
+    num_tokens[num_entries_ - 1] = static_cast<int32_t>(accepted.size());
+    if (accepted.empty()) return;
+    if (num_values_ + accepted.size() > tokens.size()) tokens.resize(num_values_ + accepted.size());
+    for (const int32_t token : accepted.subspan(1)) tokens[num_values_++] = token;
   }
+  void AddOne(RequestId id, int32_t token, FinishReason reason, int32_t cached, int32_t row) {
+    if (num_entries_ == rows.size()) ResizeEntries(std::max<size_t>(64, 2 * num_entries_));
+    if (num_values_ == tokens.size()) tokens.resize(std::max<size_t>(64, 2 * num_values_));
+    const size_t entry = num_entries_++;
+    request_ids[entry] = id.value;
+    tokens[num_values_++] = token;
+    num_tokens[entry] = 1;
+    finish_reasons[entry] = static_cast<uint8_t>(reason);
+    cached_tokens[entry] = cached;
+    rows[entry] = row;
+  }
+
+ private:
+  void ResizeEntries(size_t size) {
+    request_ids.resize(size);
+    num_tokens.resize(size);
+    finish_reasons.resize(size);
+    cached_tokens.resize(size);
+    rows.resize(size);
+  }
+
+  size_t num_entries_ = 0, num_values_ = 0;
 };
 
 }  // namespace tokenspeed

@@ -69,14 +69,14 @@ void Scheduler::Accept(const Submission& submission, NodeId root, Chain chain, i
   request.victim_key = submission.victim_key;
   request.retain_us = submission.retain_us;
   request.max_drafts = submission.max_drafts;
+  num_drafting_ += submission.max_drafts > 0;
   request.device_drafts = submission.device_drafts;
   request.drafts_in_turn = DraftsInTurn(submission);
   request.root = root;
   request.previous = previous;
   ChoosePoints(request);
   request.salt = submission.salt;
-  request.stop_ids.assign(submission.stop_ids.begin(), submission.stop_ids.end());
-  std::sort(request.stop_ids.begin(), request.stop_ids.end());
+  request.SetStopIds(submission.stop_ids);
   request.tokens = std::move(chain.tokens);
   request.tokens.insert(request.tokens.end(), submission.outputs.begin(), submission.outputs.end());
   request.given_outputs = static_cast<int32_t>(submission.outputs.size());

@@ -20,6 +20,15 @@ TEST(PagesTest, WhatFillsAHugePageBeginsAtOne) {
   EXPECT_EQ(Place(small.data()) % 64, 0U);
 }
 
+TEST(PagesTest, ATableGetsAHugePageFromAnEighthOn) {
+  const TableVector<int32_t> table(kHugePage / 8 / sizeof(int32_t));
+  EXPECT_EQ(Place(table.data()) % kHugePage, 0U);
+  const TableVector<int32_t> copy = table;
+  EXPECT_EQ(copy, table);
+  const PagedVector<int32_t> prompt(kHugePage / 8 / sizeof(int32_t));
+  EXPECT_EQ(Place(prompt.data()) % 64, 0U);
+}
+
 TEST(PagesTest, GrowingFromSmallToLargeKeepsTheValues) {
   PagedVector<int32_t> values;
   for (int32_t i = 0; i < 1'500'000; ++i) values.push_back(i);
