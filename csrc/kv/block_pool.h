@@ -134,6 +134,13 @@ class BlockPool {
   // Counts things that nobody held any more, ever: while it stands still, no room has come.
   int64_t num_releases() const { return num_releases_; }
 
+  // Starts to load what a hold on a thing or an eviction will touch: what is found by the thing's number.
+  void PrefetchItem(int32_t item) const {
+    __builtin_prefetch(&items_[item], 1);
+    __builtin_prefetch(&block_ids_[static_cast<size_t>(item) * num_groups_]);
+    queue_.Prefetch(item);
+  }
+
   void CheckInvariants() const;
 
  private:
@@ -145,13 +152,7 @@ class BlockPool {
     bool is_taken = false;
   };
 
-  // Starts to load what a hold on a thing will write: first what is found by its number, then, some
-  // calls later, its physical blocks.
-  void PrefetchItem(int32_t item) const {
-    __builtin_prefetch(&items_[item], 1);
-    __builtin_prefetch(&block_ids_[static_cast<size_t>(item) * num_groups_]);
-    queue_.Prefetch(item);
-  }
+  // Some calls after PrefetchItem: its physical blocks.
   void PrefetchBlocks(int32_t item) const {
     queue_.PrefetchLinks(item);
     for (int32_t k = 0; k < num_groups_; ++k) physical_.Prefetch(groups_[k], block(item, k));

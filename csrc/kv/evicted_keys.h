@@ -27,7 +27,6 @@ class EvictedKeys {
   void Forget(const Hash128& key) {
     if (Contains(key)) keys_[Place(key)] = Hash128{};
   }
-  void Prefetch(const Hash128& key) const { __builtin_prefetch(&keys_[Place(key)]); }
   bool Contains(const Hash128& key) const {
     return !is_empty_ && keys_[Place(key)] == key && key != Hash128{};
   }
