@@ -17,6 +17,7 @@ from tokenspeed.contracts.registration import Offer
 from tokenspeed.engine.choices import Choices
 from tokenspeed.engine.sizes import resolve_sizes
 from tokenspeed.errors import CapabilityError
+from tokenspeed.plugins.registry import PluginStatus
 
 SIZES = resolve_sizes(
     EngineConfig(),
@@ -63,3 +64,15 @@ def test_a_cache_without_keys_and_values_is_refused_by_name() -> None:
     group = CacheGroup("mla", "full", (0,), (CacheField("latent", (576,)),))
     with pytest.raises(CapabilityError, match=r"'mla' keeps the fields \[\('latent', \(576,\)\)\]"):
         choices().attention((group,), SIZES, RUNTIME)
+
+
+def test_a_failed_plugin_of_a_found_device_does_not_move_the_start_to_another_kind() -> None:
+    found = DeviceFacts("acme", "Acme One", "a1", 1, 1 << 30)
+    broken = PluginStatus("acme", "1.0", "acme", "quarantined", "load: no driver", (found,))
+    offer = RegisteredOffer("p", "1.0", Offer("device", "cpu", lambda: RUNTIME))
+    registry: Any = SimpleNamespace(offers=lambda slot: (offer,), plugins=(broken,))
+    with pytest.raises(CapabilityError, match=r"plugin acme 1\.0 found acme and failed") as caught:
+        Choices(EngineConfig(), registry).device()
+    assert caught.value.id == "device-fallback-refused"
+    for config in (EngineConfig(device="cpu"), EngineConfig(allow_device_fallback=True)):
+        assert Choices(config, registry).device() is RUNTIME
