@@ -1,7 +1,23 @@
-"""What holds for the whole suite: a hook call after the freeze raises, in children too."""
+"""What holds for the whole suite: hook calls after the freeze raise, and the log is left alone."""
 
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tokenspeed.log import LOGGER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 os.environ["TOKENSPEED_TEST_STRICT"] = "1"
+
+
+@pytest.fixture(autouse=True)
+def logging_is_as_it_was() -> Iterator[None]:
+    """Undo what a command that ran in this process did to the logger."""
+    before = (LOGGER.level, LOGGER.propagate, list(LOGGER.handlers))
+    yield
+    LOGGER.level, LOGGER.propagate, LOGGER.handlers[:] = before

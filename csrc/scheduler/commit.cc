@@ -163,8 +163,8 @@ void Scheduler::CommitRow(const StepPlan& plan, int32_t row, std::span<const int
     const bool is_first = !tokens.empty() && !request.cached_reported;
     if (is_first) {
       const auto& [cached, created, recomputed, position, end] = request.truth;
-      result.reports.push_back({static_cast<int32_t>(result.request_ids.size()), cached, created,
-                                recomputed, position, static_cast<int32_t>(end)});
+      result.reports.push_back(
+          {result.num_entries(), cached, created, recomputed, position, static_cast<int32_t>(end)});
     }
     result.Add(request.id, tokens, reason, is_first ? request.cached_tokens : -1, row);
     request.cached_reported |= is_first;

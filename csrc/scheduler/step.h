@@ -97,6 +97,9 @@ struct CommitResult {
   // entry, cached, created, recomputed after eviction, where the match ended, MatchEnd
   std::vector<std::array<int32_t, 6>> reports;
 
+  // The arrays are as long as the entries only after Finish.
+  int32_t num_entries() const { return static_cast<int32_t>(num_entries_); }
+
   void Clear() {
     num_entries_ = num_values_ = 0;
     reports.clear();

@@ -62,8 +62,9 @@ def run(calls: list[Callable[[], object]]) -> list[Any]:
 
 @pytest.fixture(autouse=True)
 def no_group_is_left() -> Any:
+    others = set(rendezvous._GROUPS)  # of engines that other tests left open
     yield
-    assert not rendezvous._GROUPS
+    assert set(rendezvous._GROUPS) <= others
 
 
 def close(group: list[ThreadCommunicator]) -> None:

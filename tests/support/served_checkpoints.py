@@ -100,8 +100,8 @@ class PlainModel:
     def _compute(self, prompt: tuple[int, ...], num_tokens: int) -> Answer:
         params = SamplingParams(temperature=0.0, max_tokens=num_tokens, logprobs=2)
         run = self._parts.run([Job(prompt, params)])
-        scores = [result.logprobs[0] for result in run.results if result.logprobs]
-        gaps = [score.top[0][1] - score.top[1][1] for score in scores if score is not None]
+        rows = [result.logprobs[0] or () for result in run.results if result.logprobs]
+        gaps = [score.top[0][1] - score.top[1][1] for scores in rows for score in scores]
         assert len(gaps) == num_tokens
         self.num_tokens += num_tokens
         self.num_near_ties += sum(gap < NEAR_TIE for gap in gaps)

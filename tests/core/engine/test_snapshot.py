@@ -64,6 +64,7 @@ def make_snapshot(
     limits = ("max_running", "max_step_tokens", "max_context_tokens", "block_tokens", "depth")
     engine: Any = SimpleNamespace(
         store=None,
+        drafting=None,
         scheduler=scheduler,
         info=SimpleNamespace(name="m"),
         report=SimpleNamespace(**dict.fromkeys(limits, 1), kv_bytes=4096),

@@ -43,7 +43,10 @@ CONFIGS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 }
 KV = gqa_fields(2, 4)
 STATE = (CacheField("conv", (32, 3), "float32"), CacheField("recurrent", (4, 3, 5), "float32"))
-DELTA_GROUPS = (CacheGroup("full", "full", (1, 3), KV), CacheGroup("state", "state", (0, 2), STATE))
+DELTA_GROUPS = (
+    CacheGroup("full", "full", (1, 3), KV),
+    CacheGroup("state", "state", (0, 2), STATE, speculation="rows_per_position"),
+)
 GROUPS = {
     "gpt_oss": (
         CacheGroup("full", "full", (1, 3), KV, sinks=True),
