@@ -30,7 +30,14 @@ LEVELS = {
 """Plugin -> level, and how many checks pass at least: what needs hardware is skipped."""
 
 
-@pytest.mark.parametrize("plugin_id", LEVELS)
+SLOW = ("reference", "sim")
+"""They compute and serve; the others have no hardware here, or nothing to compute."""
+
+
+@pytest.mark.parametrize(
+    "plugin_id",
+    [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in LEVELS],
+)
 def test_it_conforms(overlay: Overlay, plugin_id: str, tmp_path: Path) -> None:
     level, least = LEVELS[plugin_id]
     done = overlay.tokenspeed(

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+pytest.register_assert_rewrite("tests.plugins.acceptance")
+
+
 @pytest.fixture
 def wheels(tmp_path: Path) -> WheelFolder:
     return WheelFolder(tmp_path / "site")

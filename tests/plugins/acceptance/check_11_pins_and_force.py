@@ -39,19 +39,19 @@ FORCED = (*PINNED, "--unsafe-force", "trait.head_dim")
 
 
 @pytest.fixture
-def model(tmp_path: Path, wheels: WheelFolder) -> Path:
+def pinned_model(tmp_path: Path, wheels: WheelFolder) -> Path:
     wheels.install("acme", BODY, slots='attention = "1.0"')
     return write_scripted_model(tmp_path / "scripted", script="Hi.", max_position_embeddings=256)
 
 
-def test_11_pins_and_force(model: Path, wheels: WheelFolder, tmp_path: Path) -> None:
-    refused = wheels.tokenspeed("serve", str(model), "--port", "0", *PINNED)
+def test_11_pins_and_force(pinned_model: Path, wheels: WheelFolder, tmp_path: Path) -> None:
+    refused = wheels.tokenspeed("serve", str(pinned_model), "--port", "0", *PINNED)
     assert refused.returncode == 5, refused.stderr
     assert "is pinned to acme/flash, which cannot do it: trait.head_dim" in refused.stderr
     assert "nearest offers: reference/paged_cpu, reference/paged;" in refused.stderr
     assert "refused acme/flash 1.2.3 SPECIALIZED: trait.head_dim: wanted" in refused.stderr
     assert "[pin-unsupported]" in refused.stderr
-    with ServerProcess(model, tmp_path, *FORCED, environ=wheels.environ()) as server:
+    with ServerProcess(pinned_model, tmp_path, *FORCED, environ=wheels.environ()) as server:
         plan = server.call("/v1/engine/plan").json()["plan"]
         metrics = server.call("/metrics").body.decode()
         body = {"model": server.model, "prompt": "x", "max_tokens": 2}
@@ -69,8 +69,8 @@ def test_11_pins_and_force(model: Path, wheels: WheelFolder, tmp_path: Path) -> 
     assert "TAINTED    forced attention" in log
 
 
-def test_11_explain_shows_the_taint(model: Path, wheels: WheelFolder) -> None:
-    command = ("plugins", "explain", "--model", str(model), "--slot", "attention", *FORCED)
+def test_11_explain_shows_the_taint(pinned_model: Path, wheels: WheelFolder) -> None:
+    command = ("plugins", "explain", "--model", str(pinned_model), "--slot", "attention", *FORCED)
     text = wheels.tokenspeed(*command).stdout
     assert "TAINTED by --unsafe-force" in text
     assert "pinned, and forced past trait.head_dim" in text
@@ -89,8 +89,8 @@ def test_11_explain_shows_the_taint(model: Path, wheels: WheelFolder) -> None:
     ],
 )
 def test_11_wrong_rules_are_refused_before_a_process_starts(
-    model: Path, wheels: WheelFolder, flags: tuple[str, ...], words: str
+    pinned_model: Path, wheels: WheelFolder, flags: tuple[str, ...], words: str
 ) -> None:
-    result = wheels.tokenspeed("serve", str(model), "--port", "0", *flags)
+    result = wheels.tokenspeed("serve", str(pinned_model), "--port", "0", *flags)
     assert result.returncode == 2, result.stderr
     assert words in result.stderr
