@@ -134,7 +134,8 @@ class BlockPool {
   // Counts things that nobody held any more, ever: while it stands still, no room has come.
   int64_t num_releases() const { return num_releases_; }
 
-  // Starts to load what a hold on a thing or an eviction will touch: what is found by the thing's number.
+  // Starts to load what a hold on a thing or an eviction will touch: what is found by the thing's
+  // number.
   void PrefetchItem(int32_t item) const {
     __builtin_prefetch(&items_[item], 1);
     __builtin_prefetch(&block_ids_[static_cast<size_t>(item) * num_groups_]);
