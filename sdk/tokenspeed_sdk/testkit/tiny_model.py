@@ -123,3 +123,19 @@ def _tensors(config: dict[str, Any], seed: int, *, experts: bool) -> dict[str, t
                 tensors[f"{name}.{mlp}.{part}_proj.weight"] = noise(features, HIDDEN)
             tensors[f"{name}.{mlp}.down_proj.weight"] = noise(HIDDEN, features)
     return tensors
+
+
+def main() -> None:
+    """Write a tiny model into the folder that the command line names."""
+    import argparse
+    from pathlib import Path
+
+    parser = argparse.ArgumentParser(description="Write a tiny random model.")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--experts", action="store_true", help="Qwen3-MoE in place of Llama")
+    args = parser.parse_args()
+    print(write_tiny_model(args.folder, experts=args.experts))
+
+
+if __name__ == "__main__":
+    main()
