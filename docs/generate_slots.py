@@ -15,8 +15,8 @@ HEAD = """# Slots
 A slot is a place that plugins fill. Its version is that of its interface: the core takes plugins of
 this major and of the one before. *Stable* slots keep their interface for a whole major version.
 *Experimental* ones may change with a changelog line, and a third party's plugin fills them only
-with `--allow-experimental ID`. When an offer fails at run time, an *essential* slot fails the rank and
-names the plugin; a *degradable* one is detached, counted and reported, and answers stay right.
+with `--allow-experimental ID`. When an offer fails at run time, an *essential* slot fails the rank
+and names the plugin; a *degradable* one is detached, counted and reported, and answers stay right.
 Interfaces are Protocols in `core/tokenspeed/contracts/`, exported by `tokenspeed_sdk`. Written by
 `python docs/generate_slots.py`.
 
