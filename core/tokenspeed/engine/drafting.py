@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tokenspeed.engine.publisher import tokens_of
+from tokenspeed.engine.committed import new_tokens
 from tokenspeed.errors import EngineError
 from tokenspeed.log import LOGGER
 from tokenspeed.speculation.pace import Chances, StepCost
@@ -264,14 +264,3 @@ class Drafting:
             self._hand_over(key, request, 0)
         self._requests.clear()
         LOGGER.error("%s [%s]", self.alerts()[0]["message"], "speculator-detached")
-
-
-def new_tokens(committed: CommitResult) -> dict[int, tuple[int, ...]]:
-    """Return the new tokens of the requests that go on, by key."""
-    entries = zip(
-        committed.request_ids.tolist(),
-        tokens_of(committed),
-        committed.finish_reasons.tolist(),
-        strict=True,
-    )
-    return {key: tokens for key, tokens, reason in entries if tokens and not reason}

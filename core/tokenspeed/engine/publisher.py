@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from tokenspeed.engine.committed import tokens_of
 from tokenspeed.engine.messages import CacheReport, Delta, Refused, TokensOut
 from tokenspeed.scheduler import FINISH_REASONS, MATCH_ENDS
 
@@ -200,19 +201,6 @@ class Publisher:
         """Let the executor forget requests whose last step is committed."""
         while self._retiring and self._retiring[0][0] <= self._committed_step_id:
             self._engine.executor.remove_request(self._retiring.popleft()[1])
-
-
-def tokens_of(committed: CommitResult) -> list[tuple[int, ...]]:
-    """Return the new tokens of each entry: none where it only ended, several after drafts."""
-    tokens, counts = committed.tokens.tolist(), committed.num_tokens.tolist()
-    if len(tokens) == len(counts) and max(counts, default=0) <= 1:
-        return [(token,) if count else () for token, count in zip(tokens, counts, strict=True)]
-    runs = []
-    start = 0
-    for count in counts:
-        runs.append(tuple(tokens[start : start + count]))
-        start += max(1, count)
-    return runs
 
 
 def _drafts_of(plan: StepPlan, result: StepResult) -> dict[int, tuple[int, int]]:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from tokenspeed_sdk.conformance.waivers import Waiver
+    from collections.abc import Mapping
 
 SCHEMA = 1
 PASSED, FAILED, SKIPPED, WAIVED = "passed", "failed", "skipped", "waived"
@@ -104,31 +102,3 @@ class Report:
             if check.outcome in outcomes:
                 lines.append(form.format(check.outcome, check.id, " ".join(check.message.split())))
         return lines
-
-
-def with_waivers(report: Report, waivers: Iterable[Waiver], today: str) -> Report:
-    """Turn failures that a waiver in force covers into waived ones.
-
-    Args:
-        today: ISO date; a waiver is in force up to and including its `expires`.
-    Returns:
-        The report with a problem for each waiver that has expired or that no failed check needs.
-    """
-    checks = list(report.checks)
-    problems = list(report.problems)
-    for waiver in waivers:
-        matching = [
-            i for i, check in enumerate(checks) if check.outcome == FAILED and waiver.covers(check)
-        ]
-        if waiver.expires < today:
-            problems.append(
-                f"the waiver of {waiver.check} expired on {waiver.expires}: {waiver.reason}; "
-                "repair what it covers, or renew it with a reason"
-            )
-            continue
-        if not matching and any(waiver.covers(check) for check in checks):
-            problems.append(f"the waiver of {waiver.check} is not needed any more; remove it")
-        for i in matching:
-            message = f"waived until {waiver.expires}: {waiver.reason}; {checks[i].message}"
-            checks[i] = replace(checks[i], outcome=WAIVED, message=message)
-    return replace(report, checks=tuple(checks), problems=tuple(problems))

@@ -17,8 +17,8 @@ from typing import Any
 
 import tokenspeed
 from tokenspeed_sdk import API_VERSION, ConfigError
-from tokenspeed_sdk.conformance.report import CheckResult, Report, with_waivers
-from tokenspeed_sdk.conformance.waivers import read_waivers
+from tokenspeed_sdk.conformance.report import CheckResult, Report
+from tokenspeed_sdk.conformance.waivers import read_waivers, with_waivers
 
 LEVELS = ("C0", "C1", "C2", "C3")
 CHECKS = Path(__file__).parent / "checks"

@@ -13,15 +13,17 @@ from __future__ import annotations
 import datetime
 import re
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tokenspeed_sdk import ConfigError
+from tokenspeed_sdk.conformance.report import FAILED, WAIVED
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
-    from tokenspeed_sdk.conformance.report import CheckResult
+    from tokenspeed_sdk.conformance.report import CheckResult, Report
 
 MAX_DAYS = 366
 """A waiver lasts a year at most: what is accepted for longer is a missing capability."""
@@ -85,3 +87,31 @@ def _waiver(path: Path, table: Any, today: datetime.date) -> Waiver:
             "allowed; choose an earlier day"
         )
     return Waiver(check, reason, expires.isoformat())
+
+
+def with_waivers(report: Report, waivers: Iterable[Waiver], today: str) -> Report:
+    """Turn failures that a waiver in force covers into waived ones.
+
+    Args:
+        today: ISO date; a waiver is in force up to and including its `expires`.
+    Returns:
+        The report with a problem for each waiver that has expired or that no failed check needs.
+    """
+    checks = list(report.checks)
+    problems = list(report.problems)
+    for waiver in waivers:
+        matching = [
+            i for i, check in enumerate(checks) if check.outcome == FAILED and waiver.covers(check)
+        ]
+        if waiver.expires < today:
+            problems.append(
+                f"the waiver of {waiver.check} expired on {waiver.expires}: {waiver.reason}; "
+                "repair what it covers, or renew it with a reason"
+            )
+            continue
+        if not matching and any(waiver.covers(check) for check in checks):
+            problems.append(f"the waiver of {waiver.check} is not needed any more; remove it")
+        for i in matching:
+            message = f"waived until {waiver.expires}: {waiver.reason}; {checks[i].message}"
+            checks[i] = replace(checks[i], outcome=WAIVED, message=message)
+    return replace(report, checks=tuple(checks), problems=tuple(problems))

@@ -1,0 +1,49 @@
+"""The kit's own process: what it cannot run is a problem of the report, not a pass."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.support.plugin_wheels import WheelFolder
+
+from tokenspeed_sdk import ConfigError
+from tokenspeed_sdk.conformance import run_conformance
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WheelFolder:
+    folder = WheelFolder(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", folder.environ()["PYTHONPATH"])
+    return folder
+
+
+def test_a_plugin_that_ends_the_kits_process_is_a_problem(wheels: WheelFolder) -> None:
+    wheels.install("acme", "import os\nos._exit(7)\n")
+    report = run_conformance("acme", level="C1", only="C1/")
+    assert not report.ok
+    assert "ended with 7" in report.problems[0]
+
+
+def test_an_unknown_plugin_is_a_problem_with_the_known_names(wheels: WheelFolder) -> None:
+    report = run_conformance("acme", level="C0")
+    assert not report.ok
+    assert "unknown plugin 'acme'" in report.problems[0]
+
+
+def test_an_unknown_level_is_refused() -> None:
+    with pytest.raises(ConfigError, match="C0, C1, C2, C3 are allowed"):
+        run_conformance("reference", level="C9")
+
+
+def test_a_relative_path_to_plugins_is_seen_by_the_child(
+    wheels: WheelFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheels.install("acme")
+    monkeypatch.chdir(wheels.folder.parent)
+    monkeypatch.setenv("PYTHONPATH", wheels.folder.name)
+    report = run_conformance("acme", level="C0", only="manifest")
+    assert [check.outcome for check in report.checks] == ["passed"]
