@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.support.attention import Row, copy_kv, make_batch, make_kv, make_rows
 
 from tokenspeed.contracts.attention import AttentionBackend, KVView
 from tokenspeed.ops.attention import paged_attention
@@ -14,7 +15,6 @@ from tokenspeed.ops.kv import write_kv
 from tokenspeed_reference import attention_prefill
 from tokenspeed_reference.attention import PagedAttention
 from tokenspeed_reference.attention_native import NativePagedAttention
-from tokenspeed_sdk.testkit.paged_steps import Row, copy_kv, make_batch, make_kv, make_rows
 
 SCALE = 0.2
 SHAPES = {

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+from tests.support.attention import copy_kv, make_batch, make_kv, make_rows
 
 from tokenspeed.contracts.attention import KVView
 from tokenspeed.ops import OPERATORS, attention, kv, packing
@@ -14,7 +15,6 @@ from tokenspeed_reference import _cpu
 from tokenspeed_reference.attention_native import NativePagedAttention
 from tokenspeed_reference.kernels import native
 from tokenspeed_reference.kernels.packed_native import packed_linear
-from tokenspeed_sdk.testkit.paged_steps import copy_kv, make_batch, make_kv, make_rows
 
 ISAS = _cpu.instruction_sets()
 ROWS = (1, 2, 3, 5, 7, 8, 33)

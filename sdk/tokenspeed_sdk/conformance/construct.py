@@ -10,7 +10,7 @@ import pytest
 
 from tokenspeed.plugins.requested import REFERENCE
 from tokenspeed_sdk import ExpertGroup, KernelOffer, Offer, Operator, Routing
-from tokenspeed_sdk.conformance.domain import inside
+from tokenspeed_sdk.conformance.domain import allowed_value
 from tokenspeed_sdk.conformance.subject import Subject
 
 if TYPE_CHECKING:
@@ -54,11 +54,10 @@ def construct(offer: SubjectOffer, runtime: DeviceRuntime, folder: Path, **trait
 
 
 def request_of(offer: SubjectOffer, traits: dict[str, Any], *names: str) -> dict[str, Any]:
-    """Return these traits, by default the first value that the offer allows."""
+    """Return these traits, by default values that the offer allows."""
     requires = getattr(offer.offer, "requires", {})
     return {
-        name: traits[name] if name in traits else next(iter(inside(requires, name)), None)
-        for name in names
+        name: traits[name] if name in traits else allowed_value(requires, name) for name in names
     }
 
 

@@ -9,11 +9,12 @@ import pytest
 from tokenspeed.contracts.binding import RegisteredOffer
 from tokenspeed.kernels.judging import declared_traits
 from tokenspeed.kernels.selection import select
+from tokenspeed.ops.compare import steps_outside
 from tokenspeed.plugins.compatibility import check_compatible
 from tokenspeed_sdk import CapabilityError, Operator, PluginError
 from tokenspeed_sdk.conformance import interfaces
 from tokenspeed_sdk.conformance.construct import construct, device_of
-from tokenspeed_sdk.conformance.domain import inside, outside
+from tokenspeed_sdk.conformance.domain import allowed_value
 from tokenspeed_sdk.conformance.subject import Subject, SubjectOffer
 
 if TYPE_CHECKING:
@@ -83,8 +84,8 @@ def test_a_request_outside_its_traits_is_refused(subject: Subject, offer: Subjec
         pytest.skip("it declares no traits")
     candidate: Any = RegisteredOffer(subject.found.id, subject.found.version, offer.offer)
     declared = declared_traits(offer.offer)
-    request = {name: next(iter(inside(declared, name)), None) for name in declared}
+    request = {name: allowed_value(declared, name) for name in declared}
     select(offer.slot, [candidate], request)
-    for trait, value in outside(declared):
+    for trait, outside in steps_outside(declared, request):
         with pytest.raises(CapabilityError, match=f"trait.{trait}"):
-            select(offer.slot, [candidate], {**request, trait: value})
+            select(offer.slot, [candidate], outside)
