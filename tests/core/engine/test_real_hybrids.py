@@ -141,7 +141,7 @@ def test_answers_are_those_with_all_off(name: str, tier: str, tmp_path: Path) ->
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("tier", TIERS)
 def test_answers_are_those_with_all_off_at_length(name: str, tier: str, tmp_path: Path) -> None:
-    num_seeds = int(os.environ.get("TOKENSPEED_TEST_SEEDS", "12"))
+    num_seeds = int(os.environ.get("TOKENSPEED_TEST_SEEDS", "4"))
     plain, seen = run_seeds(name, tier, num_seeds, tmp_path)
     assert seen["saved"] > 0, "victims were copied to the host before they gave their blocks"
     print(f"near ties: {plain.share_of_near_ties:.5f} of {plain.num_tokens} tokens")
