@@ -70,6 +70,7 @@ def assert_printed(shown: list[str], printed: str, command: str) -> None:
         skips = False
 
 
+@pytest.mark.slow
 def test_every_command_prints_what_the_page_shows(tmp_path: Path) -> None:
     overlay = Overlay(tmp_path / "venv")
     steps = commands()

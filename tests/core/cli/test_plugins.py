@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.plugin_wheels import PluginSpace, write_metadata
+from tests.support.plugin_wheels import PluginSpace
 
 
 @pytest.fixture
@@ -118,20 +118,6 @@ def test_wrong_commands_name_the_right_one(
     result = tokenspeed(*arguments)
     assert result.returncode == code
     assert words in result.stderr
-
-
-def test_listing_400_distributions_costs_under_150_ms_beyond_interpreter_start(
-    plugin_space: PluginSpace,
-) -> None:
-    for number in range(400):
-        info = write_metadata(plugin_space.folder, f"package-{number}", "1.0", "")
-        info.joinpath("entry_points.txt").write_text("[console_scripts]\nx = y:z\n")
-    code = "import tokenspeed.cli as c; c.main(['plugins', 'list'])"
-    samples = [(cpu_s("pass"), cpu_s(code)) for _ in range(5)]
-    start_s, listing_s = (min(column) for column in zip(*samples, strict=True))
-    # A bare interpreter takes 33 ms where the budget was set; a slower or busier machine takes
-    # longer for both.
-    assert listing_s - start_s < 0.150 * max(1.0, start_s / 0.033)
 
 
 def cpu_s(code: str) -> float:
