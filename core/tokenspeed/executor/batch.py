@@ -92,17 +92,20 @@ class StepBatcher:
             backend = attention[group.name]
             self._tabled.append(_TabledGroup(index, group, backend, tables, page_tokens))
 
-    def build(self, plan: StepPlan, last_tokens_S: torch.Tensor) -> StepInputs:
-        """Apply the plan's changes to tables and arena, and return the step's inputs.
-
-        Args:
-            last_tokens_S: (max_running,) int64 device; last sampled token of each slot.
-        """
+    def apply(self, plan: StepPlan) -> None:
+        """Apply the plan's changes to tables and arena; one without rows has such changes too."""
         self._patch_tables(plan)
         if self._poison:
             poison_fresh(self._arena, plan)
         for group, source, target, num_tokens in plan.copies.tolist():
             self._arena.copy_tokens(group, source, target, num_tokens)
+
+    def build(self, plan: StepPlan, last_tokens_S: torch.Tensor) -> StepInputs:
+        """Return the inputs of a step whose plan was applied.
+
+        Args:
+            last_tokens_S: (max_running,) int64 device; last sampled token of each slot.
+        """
         positions_T = torch.from_numpy(_positions(plan)).to(self._device)
         context = ForwardContext(
             positions_T=positions_T,

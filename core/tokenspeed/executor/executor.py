@@ -136,6 +136,7 @@ class Executor:
         """Run one step; its results wait for `collect`. Steps run in the order launched."""
         if self._transfers is not None:
             self._transfers.start(plan)
+        self._batcher.apply(plan)
         if plan.num_rows == 0:
             self._launched.append(_Launched(plan.step_id, 0, None, None, ()))
             return

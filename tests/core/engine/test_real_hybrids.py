@@ -139,7 +139,6 @@ def test_answers_are_those_with_all_off(name: str, tier: str, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(reason="test_small_pools.py has a seed that goes on from a wrong state")
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("tier", TIERS)
 def test_answers_are_those_with_all_off_at_length(name: str, tier: str, tmp_path: Path) -> None:

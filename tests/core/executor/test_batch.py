@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from tests.support.plans import Row, make_plan
@@ -36,7 +38,9 @@ class Batch:
         )
 
     def build(self, *args: object, **kwargs: object) -> StepInputs:
-        return self.batcher.build(make_plan(*args, **kwargs), self.last_tokens)  # type: ignore[arg-type]
+        plan: Any = make_plan(*args, **kwargs)
+        self.batcher.apply(plan)
+        return self.batcher.build(plan, self.last_tokens)
 
     def table(self, group: str) -> list[list[int]]:
         return self.backends[group].batches[-1].block_tables.tolist()
@@ -134,6 +138,7 @@ def test_state_rows_reach_every_layer_of_their_group_and_windows_their_backend()
         block_updates=[(1, 0, 0, 5), (0, 2, 0, 6)],
         state_rows=[[(-1, 3), (4, 5)], [(6, 7), (8, 9)]],
     )
+    batcher.apply(plan)
     rows = batcher.build(plan, torch.zeros(4, dtype=torch.int64)).context.state_rows
     assert sorted(rows) == [1, 2, 4]
     assert rows[1] is rows[2]
@@ -165,10 +170,9 @@ def test_a_backend_that_reads_pages_gets_their_ids_beside_the_blocks() -> None:
         vocab_size=VOCAB_SIZE,
         device=CPU,
     )
-    batcher.build(
-        make_plan([Row(1, [1] * 20)], block_updates=[(1, 0, 0, 3), (1, 0, 1, 2)]),
-        torch.zeros(2, dtype=torch.int64),
-    )
+    plan = make_plan([Row(1, [1] * 20)], block_updates=[(1, 0, 0, 3), (1, 0, 1, 2)])
+    batcher.apply(plan)
+    batcher.build(plan, torch.zeros(2, dtype=torch.int64))
     batch = backend.batches[0]
     assert batch.page_tokens == 4
     assert batch.page_tables is not None
