@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tokenspeed.contracts.registration import Offer
 from tokenspeed.hookspecs import hookimpl
 from tokenspeed.plugins.targets import lazy, resolve
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tokenspeed.contracts.registration import Registration
 
 MODELS = {
@@ -53,14 +55,18 @@ class BuiltinPlugin:
     def register_policies(self, context: Registration) -> None:
         """Offer the policies of `scheduler/policies.py`."""
         for name, target in POLICIES.items():
-            context.offer(Offer("policy", name, lambda target=target: resolve(target)()))
+            context.offer(Offer("policy", name, _build(target)))
 
     @hookimpl
     def register_parsers(self, context: Registration) -> None:
         """Offer the parsers of answers."""
         for name, (target, parses) in PARSERS.items():
-            load = lambda target=target: resolve(target)()  # noqa: E731
-            context.offer(Offer("parser", name, load, facts={"parses": parses}))
+            context.offer(Offer("parser", name, _build(target), facts={"parses": parses}))
+
+
+def _build(target: str) -> Callable[[], Any]:
+    """Return a function that imports `target` when it is called, and calls it."""
+    return lambda: resolve(target)()
 
 
 plugin = BuiltinPlugin()

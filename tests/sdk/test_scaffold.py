@@ -64,6 +64,14 @@ def test_a_native_plugin_is_valid_and_has_its_kernel(slots: tuple[str, ...]) -> 
     assert "tokenspeed_acme_two_kv_write" in files["csrc/kv_write.cc"]
 
 
+def test_what_is_rendered_imports_the_sdk_and_never_the_core() -> None:
+    scaffold = Scaffold("acme", ALL, native=True)
+    for name, text in render(scaffold).items():
+        nodes = ast.walk(ast.parse(text)) if name.endswith(".py") else ()
+        modules = [node.module for node in nodes if isinstance(node, ast.ImportFrom)]
+        assert "tokenspeed" not in {str(module).partition(".")[0] for module in modules}, name
+
+
 @pytest.mark.parametrize("slots", [*((slot,) for slot in ALL), ALL])
 def test_what_is_rendered_registers_an_offer_for_each_slot(
     slots: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
