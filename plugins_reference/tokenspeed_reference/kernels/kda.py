@@ -12,8 +12,7 @@ import torch
 from torch.linalg import solve_triangular
 from torch.nn.functional import softplus
 
-from tokenspeed_reference.kernels.linear_attention import unit
-from tokenspeed_reference.kernels.state import read_rows, split_rows
+from tokenspeed_reference.kernels.linear_attention import delta_rule
 from tokenspeed_sdk import StateRows
 
 CHUNK_TOKENS = 16
@@ -28,7 +27,7 @@ def kda_gates(
     *,
     lower_bound: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute kda.gates in float64, for the reason in moe.add_shared."""
+    """Compute kda.gates in float64, for the reason in activation.sigmoid."""
     shifted = g_TNK.double() + dt_bias_NK.double()
     rate_N1 = a_log_N.double().exp()[:, None]
     if lower_bound is None:
@@ -48,43 +47,11 @@ def kda_delta_rule(
     rows: StateRows,
     query_start: Any,
 ) -> torch.Tensor:
-    """Run the rule in float32: rows of one token together, longer ones chunk by chunk."""
-    group = v_TNV.shape[1] // k_TJK.shape[1]
-    q_TNK = unit(q_TJK).mul_(q_TJK.shape[-1] ** -0.5).repeat_interleave(group, dim=1)
-    inputs = (q_TNK, unit(k_TJK).repeat_interleave(group, dim=1), v_TNV, log_decay_TNK, beta_TN)
-    state_RNKV = read_rows(state_BNKV, rows).float()
-    out_TNV = torch.empty_like(v_TNV)
-    singles, longer = split_rows(query_start, v_TNV.device)
-    if len(singles.rows):
-        now = (x[singles.tokens].float() for x in inputs)
-        out, state = _step(state_RNKV[singles.rows], *now)
-        out_TNV[singles.tokens] = out.type_as(out_TNV)
-        state_BNKV[rows.write_R[singles.rows]] = state.type_as(state_BNKV)
-    for row, tokens in longer:
-        state = state_RNKV[row]
-        for start in range(tokens.start, tokens.stop, CHUNK_TOKENS):
-            chunk = slice(start, min(start + CHUNK_TOKENS, tokens.stop))
-            now = (x[chunk].float().transpose(0, 1) for x in inputs)
-            out, state = _chunk(state, *now)
-            out_TNV[chunk] = out.transpose(0, 1).type_as(out_TNV)
-        state_BNKV[rows.write_R[row]] = state.type_as(state_BNKV)
-    return out_TNV
-
-
-def _step(
-    state_RNKV: torch.Tensor,
-    q_RNK: torch.Tensor,
-    k_RNK: torch.Tensor,
-    v_RNV: torch.Tensor,
-    log_decay_RNK: torch.Tensor,
-    beta_RN: torch.Tensor,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return (output (R, N, V), state after one token); the state given is overwritten."""
-    state_RNKV.mul_(log_decay_RNK.double().exp().float()[..., None])
-    answer_RNV = (k_RNK[..., None] * state_RNKV).sum(-2)
-    correction_RNV = beta_RN[..., None] * (v_RNV - answer_RNV)
-    state_RNKV.addcmul_(k_RNK[..., None], correction_RNV[..., None, :])
-    return (q_RNK[..., None] * state_RNKV).sum(-2), state_RNKV
+    """Run the rule with a decay per key channel."""
+    inputs = (q_TJK, k_TJK, v_TNV, log_decay_TNK, beta_TN)
+    return delta_rule(
+        *inputs, state_BNKV, rows, query_start, chunk_tokens=CHUNK_TOKENS, run_chunk=_chunk
+    )
 
 
 def _chunk(

@@ -45,7 +45,7 @@ def add_centred_rms_norm(
 def gated_rms_norm(
     x_TD: torch.Tensor, gate_TD: torch.Tensor, weight_D: torch.Tensor, *, eps: float
 ) -> torch.Tensor:
-    """Compute norm.gated_rms in float32, the gate in float64 as moe.add_shared says."""
+    """Compute norm.gated_rms in float32, the gate in float64 as activation.sigmoid says."""
     normed = x_TD * _inverse_length(x_TD, eps) * weight_D.float()
     return (normed * torch.nn.functional.silu(gate_TD.double()).float()).type_as(x_TD)
 
@@ -53,7 +53,7 @@ def gated_rms_norm(
 def sigmoid_gated_rms_norm(
     x_TD: torch.Tensor, gate_TD: torch.Tensor, weight_D: torch.Tensor, *, eps: float
 ) -> torch.Tensor:
-    """Compute norm.sigmoid_gated_rms in float32, the gate in float64 as moe.add_shared says."""
+    """Compute norm.sigmoid_gated_rms in float32, the gate in float64 as activation.sigmoid says."""
     normed = x_TD * _inverse_length(x_TD, eps) * weight_D.float()
     return (normed * torch.sigmoid(gate_TD.double()).float()).type_as(x_TD)
 
