@@ -16,18 +16,20 @@ if TYPE_CHECKING:
     from tokenspeed.plugins.discovery import FoundPlugin
 
 
-def add_verbs(verbs: Any) -> None:
-    """Add the two verbs to `plugins`."""
-    lock = verbs.add_parser("lock", help="write a lock file of the installed plugins")
-    lock.add_argument("ids", nargs="*", metavar="ID", help="plugins to lock; none: all that load")
-    lock.add_argument("--output", metavar="FILE", help="where to; absent: stdout")
-    lock.set_defaults(run=run_lock)
-    verify = verbs.add_parser("verify", help="compare installed plugins with a lock file")
-    verify.add_argument(
+def fill_lock(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `lock`."""
+    parser.add_argument("ids", nargs="*", metavar="ID", help="plugins to lock; none: all that load")
+    parser.add_argument("--output", metavar="FILE", help="where to; absent: stdout")
+    parser.set_defaults(run=run_lock)
+
+
+def fill_verify(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `verify`."""
+    parser.add_argument(
         "file", nargs="?", metavar="FILE", help="lock file; absent: only each wheel's own RECORD"
     )
-    verify.add_argument("--json", action="store_true", help="print JSON")
-    verify.set_defaults(run=run_verify)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run_verify)
 
 
 def run_lock(args: argparse.Namespace) -> int:

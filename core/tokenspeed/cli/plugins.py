@@ -1,17 +1,35 @@
-"""`tokenspeed plugins list|info|lock|verify`: what is installed; imports no plugin."""
+"""`tokenspeed plugins`: `list` and `info` here, the other verbs in files of their own.
+
+A verb's file is imported when it is called, or its help is asked for: `list` has no time for them.
+"""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any
 
-from tokenspeed.cli import plugin_lock, plugins_diff, plugins_doctor, plugins_explain
 from tokenspeed.cli.table import print_table
+from tokenspeed.plugins.targets import resolve
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
 
 OK, PROBLEMS = 0, 1
+VERBS = {
+    "explain": (
+        "plugins_explain:fill_explain",
+        "what a start would choose, and why, without weights or the device",
+    ),
+    "doctor": (
+        "plugins_doctor:fill_doctor",
+        "examine the installed plugins: what is wrong, what to do, how far a device is",
+    ),
+    "diff": ("plugins_diff:fill_diff", "what two plans or records chose differently"),
+    "lock": ("plugin_lock:fill_lock", "write a lock file of the installed plugins"),
+    "verify": ("plugin_lock:fill_verify", "compare installed plugins with a lock file"),
+}
+"""Verb -> where its arguments are made, and its line of help."""
 LOADS_NOTES = {
     "auto": "when its device is found; `tokenspeed plugins info ID` looks for it and says why not",
     "when named": "not enabled; load it with --plugins ID",
@@ -28,8 +46,17 @@ def add_parser(subparsers: Any) -> None:
     info.add_argument("id", metavar="ID", help="plugin id, as in `plugins list`")
     info.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
-    for module in (plugins_explain, plugins_doctor, plugins_diff, plugin_lock):
-        module.add_verbs(verbs)
+    for verb, (target, text) in VERBS.items():
+        verbs.add_parser(verb, help=text).fill = _filler(f"tokenspeed.cli.{target}")
+
+
+def _filler(target: str) -> Callable[[argparse.ArgumentParser], None]:
+    """Return a function that imports a verb's file and adds its arguments."""
+
+    def fill(parser: argparse.ArgumentParser) -> None:
+        resolve(target)(parser)
+
+    return fill
 
 
 def run(args: argparse.Namespace) -> int:

@@ -20,13 +20,11 @@ SAME, DIFFERENT = 0, 1
 ABSENT = "-"
 
 
-def add_verbs(verbs: Any) -> None:
-    """Add the verb to `plugins`."""
-    parser = verbs.add_parser(
-        "diff",
-        help="what two plans or records chose differently",
-        description="Compare two files: output of `plugins explain --json`, answers of "
-        "GET /v1/engine/plan, or single records. Exit code 1: they differ.",
+def fill_diff(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's arguments."""
+    parser.description = (
+        "Compare two files: output of `plugins explain --json`, answers of GET /v1/engine/plan, or "
+        "single records. Exit code 1: they differ."
     )
     parser.add_argument("a", metavar="A.json")
     parser.add_argument("b", metavar="B.json")

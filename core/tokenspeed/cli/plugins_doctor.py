@@ -19,13 +19,11 @@ CPU = "cpu."
 """Prefix of the facts about instructions."""
 
 
-def add_verbs(verbs: Any) -> None:
-    """Add the verb to `plugins`."""
-    parser = verbs.add_parser(
-        "doctor",
-        help="examine the installed plugins: what is wrong, what to do, how far a device is",
-        description="Examine plugins; their code runs in child processes only. A third party's "
-        "code runs only when ID names it. Exit code 1: a problem was found.",
+def fill_doctor(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's arguments."""
+    parser.description = (
+        "Examine plugins; their code runs in child processes only. A third party's code runs only "
+        "when ID names it. Exit code 1: a problem was found."
     )
     parser.add_argument("id", nargs="?", metavar="ID", help="plugin id; absent: all")
     parser.add_argument("--json", action="store_true", help="print JSON")

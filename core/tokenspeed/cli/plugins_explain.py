@@ -19,13 +19,14 @@ PROFILE_SUFFIX = ".json"
 HEADS = ("OFFER", "VERSION", "BAND", "VERDICT", "WHY")
 
 
-def add_verbs(verbs: Any) -> None:
-    """Add the verb to `plugins`."""
-    parser = verbs.add_parser(
-        "explain",
-        help="what a start would choose, and why, without weights or the device",
-        description="Make every choice that `serve` would make with these settings, from "
-        "config.json alone. Exit code 5: something cannot be filled.",
+def fill_explain(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's arguments, the engine's flags among them."""
+    from tokenspeed.cli.settings import add_settings
+    from tokenspeed.config.schema import EngineConfig
+
+    parser.description = (
+        "Make every choice that `serve` would make with these settings, from config.json alone. "
+        "Exit code 5: something cannot be filled."
     )
     parser.add_argument(
         "--model",
@@ -46,14 +47,6 @@ def add_verbs(verbs: Any) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
-    parser.fill = _add_settings
-
-
-def _add_settings(parser: argparse.ArgumentParser) -> None:
-    """Add the engine's flags; late, since `plugins list` has no time for them."""
-    from tokenspeed.cli.settings import add_settings
-    from tokenspeed.config.schema import EngineConfig
-
     add_settings(parser, EngineConfig, skip=("model", "device"))
 
 
