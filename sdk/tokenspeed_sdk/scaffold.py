@@ -37,12 +37,12 @@ class About:
 ABOUT = {
     "device": About("the device: memory, streams", "`find_devices` in `probe.py`"),
     "attention": About("attention over the paged cache", "`write`"),
-    "moe": About("the experts of mixture models", "`forward`"),
+    "moe": About("the experts of mixture models", "`prepare`, `forward`"),
     "weight_format": About("how checkpoint files are read", "`open`"),
     "communicator": About("collectives between ranks", "`all_reduce`"),
     "sampler": About("logits to tokens", "`sample` of greedy rows"),
     "kv_store": About("cache blocks outside the engine", "`put` and `get`"),
-    "speculator": About("drafts for the next tokens", "`draft`"),
+    "speculator": About("drafts for the next tokens", "`propose`"),
     "model": About("an architecture", "`make_attention`, `make_mlp`"),
 }
 """The stable slots, in the order of a bring-up."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import itertools
+import re
 import sys
 import tomllib
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from tokenspeed.plugins.manifest import parse_manifest
 from tokenspeed.plugins.registrar import StagedRegistration, run_hooks
 from tokenspeed.plugins.slots import SLOTS
 from tokenspeed_sdk import ConfigError
+from tokenspeed_sdk.conformance.interfaces import INTERFACES
 from tokenspeed_sdk.scaffold import ABOUT, Scaffold, render, write
 
 if TYPE_CHECKING:
@@ -62,6 +64,13 @@ def test_a_native_plugin_is_valid_and_has_its_kernel(slots: tuple[str, ...]) -> 
     project = tomllib.loads(files["pyproject.toml"])
     assert project["tool"]["setuptools"]["ext-modules"][0]["sources"] == ["csrc/kv_write.cc"]
     assert "tokenspeed_acme_two_kv_write" in files["csrc/kv_write.cc"]
+
+
+@pytest.mark.parametrize("slot", [slot for slot in ALL if slot not in ("device", "model")])
+def test_what_is_to_be_replaced_first_is_a_method_of_the_slot(slot: str) -> None:
+    names = re.findall(r"`(\w+)`", ABOUT[slot].first)
+    assert names
+    assert [name for name in names if not hasattr(INTERFACES[slot], name)] == []
 
 
 def test_what_is_rendered_imports_the_sdk_and_never_the_core() -> None:

@@ -41,11 +41,13 @@ class StatePieces:
 
     def __init__(self, plan: StepPlan, device: torch.device) -> None:
         self._device = device
+        self._cuts: dict[bool, tuple[_Cut, ...]] = {}
+        self._most = int(plan.num_drafts.max(initial=0))
+        if self._most == 0:  # as in most steps: nothing is cut
+            return
         self._starts = plan.query_start[:-1].astype(np.int64)
         self._ends = plan.query_start[1:].astype(np.int64)
         self._num_drafts = plan.num_drafts.astype(np.int64)
-        self._most = int(self._num_drafts.max(initial=0))
-        self._cuts: dict[bool, tuple[_Cut, ...]] = {}
 
     def rows_of(self, rows_WR: torch.Tensor, *, is_replayed: bool) -> StateRows:
         """Return where one group is read and written.
