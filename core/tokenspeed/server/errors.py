@@ -24,6 +24,7 @@ from tokenspeed.errors import (
     RequestError,
     TimeLimitError,
     TokenSpeedError,
+    ToolCallError,
 )
 from tokenspeed.log import LOGGER
 
@@ -34,6 +35,7 @@ _STATUS: tuple[tuple[type[TokenSpeedError], int], ...] = (
     (RequestError, 400),
     (ConfigError, 400),
     (CapabilityError, 400),
+    (ToolCallError, 422),
     (PluginError, 500),
     (CheckpointError, 500),
     (EngineGoneError, 503),

@@ -79,9 +79,9 @@ class GuardedAnswer:
 
 
 def _checked(parsed: object) -> ParsedDelta:
-    if isinstance(parsed, ParsedDelta) and not parsed.tool_calls:
+    if isinstance(parsed, ParsedDelta):
         return parsed
-    raise TypeError(f"{parsed!r} is no ParsedDelta of reasoning and content")
+    raise TypeError(f"{parsed!r} is no ParsedDelta")
 
 
 def reasoning_parser_of(name: str, registry: Registry) -> ReasoningParser | None:

@@ -7,10 +7,11 @@ import asyncio
 import pytest
 from tests.support.scripted import IM_END, ids_of, write_scripted_model
 
+from tokenspeed.contracts.parser import BadToolCall, ParsedDelta, ToolCallDelta
 from tokenspeed.engine.messages import Delta
-from tokenspeed.errors import EngineError
+from tokenspeed.errors import EngineError, ToolCallError
 from tokenspeed.sampling.params import SamplingParams
-from tokenspeed.server.pieces import Piece, TextAssembler
+from tokenspeed.server.pieces import Piece, TextAssembler, read
 from tokenspeed.server.stream import Mailbox
 from tokenspeed.tokenizer.load import load_tokenizer
 from tokenspeed.tokenizer.tokenizer import Tokenizer
@@ -101,3 +102,24 @@ def test_a_reader_cancelled_right_after_a_piece_came_ends(steps: int) -> None:
         assert reader.cancelled()
 
     asyncio.run(scenario())
+
+
+def test_deltas_of_one_tool_call_add_up_by_index() -> None:
+    first = read(ParsedDelta(tool_calls=(ToolCallDelta(0, "call_a", "f", '{"x"'),)))
+    both = (ToolCallDelta(0, arguments=": 1"), ToolCallDelta(0, arguments="}"))
+    second = read(ParsedDelta(tool_calls=(*both, ToolCallDelta(1, "call_b", "g", "{}"))))
+    whole_calls = (
+        ToolCallDelta(0, "call_a", "f", '{"x": 1}'),
+        ToolCallDelta(1, "call_b", "g", "{}"),
+    )
+    assert (first + second).tool_calls == whole_calls
+
+
+def test_a_call_that_cannot_be_read_is_an_error_that_shows_it() -> None:
+    with pytest.raises(ToolCallError, match="arguments are no JSON object.*<tool_call>") as caught:
+        read(
+            ParsedDelta(
+                "hm", "a", bad_call=BadToolCall("arguments are no JSON object", "<tool_call>x")
+            )
+        )
+    assert caught.value.text == "<tool_call>x"
