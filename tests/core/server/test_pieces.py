@@ -116,10 +116,7 @@ def test_deltas_of_one_tool_call_add_up_by_index() -> None:
 
 
 def test_a_call_that_cannot_be_read_is_an_error_that_shows_it() -> None:
-    with pytest.raises(ToolCallError, match="arguments are no JSON object.*<tool_call>") as caught:
-        read(
-            ParsedDelta(
-                "hm", "a", bad_call=BadToolCall("arguments are no JSON object", "<tool_call>x")
-            )
-        )
+    bad = BadToolCall("arguments are no JSON object", "<tool_call>x")
+    with pytest.raises(ToolCallError, match=r"arguments are no JSON object.*<tool_call>") as caught:
+        read(ParsedDelta("hm", "a", bad_call=bad))
     assert caught.value.text == "<tool_call>x"
