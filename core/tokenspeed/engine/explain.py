@@ -16,6 +16,7 @@ from tokenspeed.config.load import replace_settings
 from tokenspeed.contracts.model import expert_groups_of
 from tokenspeed.engine.choices import Choices
 from tokenspeed.engine.evidence import evidence_for
+from tokenspeed.engine.pins import idle_pins
 from tokenspeed.engine.profile import ProfileRuntime, profile_of
 from tokenspeed.engine.rules import device_traits
 from tokenspeed.engine.shapes import ShapeBinder, bind_weights, build_shapes
@@ -49,7 +50,7 @@ class Explanation:
     Args:
         plan: every choice that can be made.
         failures: slot or operator -> why nobody can fill it.
-        notes: what this explanation leaves out.
+        notes: what this explanation leaves out, and pins that nothing asked for.
     """
 
     model: str
@@ -130,12 +131,14 @@ def explain_start(config: EngineConfig, profile: DeviceFacts | None = None) -> E
     for name, choose in _rest(choices, sizes, runtime).items():
         with _Collected(name, failures):
             choose()
+    plan = BindingPlan.of(choices.decisions, binder.decisions)
+    notes += idle_pins(choices.rules.pins, {*plan.names(), *failures})
     return Explanation(
         model=config.model,
         architecture=architecture_of(model_config),
         dtype=sizes.dtype,
         device=runtime.facts,
-        plan=BindingPlan.of(choices.decisions, binder.decisions),
+        plan=plan,
         registry=registry,
         failures=failures,
         notes=notes,
@@ -192,7 +195,8 @@ def _rest(
         "sampler": lambda: choices.sampler(sizes, runtime),
         "communicator": lambda: choices.communicator(sizes, runtime),
         "policy": choices.policy,
-        "kv_store": lambda: choices.kv_store(""),
+        "kv_store": lambda: choices.named("kv_store"),
+        "speculator": lambda: choices.named("speculator"),
     }
 
 
