@@ -108,7 +108,7 @@ class StartReport(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     def _kernel_lines(self) -> tuple[str, ...]:
         """Return the chosen kernels, two a line; what is beyond the block's size is counted."""
         cells = [f"{slot} -> {chosen}" for slot, chosen in self.kernels]
-        most = MAX_KERNEL_CELLS - 2 * len(self._tier_lines())
+        most = MAX_KERNEL_CELLS - 2 * len((*self._tier_lines(), *self._taint_lines()))
         if len(cells) > most:
             cells[most - 1 :] = [f"and {len(cells) - most + 1} more"]
         pairs = [cells[index : index + 2] for index in range(0, len(cells), 2)]

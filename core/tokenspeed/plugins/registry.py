@@ -108,6 +108,11 @@ class Registry:
         """Return a slot's offers, ordered by plugin id and name."""
         return _sorted(self._offers.get(slot, {}))
 
+    def offering(self) -> frozenset[str]:
+        """Return the ids of the plugins that offer anything."""
+        tables = (*self._offers.values(), *self._kernels.values())
+        return frozenset(plugin_id for table in tables for plugin_id, _ in table)
+
     @property
     def operators(self) -> Mapping[str, Operator]:
         """Declared operators by name."""
