@@ -98,9 +98,7 @@ def _records(file: str) -> dict[str, Mapping[str, Any]]:
         named = {_kernel_name(record): record for record in (*kernels, *failed)}
         return {**slots, **named}
     except (KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(
-            f"{file} is neither a plan nor a record: {error!r}; {ADVICE}"
-        ) from error
+        raise ConfigError(f"{file} is neither a plan nor a record: {error!r}; {ADVICE}") from error
 
 
 def _kernel_name(record: Mapping[str, Any]) -> str:

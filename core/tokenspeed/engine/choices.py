@@ -8,8 +8,8 @@ from uuid import uuid4
 
 from tokenspeed.contracts.attention import CacheDemand
 from tokenspeed.contracts.speculator import SpeculatorFacts
-from tokenspeed.engine.policy_guard import GuardedPolicy
 from tokenspeed.engine.pins import check_pins
+from tokenspeed.engine.policy_guard import GuardedPolicy
 from tokenspeed.engine.rules import device_traits, rules_of
 from tokenspeed.engine.store_guard import GuardedStore
 from tokenspeed.errors import CapabilityError, CheckpointError, ConfigError, PluginError
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.kv_store import KVStore
     from tokenspeed.contracts.model import CacheGroup, CausalLM
     from tokenspeed.contracts.moe import ExpertGroup, MoEBackend
-    from tokenspeed.contracts.policy import Policy
     from tokenspeed.contracts.registration import Offer
     from tokenspeed.contracts.sampler import Sampler
     from tokenspeed.contracts.speculator import Speculator
@@ -247,7 +246,7 @@ class Choices:
         check_speculator(speculator, decision)
         return speculator
 
-    def policy(self) -> Policy:
+    def policy(self) -> GuardedPolicy:
         """Choose the policy; it is always named, so that installing a wheel changes no order."""
         decision = self._decide("policy", self._registry.offers("policy"), {})
         return GuardedPolicy(self._load("policy", decision), decision.winner.pin)
@@ -297,9 +296,7 @@ class Choices:
         )
         return backend
 
-    def _offers_named(
-        self, slot: str, name: str
-    ) -> Sequence[RegisteredOffer[Offer]]:
+    def _offers_named(self, slot: str, name: str) -> Sequence[RegisteredOffer[Offer]]:
         """Return the offers of a slot with this PLUGIN/NAME or NAME.
 
         Raises:

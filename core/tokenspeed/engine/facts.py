@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from tokenspeed.config.schema import EngineConfig
     from tokenspeed.contracts.communicator import Communicator
     from tokenspeed.contracts.device import DeviceRuntime
-    from tokenspeed.contracts.policy import Policy
     from tokenspeed.engine.drafting import Drafting
     from tokenspeed.engine.engine import StepExecutor
+    from tokenspeed.engine.policy_guard import GuardedPolicy
     from tokenspeed.engine.store_guard import GuardedStore
     from tokenspeed.executor.transfers import TierTransfers
     from tokenspeed.kernels import Binder
@@ -41,7 +41,7 @@ class EngineParts:
     layout: ArenaLayout
     executor: StepExecutor
     scheduler: Scheduler
-    policy: Policy
+    policy: GuardedPolicy
     recorder: RecordWriter | None
     binder: Binder
     model_config: Mapping[str, Any]
@@ -113,8 +113,8 @@ def start_report(
         kv_blocks=(parts.layout.num_physical_blocks - 1) * parts.layout.groups[0].packing,
         kv_bytes=parts.layout.total_bytes,
         tiers=_tiers(config, plan, parts.layout),
-        policy=plan.slots["policy"].winner.pin,
-        speculator=plan.slots["speculator"].winner.pin if parts.drafting else "",
+        policy=parts.policy.name,
+        speculator=parts.drafting.name if parts.drafting else "",
         max_drafts=config.max_drafts if parts.drafting else 0,
         max_context_tokens=parts.sizes.max_context_tokens,
         max_running=config.max_running,
@@ -123,8 +123,7 @@ def start_report(
         kernels=tuple(
             (slot, name)
             for slot, name in {**chosen, **kernels}.items()
-            if slot.partition(".")[0] in ("attention", "moe", "sampler")
-            or slot in kernels
+            if slot.partition(".")[0] in ("attention", "moe", "sampler") or slot in kernels
         ),
         plan_digest=plan.digest,
         plan={**plan.to_json(), "plugins": [asdict(status) for status in registry.plugins]},

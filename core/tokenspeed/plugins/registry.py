@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -110,8 +111,8 @@ class Registry:
 
     def offering(self) -> frozenset[str]:
         """Return the ids of the plugins that offer anything."""
-        tables = (*self._offers.values(), *self._kernels.values())
-        return frozenset(plugin_id for table in tables for plugin_id, _ in table)
+        keys = chain(*self._offers.values(), *self._kernels.values())
+        return frozenset(plugin_id for plugin_id, _ in keys)
 
     @property
     def operators(self) -> Mapping[str, Operator]:

@@ -21,7 +21,6 @@ from tokenspeed.errors import (
     TokenSpeedError,
 )
 
-
 TIERS = (("host", "64.0 GiB, on_eviction"), ("store", "reference/disk, at most 1,048,576 GiB"))
 
 
