@@ -50,6 +50,16 @@ ABOUT = {
 _ID = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
+def _no_template(slot: str) -> str:
+    """Return why there is no stub for a slot: nothing has this name, or it has no template."""
+    if slot not in SLOTS:
+        return f"unknown slot {slot!r}; {suggestion(slot, ABOUT)}"
+    by_hand = "docs/plugins/index.md shows what is written by hand"
+    if slot == "operator":
+        by_hand = f"--native makes a kernel, and {by_hand}"
+    return f"slot {slot!r} has no template; those that have: {', '.join(ABOUT)}; {by_hand}"
+
+
 @dataclass(frozen=True, slots=True)
 class Scaffold:
     """What is asked for.
@@ -72,9 +82,7 @@ class Scaffold:
             raise ConfigError(f"no plugin is made: it fills no slot; allowed: {_known()}; name one")
         for slot in self.slots:
             if slot not in ABOUT:
-                raise ConfigError(
-                    f"no plugin is made: unknown slot {slot!r}; {suggestion(slot, ABOUT)}"
-                )
+                raise ConfigError(f"no plugin is made: {_no_template(slot)}")
         if self.native and "attention" not in self.slots:
             raise ConfigError(
                 f"no plugin is made: --native with slots {', '.join(self.slots)}; the native part "
