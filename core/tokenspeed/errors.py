@@ -1,4 +1,4 @@
-"""Every error a user can meet, in one tree; `server/errors.py` maps each class to an HTTP status.
+"""Every error a user can meet, in one tree; `server/http/errors.py` knows their HTTP statuses.
 
 TokenSpeedError
 |- ConfigError      a flag, setting or model folder is wrong       (exit 2; HTTP 400)
@@ -7,6 +7,7 @@ TokenSpeedError
 |- CheckpointError  weights, config or tokenizer file is damaged   (exit 1)
 |- CapacityError    it can never fit, or the queue is full         (HTTP 400 / 429)
 |- RequestError     this request is invalid                        (HTTP 400)
+|- ToolCallError    the model wrote a call that cannot be read   (HTTP 422)
 `- EngineError      the engine failed this request                 (HTTP 500)
    |- EngineAwayError   it does not answer just now               (HTTP 503)
    |- TimeLimitError    the request's own time limit has passed   (HTTP 504)
@@ -113,6 +114,21 @@ class RequestError(TokenSpeedError):
         super().__init__(message)
         self.param = param
         self.code = code
+
+
+class ToolCallError(TokenSpeedError):
+    """The model wrote a tool call that cannot be read; asking again may help.
+
+    Args:
+        message: four-part text.
+        text: what the model wrote, as far as it is shown.
+    """
+
+    code = "invalid_tool_call"
+
+    def __init__(self, message: str, *, text: str = "") -> None:
+        super().__init__(message)
+        self.text = text
 
 
 class CapacityError(TokenSpeedError):
