@@ -30,9 +30,7 @@ def silu_mul(gate_up_TF2: torch.Tensor) -> torch.Tensor:
     return (gate * (torch.tanh(gate / 2) + 1) / 2 * up).to(gate_up_TF2.dtype)
 
 
-def apply_rotary(
-    x_TNH: torch.Tensor, cos_T1A: torch.Tensor, sin_T1A: torch.Tensor
-) -> torch.Tensor:
+def apply_rotary(x_TNH: torch.Tensor, cos_T1A: torch.Tensor, sin_T1A: torch.Tensor) -> torch.Tensor:
     """rotary.apply: pairs are complex numbers, turned by one product."""
     half = cos_T1A.shape[-1] // 2
     real, imaginary = x_TNH[..., :half].float(), x_TNH[..., half : 2 * half].float()
