@@ -1,7 +1,7 @@
 """Paged attention as a stream: a row's pages go by in tiles, and the softmax is kept running.
 
-No more of a row than one tile is ever gathered. Legend: T query tokens of the step, t of a row, K kv
-heads, G query heads a kv head, H head dim, P pages of a tile, S tokens of a page.
+No more of a row than one tile is ever gathered. Legend: T query tokens of the step, t of a row,
+s keys of a tile, N query heads, K kv heads, G query heads a kv head, H head dim, P pages of a tile.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Looks for granite cards. Runs in a child process with a time limit and imports no torch.
 
-A machine has one simulated card, carved out of the host's memory. `GRANITE_VISIBLE_DEVICES=` hides it.
+A machine has one card, carved out of the host's memory; `GRANITE_VISIBLE_DEVICES=` hides it.
 """
 
 from __future__ import annotations
