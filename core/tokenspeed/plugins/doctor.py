@@ -100,10 +100,12 @@ def _device(plugin: FoundPlugin) -> Iterator[Finding]:
     assert plugin.manifest is not None, f"{plugin.id} passed the check without a manifest"
     if not plugin.manifest.probe:
         return
-    result = run_probes({plugin.id: plugin.manifest.probe})[plugin.id]
+    kinds = {plugin.id: plugin.manifest.device_kinds}
+    result = run_probes({plugin.id: plugin.manifest.probe}, kinds)[plugin.id]
     if result.devices:
         texts = [
-            f"{facts.count} x {facts.name} ({facts.arch}, {facts.memory_bytes / 2**30:.1f} GiB)"
+            f"{facts.count} x {facts.name} (kind {facts.kind}, {facts.arch}, "
+            f"{facts.memory_bytes / 2**30:.1f} GiB)"
             for facts in result.devices
         ]
         yield Finding(plugin.id, "device", OK, "; ".join(texts))
