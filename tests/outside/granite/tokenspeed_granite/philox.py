@@ -12,7 +12,7 @@ def uniform(seed: int, position: int, purpose: int) -> float:
     seed, position = seed & ((1 << 64) - 1), position & ((1 << 64) - 1)
     counter = (position & _MASK, position >> 32, purpose, 0)
     words = _philox((seed & _MASK, seed >> 32), counter)
-    return ((words[0] << 32 | words[1]) >> 11) * 2.0**-53
+    return ((words[0] >> 5) * 2**26 + (words[1] >> 6)) * 2.0**-53
 
 
 def _philox(key: tuple[int, int], counter: tuple[int, int, int, int]) -> tuple[int, ...]:
