@@ -33,8 +33,10 @@ HEAD = """# Slots
 A slot is a place that plugins fill. Its version is that of its interface: the core takes plugins of
 this major and of the one before. *Stable* slots keep their interface for a whole major version.
 *Experimental* ones may change with a changelog line, and a third party's plugin fills them only
-with `--allow-experimental ID`. When an offer fails at run time, an *essential* slot fails the rank
-and names the plugin; a *degradable* one is detached, counted and reported, and answers stay right.
+with `--allow-experimental ID`. What an offer of an *essential* slot raises while serving ends the
+requests of that step, and a second time in a row the engine, which starts anew
+([decision](../adr/0005-crashes-and-failed-steps.md)); the log has the traceback. A *degradable* one
+is detached, counted and reported, and answers stay right.
 
 Interfaces are Protocols, exported by `tokenspeed_sdk` with everything that they take and return;
 each stands below as it is written. What a plugin builds needs no base class: its methods are looked
