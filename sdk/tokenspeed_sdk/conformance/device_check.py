@@ -36,7 +36,7 @@ def check_arena(runtime: DeviceRuntime) -> None:
 
 
 def check_too_large_an_arena(runtime: DeviceRuntime) -> None:
-    """An arena that cannot fit is refused with CapacityError, whose text says what was asked for."""
+    """An arena that cannot fit is refused: CapacityError, with what was asked for."""
     with pytest.raises(CapacityError) as caught:
         runtime.allocate_arena(TOO_MUCH)
     text = str(caught.value)

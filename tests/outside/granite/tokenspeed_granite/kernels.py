@@ -8,11 +8,11 @@ TILE_FEATURES = 256
 
 
 def rms_norm(x_TD: torch.Tensor, weight_D: torch.Tensor, *, eps: float) -> torch.Tensor:
-    """norm.rms: a row is scaled by its Euclidean length."""
+    """norm.rms: squares are summed, and eps with them."""
     x = x_TD.float()
     width = x.shape[-1]
-    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    scale = (length.square_().add_(width * eps) / width).rsqrt_()
+    squares = (x * x).sum(-1, keepdim=True)
+    scale = (squares.add_(width * eps) / width).rsqrt_()
     return (x * scale).to(x_TD.dtype) * weight_D
 
 
