@@ -46,6 +46,8 @@ ABOUT = {
     "model": About("an architecture", "`make_attention`, `make_mlp`"),
 }
 """The stable slots, in the order of a bring-up."""
+MODEL_ALONE = ("model",)
+"""Slots of a plugin that is made of model files: nothing of the reference's is in it."""
 
 _ID = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
@@ -170,6 +172,7 @@ def _names(scaffold: Scaffold) -> dict[str, Any]:
         "distribution": f"tokenspeed-{scaffold.id}",
         "slots": sorted(scaffold.slots, key=list(ABOUT).index),
         "native": scaffold.native,
+        "builds": scaffold.slots != MODEL_ALONE,
         "device_kind": scaffold.id if "device" in scaffold.slots else "*",
         "hooks": {slot: SLOTS[slot].hooks[0] for slot in ABOUT},
         "versions": {slot: SLOTS[slot].version for slot in ABOUT},

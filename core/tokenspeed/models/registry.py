@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from tokenspeed.plugins.registry import Registry
 
 AUTO = "auto"
-
+TYPING_ERROR = 0.9
+"""Names this alike are one mistyped; Gemma2ForCausalLM and Qwen2ForCausalLM are alike by 0.8."""
 
 REQUIRED = ("cache_groups", "load_weights", "forward", "compute_logits")
 """Methods that a model class must have."""
@@ -58,14 +59,11 @@ def candidates(
     wanted = architecture_of(config)
     known = architectures(registry)
     if wanted not in known:
-        near = difflib.get_close_matches(wanted, known, n=1)
-        hint = (
-            f"did you mean {near[0]}?"
-            if near
-            else "load a plugin that offers it (--plugins), or a file of your own (--model-module)"
-        )
+        near = difflib.get_close_matches(wanted, known, n=1, cutoff=TYPING_ERROR)
+        guess = f"did you mean {near[0]}? Otherwise " if near else ""
         raise ConfigError(
-            f"architecture {wanted!r} is not offered; known: {', '.join(known)}; {hint}"
+            f"architecture {wanted!r} is not offered; known: {', '.join(known)}; {guess}load a "
+            "plugin that offers it (--plugins), or a file of your own (--model-module)"
         )
     found = known[wanted]
     if len(found) > 1 and pin == AUTO:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tokenspeed_sdk.scaffold import ABOUT, Scaffold, write
+from tokenspeed_sdk.scaffold import ABOUT, MODEL_ALONE, Scaffold, write
 
 if TYPE_CHECKING:
     import argparse
@@ -38,5 +38,8 @@ class New:
         print(f"{len(files)} files in {folder}; next, in the environment of tokenspeed:")
         print(f"  python -m pip install --no-index --no-deps --no-build-isolation -e {folder}")
         print(f"  tokenspeed plugins test {args.name}")
-        print(f"  tokenspeed serve --plugins {args.name}")
+        if slots == MODEL_ALONE:
+            print(f"  tokenspeed models list --plugins {args.name}")
+        else:
+            print(f"  tokenspeed serve --plugins {args.name}")
         return 0

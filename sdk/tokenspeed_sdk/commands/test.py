@@ -31,7 +31,7 @@ class Test:
             action="append",
             default=[],
             metavar="FOLDER",
-            help="a small checkpoint of a model that the plugin offers, to be run at C2; repeatable",
+            help="a small checkpoint of a model that it offers, to be run at C2; repeatable",
         )
         parser.add_argument("--only", default="", metavar="TEXT", help="checks whose id has it")
         parser.add_argument("--json", action="store_true", help="print the report as JSON")

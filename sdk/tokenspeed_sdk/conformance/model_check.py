@@ -1,7 +1,7 @@
-"""A model of the plugin with a checkpoint of its architecture: run in every way, and against truth.
+"""A model of the plugin with a checkpoint of its architecture, run in every way and against truth.
 
-The checkpoint is the author's: a small random one does. Prompts are drawn, share beginnings, and one
-is longer than each window that can be passed in reasonable time.
+The checkpoint is the author's: a small random one does. Prompts are drawn, share beginnings, and
+one is longer than each window that can be passed in reasonable time.
 Legend: T tokens, V vocabulary.
 """
 

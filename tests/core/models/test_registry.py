@@ -64,8 +64,9 @@ def test_an_unknown_architecture_is_answered_with_the_nearest_and_the_list() -> 
     registry = registry_of(GoodForCausalLM=lambda: Good)
     with pytest.raises(ConfigError, match=r"'GodForCausalLM'.*did you mean GoodForCausalLM\?"):
         resolve_architecture(registry, {"architectures": ["GodForCausalLM"]})
-    with pytest.raises(ConfigError, match=r"known: GoodForCausalLM; load a plugin"):
-        resolve_architecture(registry, {"architectures": ["Zzz"]})
+    for other in ("Zzz", "Wood2ForCausalLM"):  # another architecture, not a mistyped one
+        with pytest.raises(ConfigError, match=r"known: GoodForCausalLM; load a plugin"):
+            resolve_architecture(registry, {"architectures": [other]})
 
 
 @pytest.mark.parametrize("named", [None, [], "LlamaForCausalLM", [5]])
