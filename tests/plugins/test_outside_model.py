@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.support.overlay import Overlay
+from tests.support.plugin_wheels import WheelFolder
 from tests.support.scripted import VOCAB_SIZE, byte_tokenizer
 from tests.support.server import ServerProcess
 from tests.support.source_tree import ROOT
@@ -23,6 +24,7 @@ from tests.support.tiny_checkpoints import (
 )
 
 from tokenspeed import LLM, SamplingParams
+from tokenspeed_sdk.conformance import run_conformance
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -126,3 +128,69 @@ def test_the_wheel_serves_what_transformers_decodes(
             texts = [choice["text"] for choice in answer["choices"]]
             assert texts == [byte_tokenizer().decode(tokens) for tokens in wanted.tokens]
     assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] > 200
+
+
+PLUGIN = """
+class Plugin:
+    @hookimpl
+    def register_models(self, context):
+        load = lazy(__name__ + ".gemma2:EntryClass")
+        facts = {"architectures": ("Gemma2ForCausalLM",)}
+        context.offer(Offer("model", "mine", load, facts=facts))
+
+plugin = Plugin()
+"""
+ALIKE, TRUE = "a-model-answers-alike-however-its-steps-are-cut", "a-model-answers-as-transformers"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("right", "wrong", "failed"),
+    [
+        ("EntryClass", "EntryClass", []),
+        ("read.window)", "read.window + 1)", [TRUE]),
+        ("softcap=config.attention_cap", "softcap=0.0", [TRUE]),
+        (
+            "self.embedding(token_ids_T)",
+            "self.embedding(token_ids_T % len(token_ids_T))",
+            [ALIKE, TRUE],
+        ),
+    ],
+    ids=["right", "window", "soft cap", "company"],
+)
+def test_the_kit_finds_what_is_wrong_with_a_model(
+    tmp_path: Path,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    right: str,
+    wrong: str,
+    failed: list[str],
+) -> None:
+    text = (WHEEL / "tokenspeed_postnorm" / "gemma2.py").read_text()
+    assert right in text
+    wheels = WheelFolder(tmp_path)
+    wheels.install("acme", PLUGIN, files={"gemma2.py": text.replace(right, wrong)})
+    monkeypatch.setenv("PYTHONPATH", wheels.environ()["PYTHONPATH"])
+    report = run_conformance(
+        "acme", level="C2", only="C2/a-model", checkpoints=[checkpoint(folder, "gemma2")]
+    )
+    assert [c.id for c in report.checks if c.outcome == "failed"] == [
+        f"C2/{name}[gemma2]" for name in failed
+    ], report.text()
+    assert len(report.checks) == 2
+
+
+def test_without_a_checkpoint_the_kit_says_that_no_model_was_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheels = WheelFolder(tmp_path)
+    wheels.install("acme")
+    monkeypatch.setenv("PYTHONPATH", wheels.environ()["PYTHONPATH"])
+    report = run_conformance("acme", level="C2", only="C2/a-model")
+    assert {(c.outcome, c.message) for c in report.checks} == {
+        (
+            "skipped",
+            "no model was run; give a small checkpoint of its architecture: --checkpoint",
+        )
+    }
+    assert len(report.checks) == 2
