@@ -74,20 +74,21 @@ def _stub(name: str, member: object) -> str:
         return _class(member)
     if inspect.isfunction(member):
         return _function(name, member)
-    return f"{name} = {member!r}"
+    return f"{name} = {_value(member)}"
 
 
 def _class(member: type) -> str:
-    parts = [f"class {member.__name__}:", _docstring(member)]
-    if not is_dataclass(member):
-        parts += [f"    {name}: {kind}" for name, kind in inspect.get_annotations(member).items()]
+    """Return a class as the formatter leaves it: an empty line between its parts."""
+    notes = {} if is_dataclass(member) else inspect.get_annotations(member)
+    parts = [f"class {member.__name__}:\n{_docstring(member)}"]
+    parts += ["\n".join(f"    {name}: {_text(kind)}" for name, kind in notes.items())] * bool(notes)
     parts += [
         textwrap.indent(_function(name, function, is_class=isinstance(raw, classmethod)), "    ")
         for name, raw in vars(member).items()
         if inspect.isfunction(function := getattr(raw, "__func__", raw))
         and (not name.startswith("_") or name == "__call__" or _is_own_init(name, member))
     ]
-    return "\n".join(parts)
+    return "\n\n".join(parts)
 
 
 def _is_own_init(name: str, member: type) -> bool:
@@ -120,14 +121,17 @@ def _with_marks(parts: list[str], items: list[inspect.Parameter]) -> list[str]:
 
 
 def _parameter(item: inspect.Parameter) -> str:
-    stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
-    star = stars.get(item.kind, "")
+    star = {"VAR_POSITIONAL": "*", "VAR_KEYWORD": "**"}.get(item.kind.name, "")
     empty = inspect.Parameter.empty
     annotation = "" if item.annotation is empty else f": {_text(item.annotation)}"
     if item.default is empty:
         return f"{star}{item.name}{annotation}"
-    default = "..." if "<" in repr(item.default) else repr(item.default)
+    default = "..." if "<" in repr(item.default) else _value(item.default)
     return f"{star}{item.name}{annotation} = {default}"
+
+
+def _value(value: object) -> str:
+    return repr(value).replace("'", '"')  # as the formatter writes names
 
 
 def _text(annotation: object) -> str:

@@ -11,7 +11,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 from tokenspeed import LLM
-from tokenspeed_sdk import HfFolder
+from tokenspeed_sdk import HfFolder, Offer
 from tokenspeed_sdk.conformance import serving
 
 if TYPE_CHECKING:
@@ -31,27 +31,29 @@ def engine_settings(subject: Subject, folder: Path) -> dict[str, Any]:
     Raises:
         AssertionError: the plugin offers no such architecture; names both.
     """
-    architecture = HfFolder.read(folder).config["architectures"][0]
-    offered = {
-        name: offer.offer.name
-        for offer in subject.offers("model")
-        for name in offer.offer.facts["architectures"]
-    }
-    assert architecture in offered, (
-        f"{folder} is of architecture {architecture}, the plugin offers {', '.join(offered)}; give "
-        "a checkpoint of one of these"
-    )
-    pin = f"model={subject.found.id}/{offered[architecture]}"
+    pin = f"model={subject.found.id}/{_offer_of(subject, folder).name}"
     return {"plugins": subject.found.id, "pins": (pin,), "dtype": "float32", "block_tokens": 16}
 
 
 def windows_of(subject: Subject, folder: Path) -> tuple[int, ...]:
     """Return the windows that the model declares for this checkpoint."""
-    config = HfFolder.read(folder).config
-    offers = subject.offers("model")
-    found = (o for o in offers if config["architectures"][0] in o.offer.facts["architectures"])
-    groups = next(found).offer.load().cache_groups(config)
+    groups = _offer_of(subject, folder).load().cache_groups(HfFolder.read(folder).config)
     return tuple(group.window for group in groups if group.window)
+
+
+def _offer_of(subject: Subject, folder: Path) -> Offer:
+    architecture = HfFolder.read(folder).config["architectures"][0]
+    offered = {
+        name: item.offer
+        for item in subject.offers("model")
+        if isinstance(item.offer, Offer)
+        for name in item.offer.facts["architectures"]
+    }
+    assert architecture in offered, (
+        f"{folder} is of architecture {architecture}, the plugin offers {', '.join(offered)}; give "
+        "a checkpoint of one of these"
+    )
+    return offered[architecture]
 
 
 def make_prompts(subject: Subject, folder: Path) -> list[list[int]]:
@@ -119,6 +121,6 @@ def reference_model(folder: Path) -> Any:
     except ImportError as error:
         return str(error)
     try:
-        return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     except (ValueError, OSError, KeyError) as error:
         return f"transformers does not open it: {error}"
