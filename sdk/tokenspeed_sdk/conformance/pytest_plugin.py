@@ -99,8 +99,9 @@ def pytest_runtest_makereport(
         }
         _write(item.config, entry)
         if item.config.getoption("--progress"):
-            reason = f"  {entry['message']}" if report.skipped else ""
-            print(f"{entry['outcome']:8}{entry['id']}  {report.duration:.1f} s{reason}", flush=True)
+            why = f"  ({' '.join(_message(report).split())})" if report.skipped else ""
+            line = f"{entry['outcome']:8}{entry['id']}  {report.duration:.1f} s{why}"
+            print(line, flush=True)
     return report
 
 
