@@ -61,14 +61,14 @@ def run_conformance(
     today = datetime.datetime.now(tz=datetime.UTC).date()
     accepted = read_waivers(waivers, today) if waivers is not None else ()
     with tempfile.TemporaryDirectory(prefix="tokenspeed-conformance-") as folder:
-        options = ["--only", only, *([] if quiet else ["--progress"])]
+        options = [] if quiet else ["--progress"]
         options += [f"--checkpoint={path.resolve()}" for path in checkpoints]
-        problem = _run_child(plugin_id, level, options, Path(folder))
+        problem = _run_child(plugin_id, level, only, options, Path(folder))
         report = _collect(plugin_id, level, Path(folder) / "results.jsonl", problem)
     return with_waivers(report, accepted, today.isoformat())
 
 
-def _run_child(plugin_id: str, level: str, options: list[str], folder: Path) -> str:
+def _run_child(plugin_id: str, level: str, only: str, options: list[str], folder: Path) -> str:
     """Run pytest; return what is wrong with the run, or ""."""
     files = [str(next(CHECKS.glob(f"test_{name.lower()}_*.py"))) for name in _up_to(level)]
     command = [sys.executable, "-P", "-m", "pytest", *files]
@@ -76,7 +76,7 @@ def _run_child(plugin_id: str, level: str, options: list[str], folder: Path) -> 
     command += ["-p", "no:cacheprovider", "-p", "no:terminal"]
     command += ["-p", "tokenspeed_sdk.conformance.pytest_plugin"]
     command += ["--plugin-id", plugin_id, "--results", str(folder / "results.jsonl")]
-    command += options
+    command += ["--only", only, *options]
     # Small tensors: threads would only get in each other's way.
     environ = {"OMP_NUM_THREADS": "1", **os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     environ.pop("PYTEST_ADDOPTS", None)
