@@ -6,19 +6,12 @@ Whatever a file holds, the outcome is an object or an error that names the file.
 from __future__ import annotations
 
 import json
-import reprlib
 from pathlib import Path
 from typing import Any
 
-from tokenspeed.errors import CheckpointError
+from tokenspeed.errors import CheckpointError, shown
 
-_REPR = reprlib.Repr()
-_REPR.maxstring = _REPR.maxother = 100
-
-
-def shown(value: object) -> str:
-    """Return a value as an error message quotes it: cut short, unprintable characters escaped."""
-    return _REPR.repr(value)
+__all__ = ["parse_json_object", "read_json_object", "read_optional_json_object", "read_text", "shown"]
 
 
 def read_text(path: Path) -> str:
