@@ -11,7 +11,13 @@ from typing import Any
 
 from tokenspeed.errors import CheckpointError, shown
 
-__all__ = ["parse_json_object", "read_json_object", "read_optional_json_object", "read_text", "shown"]
+__all__ = [
+    "parse_json_object",
+    "read_json_object",
+    "read_optional_json_object",
+    "read_text",
+    "shown",
+]
 
 
 def read_text(path: Path) -> str:

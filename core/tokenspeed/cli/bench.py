@@ -89,7 +89,7 @@ def _server(args: argparse.Namespace) -> Iterator[str]:
         yield base_url(args.url)
         return
     model = [] if args.model is None else [args.model]
-    command = [sys.executable, "-m", "tokenspeed", "serve", *model, "--port", "0"]
+    command = [sys.executable, "-P", "-m", "tokenspeed", "serve", *model, "--port", "0"]
     command += [
         *shlex.split(args.server_options),
         *(["--api-key", args.api_key] if args.api_key else []),

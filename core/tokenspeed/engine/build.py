@@ -42,6 +42,7 @@ from tokenspeed.engine.tiers import (
     host_blocks,
     write_policy,
 )
+from tokenspeed.engine.tuning import Tuning, tune
 from tokenspeed.engine.vocabulary import check_vocabulary
 from tokenspeed.env import is_strict
 from tokenspeed.errors import CapacityError, CheckpointError, RequestError
@@ -66,7 +67,6 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.speculator import Speculator
     from tokenspeed.contracts.weights import WeightSource
     from tokenspeed.engine.engine import StepExecutor
-    from tokenspeed.engine.tuning import Tuning
     from tokenspeed.executor.transfers import TierTransfers
     from tokenspeed.kernels import Binder
     from tokenspeed.kv import ArenaLayout
@@ -94,20 +94,14 @@ def build_engine(
     tell(Progress("plugins"))
     plugins = plugins or plugins_of(config)
     if config.tune:
-        from tokenspeed.engine.tuning import tune
-
-        tune(config, plugins, tell)
-    return build_watched(config, plugins, tell, None)
+        tune(config, tell, lambda watched, tuning: _build(watched, plugins, tell, tuning))
+    return _build(config, plugins, tell, None)
 
 
-def build_watched(
+def _build(
     config: EngineConfig, plugins: PluginPlan, tell: ProgressCallback, tuning: Tuning | None
 ) -> Engine:
-    """Build an engine; with `tuning` its kernels are watched, and no measured time is used.
-
-    Raises:
-        TokenSpeedError: as `build_engine`.
-    """
+    """Build an engine; with `tuning` its kernels are watched, and no measured time is used."""
     path = model_path(config)
     registry = load_planned(plugins, role="engine")
     register_model_modules(registry, config.model_module, lock=config.plugins_lock)
@@ -169,13 +163,15 @@ def _build_parts(
     model_config = source.config()
     model_class = choices.model_class(model_config)
     groups = model_class.cache_groups(model_config)
+    experts = expert_groups_of(model_class, model_config)
+    choices.check_pins(groups, experts)
     sizes = resolve_sizes(config, model_config, device_kind=runtime.facts.kind)
     eos_token_ids = check_vocabulary(load_tokenizer(path), sizes.vocab_size)
     speculator = choices.speculator(sizes)
     check_speculation(config, groups)
     check_tables(config, groups, sizes, free_bytes=runtime.free_memory_bytes())
     attention = choices.attention(groups, sizes, runtime)
-    moe = choices.moe(expert_groups_of(model_class, model_config), sizes, runtime)
+    moe = choices.moe(experts, sizes, runtime)
     binder = _binder(config, registry, choices, runtime, sizes, model_config, tuning)
     with memory_errors("the model"):
         context = _model_context(sizes, attention, moe, binder, runtime)

@@ -11,12 +11,20 @@ from tokenspeed.contracts.speculator import SpeculatorFacts
 from tokenspeed.engine.policy_guard import GuardedPolicy
 from tokenspeed.engine.rules import device_traits, rules_of
 from tokenspeed.engine.store_guard import GuardedStore
-from tokenspeed.errors import CapabilityError, CheckpointError, ConfigError, PluginError
+from tokenspeed.errors import (
+    CapabilityError,
+    CheckpointError,
+    ConfigError,
+    PluginError,
+    plugin_code,
+    told,
+)
 from tokenspeed.kernels import Decision, select
 from tokenspeed.kernels.rules import AUTO
 from tokenspeed.log import LOGGER
 from tokenspeed.models.registry import architecture_of, candidates, load_model_class
 from tokenspeed.plugins.model_suggestion import suggestion_text
+from tokenspeed.plugins.nearest import suggestion
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,6 +46,10 @@ if TYPE_CHECKING:
     from tokenspeed.plugins import Registry
 
 
+PINNED_SLOTS = (
+    *("attention", "communicator", "device", "kv_store", "model", "moe", "policy", "sampler"),
+    *("speculator", "weight_format"),
+)
 RANKS_TIMEOUT_S = 60.0
 """Longest that a rank waits for the others in a collective."""
 SPECULATOR_METHODS = ("start", "extend", "propose", "end")
@@ -51,6 +63,21 @@ class Choices:
         self._config = config
         self._registry = registry
         self.rules = rules_of(config)
+
+    def check_pins(self, groups: Sequence[CacheGroup], experts: Sequence[ExpertGroup]) -> None:
+        """Refuse pins on what no start of this model chooses: a slip must not pin nothing.
+
+        Raises:
+            ConfigError: names the nearest slot, part of a slot or operator.
+        """
+        parts = [f"attention.{group.name}" for group in groups if group.kind != "state"]
+        parts += [f"moe.{group.name}" for group in experts]
+        known = (*PINNED_SLOTS, *parts, *self._registry.operators)
+        for name in self.rules.pins:
+            if name not in known:
+                raise ConfigError(
+                    f"pins: {name!r} is nothing that this start chooses; {suggestion(name, known)}"
+                )
 
     def device(self) -> DeviceRuntime:
         """Choose the accelerator.
@@ -329,13 +356,14 @@ class Choices:
     def _load(self, slot: str, decision: Decision, **arguments: Any) -> Any:
         winner = decision.winner
         try:
-            return winner.offer.load(**arguments)
+            with plugin_code():
+                return winner.offer.load(**arguments)
         except ConfigError:  # a setting is wrong, not the plugin
             raise
         except Exception as error:
             raise PluginError(
                 f"plugin {winner.plugin_id} {winner.plugin_version} failed at load of "
-                f"{slot}/{winner.offer.name}: {type(error).__name__}: {error}; fix or leave out "
+                f"{slot}/{winner.offer.name}: {told(error)}; fix or leave out "
                 "the plugin",
                 id="offer-load-failed",
             ) from error

@@ -114,10 +114,11 @@ def explain_start(config: EngineConfig, profile: DeviceFacts | None = None) -> E
     model_class = choices.model_class(model_config)
     sizes = resolve_sizes(config, model_config, device_kind=runtime.facts.kind)
     groups = model_class.cache_groups(model_config)
+    experts = expert_groups_of(model_class, model_config)
+    choices.check_pins(groups, experts)
     for group in groups:
         with _Collected(f"attention.{group.name}", failures):
             choices.attention((group,), sizes, runtime)
-    experts = expert_groups_of(model_class, model_config)
     for expert_group in experts:
         with _Collected(f"moe.{expert_group.name}", failures):
             choices.moe((expert_group,), sizes, runtime)
@@ -193,6 +194,7 @@ def _rest(
         "communicator": lambda: choices.communicator(sizes, runtime),
         "policy": choices.policy,
         "kv_store": lambda: choices.kv_store(""),
+        "speculator": choices.named_speculator,
     }
 
 
@@ -204,6 +206,11 @@ class _Choices(Choices):
     ) -> None:
         super().__init__(config, registry)
         self._profile = profile
+
+    def named_speculator(self) -> None:
+        """Choose the speculator that was asked for, if one was."""
+        if self._config.speculator:
+            self._decide_named("speculator", self._config.speculator)
 
     def packed_weights(self, path: Path) -> WeightSource | None:
         """Open the file whose packed tensors decide kernels; None: all tensors are plain."""

@@ -256,9 +256,7 @@ def _probe(text: str) -> str:
 def _config_key(name: str, value: Any) -> ConfigKey:
     _named(name, "a key of config", is_key, KEY_RULE)
     if not isinstance(value, dict):
-        raise _invalid(
-            f"config.{name} is {shown(value)}, a table with type and default is needed"
-        )
+        raise _invalid(f"config.{name} is {shown(value)}, a table with type and default is needed")
     table = _Table(value, f"config.{name}", ("type", "default", "help"))
     kind = _known((table.get("type", str),), CONFIG_TYPES, "type")[0]
     default = table.get("default", CONFIG_TYPES[kind])
@@ -269,7 +267,9 @@ def _config_key(name: str, value: Any) -> ConfigKey:
 
 def _help(command: str, value: Any) -> str:
     if not _is_line(value):
-        raise _invalid(f"commands.{printable(command)[:MAX_LINE]} is {shown(value)}, one line of help is needed")
+        raise _invalid(
+            f"commands.{printable(command)[:MAX_LINE]} is {shown(value)}, one line of help is needed"
+        )
     return str(value)
 
 
