@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,7 @@ from tokenspeed.contracts.model import CacheField, CacheGroup, gqa_fields
 from tokenspeed.contracts.registration import Offer
 from tokenspeed.engine.choices import Choices
 from tokenspeed.engine.sizes import resolve_sizes
-from tokenspeed.errors import CapabilityError
+from tokenspeed.errors import CapabilityError, ConfigError, PluginError
 from tokenspeed.plugins.registry import PluginStatus
 
 SIZES = resolve_sizes(
@@ -76,3 +77,38 @@ def test_a_failed_plugin_of_a_found_device_does_not_move_the_start_to_another_ki
     assert caught.value.id == "device-fallback-refused"
     for config in (EngineConfig(device="cpu"), EngineConfig(allow_device_fallback=True)):
         assert Choices(config, registry).device() is RUNTIME
+
+
+@pytest.mark.parametrize(
+    ("pin", "words"),
+    [
+        ("attenton=p/x", "'attenton' is nothing that this start chooses; did you mean 'attention'"),
+        ("attention.ful=p/x", "did you mean 'attention.full'"),
+        ("attention.gdn=p/x", "'attention.gdn' is nothing"),
+        ("moe.full=p/x", "'moe.full' is nothing"),
+        ("linear.dens=p/x", "did you mean 'linear.dense'"),
+        ("parser=p/x", "'parser' is nothing"),
+    ],
+)
+def test_a_pin_on_what_is_never_chosen_is_refused(pin: str, words: str) -> None:
+    registry: Any = SimpleNamespace(operators={"linear.dense": None})
+    groups = (
+        CacheGroup("full", "full", (0,), gqa_fields(2, 16)),
+        CacheGroup("gdn", "state", (2,), (CacheField("s", (4,)),)),
+    )
+    sound = ("attention.full=p/x", "linear.dense=p/x", "sampler=p/x", "model=p/x")
+    Choices(EngineConfig(pins=sound), registry).check_pins(groups, ())
+    with pytest.raises(ConfigError, match=words):
+        Choices(EngineConfig(pins=(pin,)), registry).check_pins(groups, ())
+
+
+@pytest.mark.parametrize("code", ["sys.exit(0)", "raise GeneratorExit", "1 / 0"])
+def test_what_comes_out_of_a_load_is_the_plugins_error(code: str) -> None:
+    def load(**_: Any) -> None:
+        exec(code, {"sys": sys})
+
+    plain = Offer("attention", "plain", load, requires=TRAITS, band="PERFORMANT")
+    group = CacheGroup("full", "full", (0,), gqa_fields(2, 16))
+    with pytest.raises(PluginError, match=r"plugin p 1\.0 failed at load of attention") as caught:
+        choices(plain).attention((group,), SIZES, RUNTIME)
+    assert caught.value.exit_code == 4
