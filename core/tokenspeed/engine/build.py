@@ -15,6 +15,7 @@ import numpy as np
 from tokenspeed import ops
 from tokenspeed.checkpoint.model_path import existing_model
 from tokenspeed.contracts.model import ModelContext, expert_groups_of
+from tokenspeed.engine.built import building
 from tokenspeed.engine.checked_store import CheckedStore
 from tokenspeed.engine.choices import Choices
 from tokenspeed.engine.drafting import Drafting
@@ -160,10 +161,13 @@ def _build_parts(
 ) -> EngineParts:
     policy = choices.policy()
     choices.check_kv_store()
-    model_config = source.config()
+    with building(choices.decisions["weight_format"].winner, "reading the model's config"):
+        model_config = source.config()
     model_class = choices.model_class(model_config)
-    groups = model_class.cache_groups(model_config)
-    experts = expert_groups_of(model_class, model_config)
+    winner = choices.decisions["model"].winner
+    with building(winner, "declaring what the model keeps in the cache"):
+        groups = tuple(model_class.cache_groups(model_config))
+        experts = expert_groups_of(model_class, model_config)
     choices.check_pins(groups, experts)
     sizes = resolve_sizes(config, model_config, device_kind=runtime.facts.kind)
     eos_token_ids = check_vocabulary(load_tokenizer(path), sizes.vocab_size)
@@ -173,7 +177,7 @@ def _build_parts(
     attention = choices.attention(groups, sizes, runtime)
     moe = choices.moe(experts, sizes, runtime)
     binder = _binder(config, registry, choices, runtime, sizes, model_config, tuning)
-    with memory_errors("the model"):
+    with building(winner, "building the model"), memory_errors("the model"):
         context = _model_context(sizes, attention, moe, binder, runtime)
         model = model_class(model_config, context)
         weights_bytes = _load_weights(

@@ -8,6 +8,7 @@ from uuid import uuid4
 
 from tokenspeed.contracts.attention import CacheDemand
 from tokenspeed.contracts.speculator import SpeculatorFacts
+from tokenspeed.engine.built import building, check_built, check_source
 from tokenspeed.engine.policy_guard import GuardedPolicy
 from tokenspeed.engine.rules import device_traits, rules_of
 from tokenspeed.engine.store_guard import GuardedStore
@@ -16,7 +17,7 @@ from tokenspeed.errors import (
     CheckpointError,
     ConfigError,
     PluginError,
-    plugin_code,
+    TokenSpeedError,
     told,
 )
 from tokenspeed.kernels import Decision, select
@@ -127,16 +128,19 @@ class Choices:
             raise CheckpointError(
                 f"model {path} does not exist; give a Hugging Face folder or a .gguf file"
             )
-        formats = [(item, _format(item)) for item in self._registry.offers("weight_format")]
-        matching = [item for item, opener in formats if opener.matches(path)]
+        formats = self._registry.offers("weight_format")
+        matching = [item for item in formats if _matches(item, path)]
         if not matching:
-            known = ", ".join(item.pin for item, _ in formats)
+            known = ", ".join(item.pin for item in formats)
             raise CheckpointError(
                 f"model {path} is in no known format; loaded formats: {known or 'none'}; give a "
                 "folder with config.json and *.safetensors, or a .gguf file"
             )
         decision = self._decide("weight_format", matching, {})
-        source: WeightSource = self._load("weight_format", decision).open(path)
+        opener = self._load("weight_format", decision)
+        with building(decision.winner, f"opening {path}"):
+            source: WeightSource = opener.open(path)
+        check_source(source, decision.winner)
         return source
 
     def model_class(self, model_config: Mapping[str, Any]) -> type[CausalLM]:
@@ -356,17 +360,18 @@ class Choices:
     def _load(self, slot: str, decision: Decision, **arguments: Any) -> Any:
         winner = decision.winner
         try:
-            with plugin_code():
-                return winner.offer.load(**arguments)
-        except ConfigError:  # a setting is wrong, not the plugin
-            raise
-        except Exception as error:
+            with building(winner, f"load of {slot}/{winner.offer.name}"):
+                built = winner.offer.load(**arguments)
+        except (ConfigError, PluginError):
+            raise  # a setting is wrong, not the plugin; or the plugin has been named
+        except TokenSpeedError as error:  # of ours, but said by the plugin: it is named too
             raise PluginError(
                 f"plugin {winner.plugin_id} {winner.plugin_version} failed at load of "
-                f"{slot}/{winner.offer.name}: {told(error)}; fix or leave out "
-                "the plugin",
+                f"{slot}/{winner.offer.name}: {told(error)}; fix or leave out the plugin",
                 id="offer-load-failed",
             ) from error
+        check_built(slot, built, winner)
+        return built
 
 
 def check_speculator(speculator: Speculator, decision: Decision) -> None:
@@ -413,6 +418,7 @@ def _kind(offer: RegisteredOffer[Offer]) -> str:
     return str(offer.offer.facts.get("kind", offer.offer.name))
 
 
-def _format(offer: RegisteredOffer[Offer]) -> WeightFormat:
-    loaded: WeightFormat = offer.offer.load()
-    return loaded
+def _matches(offer: RegisteredOffer[Offer], path: Path) -> bool:
+    with building(offer, f"a look at {path}"):
+        opener: WeightFormat = offer.offer.load()
+        return opener.matches(path)

@@ -61,8 +61,9 @@ class ChildProcess:
     def __init__(
         self, module: str, arguments: Sequence[str], *, environ: Mapping[str, str] | None = None
     ) -> None:
-        self._output: IO[bytes] = tempfile.TemporaryFile()
-        self._errors: IO[bytes] = tempfile.TemporaryFile()
+        # Closed by `finish`.
+        self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         self._child = subprocess.Popen(
             [sys.executable, "-P", "-m", module, *arguments],
             stdin=subprocess.DEVNULL,

@@ -160,8 +160,8 @@ def _one_of(twins: list[FoundPlugin]) -> FoundPlugin:
     paths = "; ".join(f"{twin.distribution} {twin.version} in {twin.path}" for twin in twins)
     return replace(
         twins[0],
-        problem=f"plugin id {twins[0].id!r} is claimed {len(twins)} times: {paths}; one distribution "
-        "may claim an id: uninstall the others",
+        problem=f"plugin id {twins[0].id!r} is claimed {len(twins)} times: {paths}; one "
+        "distribution may claim an id: uninstall the others",
         problem_id="plugin-duplicate",
     )
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from importlib.util import find_spec
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 

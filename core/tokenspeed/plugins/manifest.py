@@ -267,9 +267,8 @@ def _config_key(name: str, value: Any) -> ConfigKey:
 
 def _help(command: str, value: Any) -> str:
     if not _is_line(value):
-        raise _invalid(
-            f"commands.{printable(command)[:MAX_LINE]} is {shown(value)}, one line of help is needed"
-        )
+        name = printable(command)[:MAX_LINE]
+        raise _invalid(f"commands.{name} is {shown(value)}, one line of help is needed")
     return str(value)
 
 

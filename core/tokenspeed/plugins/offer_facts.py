@@ -96,8 +96,8 @@ def check_facts(offer: Offer) -> None:
     names = offer.facts.get(fact)
     if not isinstance(names, tuple) or not names or not all(map(is_name, names)):
         raise PluginError(
-            f"offer {offer.name!r} for slot {offer.slot} has facts[{fact!r}] = {shown(names)}, a tuple "
-            f"of names is needed; write facts={{{fact!r}: (...,)}}",
+            f"offer {offer.name!r} for slot {offer.slot} has facts[{fact!r}] = {shown(names)}, a "
+            f"tuple of names is needed; write facts={{{fact!r}: (...,)}}",
             id="offer-invalid",
         )
     if offer.slot == "parser":

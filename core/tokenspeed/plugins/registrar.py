@@ -173,7 +173,7 @@ def _check_marked(plugin: object, manager: pluggy.PluginManager) -> None:
             )
     if not any(manager.parse_hookimpl_opts(plugin, name) for name in dir(plugin)):
         raise PluginError(
-            f"{shown(plugin)} implements no hook; point the entry point at an object with @hookimpl "
-            "methods",
+            f"{shown(plugin)} implements no hook; point the entry point at an object with "
+            "@hookimpl methods",
             id="hook-unmarked",
         )

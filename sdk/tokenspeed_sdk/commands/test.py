@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tokenspeed_sdk import ConfigError
+from tokenspeed.errors import shown
+from tokenspeed.plugins.discovery import discover
+from tokenspeed.plugins.nearest import suggestion
+from tokenspeed_sdk import ConfigError, PluginError
 from tokenspeed_sdk.conformance import LEVELS, run_conformance
 
 if TYPE_CHECKING:
@@ -30,6 +33,7 @@ class Test:
 
     def run(self, args: argparse.Namespace) -> int:
         """Run the kit; 1 if a check fails."""
+        _check_installed(args.id)
         report = run_conformance(
             args.id,
             level=args.level,
@@ -41,6 +45,15 @@ class Test:
             _write(report, Path(args.report))
         print(report.to_json() if args.json else report.text())
         return 0 if report.ok else 1
+
+
+def _check_installed(plugin_id: str) -> None:
+    found = discover()
+    if plugin_id not in found:
+        raise PluginError(
+            f"unknown plugin {shown(plugin_id)}; {suggestion(plugin_id, found)}",
+            id="plugin-unknown",
+        )
 
 
 def _write(report: Report, folder: Path) -> None:

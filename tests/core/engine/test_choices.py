@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,13 +27,22 @@ SIZES = resolve_sizes(
     device_kind="cpu",
 )
 RUNTIME: Any = SimpleNamespace(
-    facts=DeviceFacts("cpu", "Some CPU", "a1", 1, 1 << 30), torch_device=lambda: torch.device("cpu")
+    facts=DeviceFacts("cpu", "Some CPU", "a1", 1, 1 << 30),
+    torch_device=lambda: torch.device("cpu"),
+    free_memory_bytes=lambda: 1 << 30,
+    allocate_arena=torch.empty,
+    synchronize=lambda: None,
 )
 ANY = ("*",)
 TRAITS: dict[str, tuple[object, ...]] = dict.fromkeys(
     ("device", "arch", "dtype", "head_dim", "gqa_ratio", "block_tokens"), ANY
 )
 PAGED = CacheDemand(page_tokens=64)
+
+
+def backend(**arguments: Any) -> Any:
+    """Make something with the methods of an attention backend, and what it was built with."""
+    return SimpleNamespace(**arguments, plan=print, write=print, attend=print)
 
 
 def choices(*offers: Offer) -> Choices:
@@ -44,9 +54,9 @@ def choices(*offers: Offer) -> Choices:
 
 def test_state_groups_have_no_attention_and_windows_need_a_backend_that_takes_them() -> None:
     plain = Offer(
-        "attention", "plain", dict, requires=TRAITS, band="PERFORMANT", facts={"cache": PAGED}
+        "attention", "plain", backend, requires=TRAITS, band="PERFORMANT", facts={"cache": PAGED}
     )
-    window = Offer("attention", "window", dict, requires={**TRAITS, "window": ANY})
+    window = Offer("attention", "window", backend, requires={**TRAITS, "window": ANY})
     chosen = choices(plain, window)
     groups = (
         CacheGroup("full", "full", (0,), gqa_fields(2, 16)),
@@ -55,7 +65,7 @@ def test_state_groups_have_no_attention_and_windows_need_a_backend_that_takes_th
     )
     backends: dict[str, Any] = chosen.attention(groups, SIZES, RUNTIME)
     assert sorted(backends) == ["full", "near"]
-    assert (backends["near"]["num_kv_heads"], backends["near"]["head_dim"]) == (1, 8)
+    assert (backends["near"].num_kv_heads, backends["near"].head_dim) == (1, 8)
     names = [chosen.decisions[f"attention.{name}"].winner.pin for name in ("full", "near")]
     assert names == ["p/plain", "p/window"]
     assert chosen.cache_demands() == {"full": PAGED, "near": CacheDemand()}
@@ -112,3 +122,48 @@ def test_what_comes_out_of_a_load_is_the_plugins_error(code: str) -> None:
     with pytest.raises(PluginError, match=r"plugin p 1\.0 failed at load of attention") as caught:
         choices(plain).attention((group,), SIZES, RUNTIME)
     assert caught.value.exit_code == 4
+
+
+@pytest.mark.parametrize(
+    ("built", "words"),
+    [
+        (None, "built None, which has no plan, write, attend"),
+        (SimpleNamespace(plan=print, write=3), "which has no write, attend"),
+    ],
+)
+def test_what_an_offer_builds_must_have_the_methods_of_its_slot(built: Any, words: str) -> None:
+    plain = Offer("attention", "plain", lambda **_: built, requires=TRAITS)
+    group = CacheGroup("full", "full", (0,), gqa_fields(2, 16))
+    with pytest.raises(PluginError, match=words) as caught:
+        choices(plain).attention((group,), SIZES, RUNTIME)
+    assert "plugin p 1.0: offer attention.full/plain" in str(caught.value)
+    assert caught.value.id == "offer-invalid"
+
+
+def test_a_device_without_facts_is_refused_by_name() -> None:
+    runtime = SimpleNamespace(**{**vars(RUNTIME), "facts": {"kind": "cpu"}})
+    offers = (RegisteredOffer("p", "1.0", Offer("device", "cpu", lambda: runtime)),)
+    registry: Any = SimpleNamespace(offers=lambda slot: offers)
+    with pytest.raises(PluginError, match="has no facts of type DeviceFacts"):
+        Choices(EngineConfig(device="cpu"), registry).device()
+
+
+@pytest.mark.parametrize(
+    ("opener", "words"),
+    [
+        ("None", "failed at a look at .*'matches'"),
+        ("Format(lambda path: 1 / 0)", "failed at a look at .*ZeroDivisionError"),
+        ("Format(bool)", "weight_format/f built .* which has no open"),
+        ("Format(bool, lambda path: None)", "weight format f opened None, which has no config"),
+        ("Format(bool, lambda path: 1 / 0)", "failed at opening .*ZeroDivisionError"),
+    ],
+)
+def test_a_broken_weight_format_is_named(opener: str, words: str, tmp_path: Path) -> None:
+    def form(matches: Any, *opens: Any) -> Any:
+        return SimpleNamespace(matches=matches, **dict(zip(("open",), opens, strict=False)))
+
+    offer = Offer("weight_format", "f", lambda: eval(opener, {"Format": form}))
+    registered = (RegisteredOffer("p", "1.0", offer),)
+    registry: Any = SimpleNamespace(offers=lambda slot: registered)
+    with pytest.raises(PluginError, match=r"plugin p 1\.0.*" + words):
+        Choices(EngineConfig(), registry).checkpoint(tmp_path)

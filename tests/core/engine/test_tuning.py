@@ -13,8 +13,8 @@ from tests.support.scripted import write_scripted_model
 from tests.support.tiny_checkpoints import make_checkpoint
 
 from tokenspeed import LLM, SamplingParams
-from tokenspeed.engine.reports import Progress
 from tokenspeed.config.schema import EngineConfig
+from tokenspeed.engine.reports import Progress
 from tokenspeed.engine.tuning import time_sample, tune
 from tokenspeed.errors import ConfigError
 from tokenspeed.kernels.spying import Sample, Watch
@@ -136,6 +136,6 @@ def test_a_cache_folder_that_cannot_be_written_ends_the_start_before_anything_is
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TOKENSPEED_CACHE_DIR", str(tmp_path / "file"))
     built: list[object] = []
-    with pytest.raises(ConfigError, match="measured times cannot be kept: .*Not a directory"):
+    with pytest.raises(ConfigError, match=r"measured times cannot be kept: .*Not a directory"):
         tune(EngineConfig(), lambda _: None, lambda *arguments: built.append(arguments))  # type: ignore[arg-type,func-returns-value]
     assert built == []

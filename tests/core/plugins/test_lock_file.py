@@ -16,7 +16,6 @@ from tokenspeed.plugins import discover, load_plugins
 from tokenspeed.plugins.lock_file import check_locked, lock_entry, lock_text, own_wheels, read_lock
 from tokenspeed.plugins.wheel_record import changed_files, is_editable, record_digest
 
-
 ENTRY = """
 [[plugins]]
 id = "acme"

@@ -277,7 +277,8 @@ def test_an_object_that_raises_when_looked_at_is_one_plugins_error(
 ) -> None:
     plugin_space.install(
         "acme",
-        "class Plugin:\n    def __dir__(self):\n        raise RuntimeError('boo')\nplugin = Plugin()",
+        "class Plugin:\n    def __dir__(self):\n        raise RuntimeError('boo')\n"
+        "plugin = Plugin()",
     )
     with pytest.raises(PluginError, match="registering raised RuntimeError: boo"):
         load_plugins(("acme",), role="engine")
