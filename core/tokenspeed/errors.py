@@ -1,4 +1,4 @@
-"""Every error a user can meet, in one tree; `server/errors.py` maps each class to an HTTP status.
+"""Every error a user can meet, in one tree; `server/http/errors.py` knows their HTTP statuses.
 
 TokenSpeedError
 |- ConfigError      a flag, setting or model folder is wrong       (exit 2; HTTP 400)
@@ -7,6 +7,7 @@ TokenSpeedError
 |- CheckpointError  weights, config or tokenizer file is damaged   (exit 1)
 |- CapacityError    it can never fit, or the queue is full         (HTTP 400 / 429)
 |- RequestError     this request is invalid                        (HTTP 400)
+|- ToolCallError    the model wrote a call that cannot be read   (HTTP 422)
 `- EngineError      the engine failed this request                 (HTTP 500)
    |- EngineAwayError   it does not answer just now               (HTTP 503)
    |- TimeLimitError    the request's own time limit has passed   (HTTP 504)
@@ -121,6 +122,21 @@ class RequestError(TokenSpeedError):
         self.code = code
 
 
+class ToolCallError(TokenSpeedError):
+    """The model wrote a tool call that cannot be read; asking again may help.
+
+    Args:
+        message: four-part text.
+        text: what the model wrote, as far as it is shown.
+    """
+
+    code = "invalid_tool_call"
+
+    def __init__(self, message: str, *, text: str = "") -> None:
+        super().__init__(message)
+        self.text = text
+
+
 class CapacityError(TokenSpeedError):
     """A request can never fit (retry_after_s is None), or the queue is full now."""
 
@@ -208,3 +224,8 @@ def _place(error: BaseException) -> str:
         return ""
     file = Path(frames[-1].filename)
     return f" ({file.parent.name}/{file.name}:{frames[-1].lineno})"
+
+
+def reason_of(error: BaseException) -> str:
+    """Return why something failed, for a message that names the file itself: OSErrors repeat it."""
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)

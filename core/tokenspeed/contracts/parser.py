@@ -6,8 +6,10 @@ offer's `facts["parses"]` names what it splits off, of `PARSES`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
+
+from tokenspeed.contracts.conversation import Tool, ToolChoice
 
 REASONING, TOOL_CALLS = "reasoning", "tool_calls"
 PARSES = (REASONING, TOOL_CALLS)
@@ -32,6 +34,19 @@ class ToolCallDelta:
 
 
 @dataclass(frozen=True, slots=True)
+class BadToolCall:
+    """A call that the model began and did not write well: it fails the answer, by name.
+
+    Args:
+        reason: what is wrong, such as "arguments are no JSON object: ...".
+        text: what the model wrote from the call's opening mark on; cut by who shows it.
+    """
+
+    reason: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class ParsedDelta:
     """What is new about an answer; pieces of one kind add up in the order they come.
 
@@ -39,11 +54,13 @@ class ParsedDelta:
         reasoning: text of the model's thinking; before the content of the same delta.
         content: text of the answer itself.
         tool_calls: in the order of their index.
+        bad_call: ends what can be parsed; marks of the format never stand in `content`.
     """
 
     reasoning: str = ""
     content: str = ""
     tool_calls: tuple[ToolCallDelta, ...] = ()
+    bad_call: BadToolCall | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +70,14 @@ class AnswerStart:
     Args:
         prompt_end: last `PROMPT_END_CHARS` of the prompt as the chat template rendered it: some
             templates open the block of reasoning themselves.
+        tools: what may be called; arguments of formats that write values without their types are
+            read by these schemas. Without any, and with mode "none", calls are not looked for.
+        tool_choice: which of them.
     """
 
     prompt_end: str = ""
+    tools: tuple[Tool, ...] = ()
+    tool_choice: ToolChoice = field(default_factory=ToolChoice)
 
 
 class AnswerParser(Protocol):

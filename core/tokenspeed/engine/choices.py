@@ -8,7 +8,8 @@ from uuid import uuid4
 
 from tokenspeed.contracts.attention import CacheDemand
 from tokenspeed.contracts.speculator import SpeculatorFacts
-from tokenspeed.engine.built import building, check_built, check_source
+from tokenspeed.engine.built import building, check_built, check_kind
+from tokenspeed.engine.pins import check_pins
 from tokenspeed.engine.policy_guard import GuardedPolicy
 from tokenspeed.engine.rules import device_traits, rules_of
 from tokenspeed.engine.store_guard import GuardedStore
@@ -21,11 +22,11 @@ from tokenspeed.errors import (
     told,
 )
 from tokenspeed.kernels import Decision, select
+from tokenspeed.kernels.not_offered import not_offered
 from tokenspeed.kernels.rules import AUTO
 from tokenspeed.log import LOGGER
 from tokenspeed.models.registry import architecture_of, candidates, load_model_class
 from tokenspeed.plugins.model_suggestion import suggestion_text
-from tokenspeed.plugins.nearest import suggestion
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.kv_store import KVStore
     from tokenspeed.contracts.model import CacheGroup, CausalLM
     from tokenspeed.contracts.moe import ExpertGroup, MoEBackend
-    from tokenspeed.contracts.policy import Policy
     from tokenspeed.contracts.registration import Offer
     from tokenspeed.contracts.sampler import Sampler
     from tokenspeed.contracts.speculator import Speculator
@@ -47,10 +47,6 @@ if TYPE_CHECKING:
     from tokenspeed.plugins import Registry
 
 
-PINNED_SLOTS = (
-    *("attention", "communicator", "device", "kv_store", "model", "moe", "policy", "sampler"),
-    *("speculator", "weight_format"),
-)
 RANKS_TIMEOUT_S = 60.0
 """Longest that a rank waits for the others in a collective."""
 SPECULATOR_METHODS = ("start", "extend", "propose", "end")
@@ -64,21 +60,7 @@ class Choices:
         self._config = config
         self._registry = registry
         self.rules = rules_of(config)
-
-    def check_pins(self, groups: Sequence[CacheGroup], experts: Sequence[ExpertGroup]) -> None:
-        """Refuse pins on what no start of this model chooses: a slip must not pin nothing.
-
-        Raises:
-            ConfigError: names the nearest slot, part of a slot or operator.
-        """
-        parts = [f"attention.{group.name}" for group in groups if group.kind != "state"]
-        parts += [f"moe.{group.name}" for group in experts]
-        known = (*PINNED_SLOTS, *parts, *self._registry.operators)
-        for name in self.rules.pins:
-            if name not in known:
-                raise ConfigError(
-                    f"pins: {name!r} is nothing that this start chooses; {suggestion(name, known)}"
-                )
+        check_pins(self.rules.pins, registry.operators)
 
     def device(self) -> DeviceRuntime:
         """Choose the accelerator.
@@ -100,6 +82,7 @@ class Choices:
         decision = self._decide("device", offers, {})
         self._check_device_fallback(_kind(decision.winner))
         runtime: DeviceRuntime = self._load("device", decision)
+        check_kind(_kind(decision.winner), runtime.facts.kind, decision.winner.pin)
         return runtime
 
     def _check_device_fallback(self, chosen: str) -> None:
@@ -140,7 +123,7 @@ class Choices:
         opener = self._load("weight_format", decision)
         with building(decision.winner, f"opening {path}"):
             source: WeightSource = opener.open(path)
-        check_source(source, decision.winner)
+            check_built("weight_source", source, decision.winner.pin)
         return source
 
     def model_class(self, model_config: Mapping[str, Any]) -> type[CausalLM]:
@@ -219,6 +202,15 @@ class Choices:
         )
         return communicator
 
+    def named(self, slot: str) -> Decision | None:
+        """Choose what is only used when the setting of the slot's name names it; None: it does not.
+
+        Raises:
+            CapabilityError: no loaded plugin offers it.
+        """
+        name: str = getattr(self._config, slot)
+        return self._decide(slot, self._offers_named(slot, name), {}) if name else None
+
     def check_kv_store(self) -> None:
         """Check that the store that is asked for is offered; it is opened when its name is known.
 
@@ -226,7 +218,7 @@ class Choices:
             CapabilityError: no loaded plugin offers it.
         """
         if self._config.kv_store:
-            self._named("kv_store", self._config.kv_store)
+            self._offers_named("kv_store", self._config.kv_store)
 
     def kv_store(self, namespace: str) -> GuardedStore | None:
         """Open the store behind the host tier; None where none is asked for.
@@ -234,10 +226,9 @@ class Choices:
         Raises:
             CapabilityError: no loaded plugin offers it.
         """
-        config = self._config
-        if not config.kv_store:
+        config, decision = self._config, self.named("kv_store")
+        if decision is None:
             return None
-        decision = self._decide_named("kv_store", config.kv_store)
         store: KVStore = self._load(
             "kv_store",
             decision,
@@ -254,19 +245,20 @@ class Choices:
             CapabilityError: no loaded plugin offers it.
             PluginError: it cannot be built, or is not what it says.
         """
-        if not self._config.speculator:
+        decision = self.named("speculator")
+        if decision is None:
             return None
         speculator: Speculator = self._load(
             "speculator",
-            self._decide_named("speculator", self._config.speculator),
+            decision,
             max_drafts=self._config.max_drafts,
             max_running=self._config.max_running,
             vocab_size=sizes.vocab_size,
         )
-        check_speculator(speculator, self.decisions["speculator"])
+        check_speculator(speculator, decision)
         return speculator
 
-    def policy(self) -> Policy:
+    def policy(self) -> GuardedPolicy:
         """Choose the policy; it is always named, so that installing a wheel changes no order."""
         decision = self._decide("policy", self._registry.offers("policy"), {})
         return GuardedPolicy(self._load("policy", decision), decision.winner.pin)
@@ -316,7 +308,7 @@ class Choices:
         )
         return backend
 
-    def _named(self, slot: str, name: str) -> Sequence[RegisteredOffer[Offer]]:
+    def _offers_named(self, slot: str, name: str) -> Sequence[RegisteredOffer[Offer]]:
         """Return the offers of a slot with this PLUGIN/NAME or NAME.
 
         Raises:
@@ -325,17 +317,8 @@ class Choices:
         offers = self._registry.offers(slot)
         named = [item for item in offers if name in (item.pin, item.offer.name)]
         if not named:
-            known = ", ".join(item.pin for item in offers)
-            raise CapabilityError(
-                f"{slot} {name!r} is not offered; loaded plugins have: {known or 'none'}; choose "
-                "one, or load its plugin with --plugins",
-                id="pin-unknown",
-            )
+            raise not_offered(slot, name, (item.pin for item in offers))
         return named
-
-    def _decide_named(self, slot: str, name: str) -> Decision:
-        """Choose what is only used when it is named, by PLUGIN/NAME or NAME."""
-        return self._decide(slot, self._named(slot, name), {})
 
     def _decide(
         self, slot: str, offers: Sequence[RegisteredOffer[Offer]], traits: Mapping[str, object]
@@ -348,6 +331,7 @@ class Choices:
             offers,
             traits,
             pin=pin,
+            pinned_as="the default" if slot in rules.defaults else "pinned",
             fallback=rules.fallback,
             # What nobody computes with has no determinism to ask for.
             objective=rules.objective if traits else "latency",
@@ -370,7 +354,7 @@ class Choices:
                 f"{slot}/{winner.offer.name}: {told(error)}; fix or leave out the plugin",
                 id="offer-load-failed",
             ) from error
-        check_built(slot, built, winner)
+        check_built(slot, built, winner.pin)
         return built
 
 

@@ -29,9 +29,9 @@ def read_profile(path: Path) -> DeviceFacts:
         ConfigError: missing file, not JSON, an unknown or missing field, a value of another type.
     """
     try:
-        data = read_json_object(path)
+        data = read_json_object(path, advice=f"give a file like {_SHAPE}")
     except CheckpointError as error:
-        raise ConfigError(f"device profile {path}: {error}; give a file like {_SHAPE}") from error
+        raise ConfigError(f"device profile: {error}") from error
     try:
         return facts_of(data)
     except ValueError as error:

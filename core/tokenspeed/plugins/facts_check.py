@@ -54,5 +54,5 @@ def _check_values(data: Mapping[str, Any]) -> None:
         if trait not in TRAITS or trait in OF_THE_REQUEST:
             known = ", ".join(name for name in TRAITS if name not in OF_THE_REQUEST)
             raise ValueError(f"unknown trait {shown(trait)} of a device; known: {known}")
-        if not are_trait_values([value]):
+        if not are_trait_values((value,)):
             raise ValueError(f"trait {trait} is {shown(value)}; {TRAIT_RULE}")

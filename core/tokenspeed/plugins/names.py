@@ -37,7 +37,7 @@ def is_target(text: object) -> bool:
 
 def are_trait_values(values: object) -> bool:
     """Say whether values can be compared with what a request wants; a bare text is none."""
-    return isinstance(values, tuple | list) and all(
+    return isinstance(values, tuple) and all(
         isinstance(value, str | bool | int) or (isinstance(value, float) and math.isfinite(value))
         for value in values
     )

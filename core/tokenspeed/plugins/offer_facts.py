@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from tokenspeed.contracts.attention import CacheDemand
 from tokenspeed.contracts.capability import TRAITS
 from tokenspeed.contracts.kernel import Band, KernelOffer, Operator
 from tokenspeed.contracts.parser import PARSES, TOOL_CALLS
@@ -25,9 +26,13 @@ REQUIRED_FACTS = {"model": "architectures", "parser": "parses"}
 """Slot -> the fact that its offers have: a tuple of names."""
 
 
-def check_offer(slot: str, offer: Offer | KernelOffer | Operator) -> None:
+def check_offer(
+    slot: str, offer: Offer | KernelOffer | Operator, device_kinds: tuple[str, ...]
+) -> None:
     """Check everything that an offer says of itself.
 
+    Args:
+        device_kinds: of the plugin's manifest.
     Raises:
         PluginError: a value has another type, or names what does not exist.
     """
@@ -48,10 +53,11 @@ def check_offer(slot: str, offer: Offer | KernelOffer | Operator) -> None:
         _refuse(f"offer {offer.name!r}: unknown band {shown(offer.band)}: {_near(offer.band)}")
     if not isinstance(offer.facts, Mapping):
         _refuse(f"offer {offer.name!r}: facts is {shown(offer.facts)}, a dict is needed")
-    check_facts(offer)
+    check_facts(offer, device_kinds)
 
 
 def _check_requires(name: str, requires: Mapping[str, tuple[object, ...]]) -> None:
+    """Check traits; a text in place of a tuple would be searched: "float16" is in "bfloat16"."""
     if not isinstance(requires, Mapping):
         _refuse(f"offer {name!r}: requires is {shown(requires)}, a dict of tuples is needed")
     for trait, values in requires.items():
@@ -84,12 +90,23 @@ def _refuse(problem: str) -> NoReturn:
     raise PluginError(f"{problem}; correct the plugin", id="offer-invalid")
 
 
-def check_facts(offer: Offer) -> None:
+def check_facts(offer: Offer, device_kinds: tuple[str, ...]) -> None:
     """Check the facts of an offer.
 
+    Args:
+        device_kinds: of the plugin's manifest.
     Raises:
         PluginError: the slot's fact is missing, is no tuple of names, or names what does not exist.
     """
+    if offer.slot == "device":
+        _check_kind(str(offer.facts.get("kind", offer.name)), offer.name, device_kinds)
+    demand = offer.facts.get("cache")
+    if offer.slot == "attention" and not isinstance(demand, CacheDemand | None):
+        raise PluginError(
+            f"offer {offer.name!r} for slot attention has facts['cache'] = {demand!r}, a "
+            "tokenspeed_sdk.CacheDemand is needed; write one, or leave it out",
+            id="offer-invalid",
+        )
     fact = REQUIRED_FACTS.get(offer.slot)
     if fact is None:
         return
@@ -102,6 +119,15 @@ def check_facts(offer: Offer) -> None:
         )
     if offer.slot == "parser":
         _check_parses(offer.name, names)
+
+
+def _check_kind(kind: str, name: str, device_kinds: tuple[str, ...]) -> None:
+    if kind not in device_kinds and "*" not in device_kinds:
+        raise PluginError(
+            f"offer {name!r} for slot device is of kind {kind!r}, the manifest's device_kinds are "
+            f"{', '.join(device_kinds) or 'none'}; make the two equal",
+            id="offer-invalid",
+        )
 
 
 def _check_parses(parser: str, names: tuple[str, ...]) -> None:

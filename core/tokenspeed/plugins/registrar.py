@@ -66,7 +66,7 @@ class StagedRegistration:
                 f"{shown(offer)} is no {wanted.__name__}, which {self.hook} takes",
                 id="offer-invalid",
             )
-        check_offer(slot, offer)
+        check_offer(slot, offer, self._manifest.device_kinds)
         self._check_unique(slot, offer)
         counted = offer if isinstance(offer, Operator) else with_device(offer, self._manifest)
         self.staged.append((slot, counted))

@@ -10,15 +10,20 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tokenspeed.errors import EngineError, TimeLimitError
+from tokenspeed.contracts.parser import ToolCallDelta
+from tokenspeed.errors import EngineError, TimeLimitError, ToolCallError
 from tokenspeed.tokenizer.answer_text import AnswerText
 
 if TYPE_CHECKING:
+    from tokenspeed.contracts.parser import ParsedDelta
     from tokenspeed.contracts.sampler import TokenLogprobs
     from tokenspeed.engine.messages import CacheReport, Delta
     from tokenspeed.sampling.params import SamplingParams
     from tokenspeed.server.parsers import GuardedAnswer
     from tokenspeed.tokenizer.tokenizer import Tokenizer
+
+_MAX_CALL_CHARS = 500
+"""Of a call that cannot be read: how much of it an error shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +32,8 @@ class Piece:
 
     Args:
         text: new text; may be empty while a character or a stop string is incomplete.
-        reasoning: new text that a reasoning parser split off; it stands before `text`.
+        reasoning: new text that a parser split off as thinking; it stands before `text`.
+        tool_calls: what is new about calls, by index; deltas of one call are one here.
         num_tokens: output tokens behind it.
         reasoning_tokens: those of them that came as reasoning.
         logprobs: one entry a token, when asked for.
@@ -40,6 +46,7 @@ class Piece:
 
     text: str = ""
     reasoning: str = ""
+    tool_calls: tuple[ToolCallDelta, ...] = ()
     num_tokens: int = 0
     reasoning_tokens: int = 0
     logprobs: tuple[TokenLogprobs, ...] = ()
@@ -53,6 +60,7 @@ class Piece:
         return Piece(
             text=self.text + later.text,
             reasoning=self.reasoning + later.reasoning,
+            tool_calls=join_calls(self.tool_calls, later.tool_calls),
             num_tokens=self.num_tokens + later.num_tokens,
             reasoning_tokens=self.reasoning_tokens + later.reasoning_tokens,
             logprobs=self.logprobs + later.logprobs,
@@ -64,13 +72,49 @@ class Piece:
         )
 
 
+def join_calls(
+    earlier: tuple[ToolCallDelta, ...], later: tuple[ToolCallDelta, ...]
+) -> tuple[ToolCallDelta, ...]:
+    """Add up deltas of tool calls: one of each call, in the order of their index."""
+    if not earlier or not later:
+        return earlier or later
+    calls = {call.index: call for call in earlier}
+    for new in later:
+        old = calls.get(new.index, ToolCallDelta(new.index))
+        calls[new.index] = ToolCallDelta(
+            new.index,
+            old.call_id or new.call_id,
+            old.name or new.name,
+            old.arguments + new.arguments,
+        )
+    return tuple(calls[index] for index in sorted(calls))
+
+
+def read(parsed: ParsedDelta) -> Piece:
+    """Return the Piece of what a parser told.
+
+    Raises:
+        ToolCallError: the model wrote a call that cannot be read.
+    """
+    if parsed.bad_call is not None:
+        text = parsed.bad_call.text[:_MAX_CALL_CHARS]
+        raise ToolCallError(
+            f"the model wrote a tool call that cannot be read: {parsed.bad_call.reason}; it wrote "
+            f"{text!r}; ask again, or constrain it with strict tools",
+            text=text,
+        )
+    return Piece(
+        parsed.content, parsed.reasoning, join_calls(parsed.tool_calls[:1], parsed.tool_calls[1:])
+    )
+
+
 class TextAssembler:
     """Builds the Pieces of one choice; told of each Delta in order.
 
     Args:
         params: `stop`, `min_tokens`, `include_stop_text` are applied here.
         stop_token_ids: ids whose own text is not part of the answer when they end it.
-        parser: splits reasoning off; None: all text is the answer's.
+        parser: splits reasoning and calls off; None: all text is the answer's.
         shown_ids: special tokens that the parser must see.
     """
 
@@ -133,8 +177,7 @@ class TextAssembler:
         else:
             piece += self._fed(parser, delta.tokens[-1:], delta.finish_reason)
         if self._text.is_stopped or delta.finish_reason is not None:
-            rest = parser.finish()
-            piece += Piece(text=rest.content, reasoning=rest.reasoning)
+            piece += read(parser.finish())
         return piece
 
     def _fed(
@@ -142,9 +185,4 @@ class TextAssembler:
     ) -> Piece:
         text, used = self._text.push(tokens, finish_reason=finish_reason)
         parsed, is_reasoning = parser.feed(text)
-        return Piece(
-            text=parsed.content,
-            reasoning=parsed.reasoning,
-            num_tokens=used,
-            reasoning_tokens=used if is_reasoning else 0,
-        )
+        return replace(read(parsed), num_tokens=used, reasoning_tokens=used if is_reasoning else 0)

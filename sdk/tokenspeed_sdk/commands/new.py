@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tokenspeed_sdk.scaffold import ABOUT, Scaffold, write
+from tokenspeed_sdk.scaffold import ABOUT, TEMPLATES, Scaffold, write
 
 if TYPE_CHECKING:
     import argparse
@@ -22,7 +22,7 @@ class New:
             "--slots",
             required=True,
             metavar="SLOT,...",
-            help=f"what it fills: of {', '.join(ABOUT)}; all: every one",
+            help=f"what it fills: of {', '.join(TEMPLATES)}; all: every stable one",
         )
         parser.add_argument("--native", action="store_true", help="with a kernel in C++")
         parser.add_argument(
@@ -40,5 +40,6 @@ class New:
         options = "--no-index --no-deps --no-build-isolation"
         print(f"  python -m pip install {options} -e {shlex.quote(str(folder))}")
         print(f"  tokenspeed plugins test {args.name}")
-        print(f"  tokenspeed serve --plugins {args.name}")
+        opt_in = f" --allow-experimental {args.name}" if scaffold.is_experimental else ""
+        print(f"  tokenspeed serve --plugins {args.name}{opt_in}")
         return 0

@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tokenspeed.errors import shown
-from tokenspeed.plugins.discovery import discover
-from tokenspeed.plugins.nearest import suggestion
-from tokenspeed_sdk import ConfigError, PluginError
+from tokenspeed_sdk import ConfigError
 from tokenspeed_sdk.conformance import LEVELS, run_conformance
+from tokenspeed_sdk.conformance.subject import Subject
 
 if TYPE_CHECKING:
     import argparse
@@ -32,8 +30,13 @@ class Test:
         parser.add_argument("--json", action="store_true", help="print the report as JSON")
 
     def run(self, args: argparse.Namespace) -> int:
-        """Run the kit; 1 if a check fails."""
-        _check_installed(args.id)
+        """Run the kit; 1 if a check fails.
+
+        Raises:
+            PluginError: no such plugin is installed.
+            ConfigError: no check is asked for, or a file of waivers or reports cannot be used.
+        """
+        Subject.find(args.id)
         report = run_conformance(
             args.id,
             level=args.level,
@@ -45,15 +48,6 @@ class Test:
             _write(report, Path(args.report))
         print(report.to_json() if args.json else report.text())
         return 0 if report.ok else 1
-
-
-def _check_installed(plugin_id: str) -> None:
-    found = discover()
-    if plugin_id not in found:
-        raise PluginError(
-            f"unknown plugin {shown(plugin_id)}; {suggestion(plugin_id, found)}",
-            id="plugin-unknown",
-        )
 
 
 def _write(report: Report, folder: Path) -> None:
