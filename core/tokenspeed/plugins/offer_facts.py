@@ -50,7 +50,7 @@ def check_offer(
     if offer.slot != slot:
         _refuse(f"offer {offer.name!r} is for slot {shown(offer.slot)}, not {slot}")
     if not isinstance(offer.band, str) or offer.band not in Band.__members__:
-        _refuse(f"offer {offer.name!r}: unknown band {shown(offer.band)}: {_near(offer.band)}")
+        _refuse(f"offer {offer.name!r} has unknown band {shown(offer.band)}: {_near(offer.band)}")
     if not isinstance(offer.facts, Mapping):
         _refuse(f"offer {offer.name!r}: facts is {shown(offer.facts)}, a dict is needed")
     check_facts(offer, device_kinds)
@@ -65,8 +65,13 @@ def _check_requires(name: str, requires: Mapping[str, tuple[object, ...]]) -> No
             _refuse(
                 f"offer {name!r}: unknown trait {shown(trait)}: {suggestion(str(trait), TRAITS)}"
             )
+        if not isinstance(values, tuple):
+            _refuse(
+                f"offer {name!r} requires {trait} = {shown(values)}, a tuple of values is needed; "
+                f"write {trait!r}: ({shown(values)},)"
+            )
         if not are_trait_values(values):
-            _refuse(f"offer {name!r}: {trait} is {shown(values)}; a tuple is needed: {TRAIT_RULE}")
+            _refuse(f"offer {name!r} requires {trait} = {shown(values)}; {TRAIT_RULE}")
 
 
 def _check_kernel(offer: KernelOffer) -> None:

@@ -66,7 +66,7 @@ def test_state_groups_have_no_attention_and_windows_need_a_backend_that_takes_th
     )
     backends: dict[str, Any] = chosen.attention(groups, SIZES, RUNTIME)
     assert sorted(backends) == ["full", "near"]
-    assert (backends["near"].num_kv_heads, backends["near"].head_dim) == (1, 8)
+    assert (backends["near"]["num_kv_heads"], backends["near"]["head_dim"]) == (1, 8)
     names = [chosen.decisions[f"attention.{name}"].winner.pin for name in ("full", "near")]
     assert names == ["p/plain", "p/window"]
     assert chosen.cache_demands() == {"full": PAGED, "near": CacheDemand()}
@@ -105,7 +105,7 @@ def test_what_comes_out_of_a_load_is_the_plugins_error(code: str) -> None:
 def test_a_device_without_facts_is_refused_by_name() -> None:
     runtime = SimpleNamespace(**{**vars(RUNTIME), "facts": {"kind": "cpu"}})
     offers = (RegisteredOffer("p", "1.0", Offer("device", "cpu", lambda: runtime)),)
-    registry: Any = SimpleNamespace(offers=lambda slot: offers)
+    registry: Any = SimpleNamespace(offers=lambda slot: offers, operators=())
     with pytest.raises(PluginError, match="has no facts of type DeviceFacts"):
         Choices(EngineConfig(device="cpu"), registry).device()
 
@@ -126,7 +126,7 @@ def test_a_broken_weight_format_is_named(opener: str, words: str, tmp_path: Path
 
     offer = Offer("weight_format", "f", lambda: eval(opener, {"Format": form}))
     registered = (RegisteredOffer("p", "1.0", offer),)
-    registry: Any = SimpleNamespace(offers=lambda slot: registered)
+    registry: Any = SimpleNamespace(offers=lambda slot: registered, operators=())
     with pytest.raises(PluginError, match=words):
         Choices(EngineConfig(), registry).checkpoint(tmp_path)
 
@@ -135,7 +135,7 @@ def test_a_device_of_another_kind_than_its_offer_says_does_not_start() -> None:
     offer = RegisteredOffer(
         "p", "1.0", Offer("device", "d", lambda: RUNTIME, facts={"kind": "acme"})
     )
-    registry: Any = SimpleNamespace(offers=lambda slot: (offer,), plugins=())
+    registry: Any = SimpleNamespace(offers=lambda slot: (offer,), plugins=(), operators=())
     with pytest.raises(PluginError, match="offers kind 'acme' and builds a device of kind 'cpu'"):
         Choices(EngineConfig(), registry).device()
 

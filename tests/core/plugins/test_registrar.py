@@ -215,11 +215,14 @@ def test_hook_calls_after_the_freeze_are_counted_and_raise_when_strict() -> None
         ({"band": "portable"}, "unknown band 'portable': did you mean 'PORTABLE'?"),
         ({"requires": None}, "requires is None"),
         ({"requires": {3: (1,)}}, "unknown trait 3"),
-        ({"requires": {"dtype": "bfloat16"}}, "dtype is 'bfloat16'; a tuple is needed"),
-        ({"requires": {"head_dim": 64}}, "head_dim is 64; a tuple is needed"),
-        ({"requires": {"dtype": None}}, "dtype is None; a tuple is needed"),
-        ({"requires": {"dtype": ({},)}}, "dtype is ({},)"),
-        ({"requires": {"head_dim": (float("inf"),)}}, "head_dim is (inf,)"),
+        (
+            {"requires": {"dtype": "bfloat16"}},
+            "requires dtype = 'bfloat16', a tuple of values is needed",
+        ),
+        ({"requires": {"head_dim": 64}}, "requires head_dim = 64, a tuple of values is needed"),
+        ({"requires": {"dtype": None}}, "requires dtype = None, a tuple of values is needed"),
+        ({"requires": {"dtype": ({},)}}, "requires dtype = ({},)"),
+        ({"requires": {"head_dim": (float("inf"),)}}, "requires head_dim = (inf,)"),
         ({"facts": None}, "facts is None"),
     ],
 )
@@ -239,7 +242,7 @@ def test_an_offer_of_wrong_types_is_refused_before_anybody_chooses(
         ({"operator": None}, "operator is None"),
         ({"deterministic": "yes"}, "deterministic is 'yes'"),
         ({"score": 3}, "score is 3, a function"),
-        ({"requires": {"dtype": "float32"}}, "dtype is 'float32'"),
+        ({"requires": {"dtype": "float32"}}, "requires dtype = 'float32'"),
     ],
 )
 def test_a_kernel_of_wrong_types_is_refused(changes: dict[str, Any], words: str) -> None:
