@@ -17,12 +17,12 @@ _OPERATORS = {
 }
 _NUMBERS = r"[0-9]{1,9}(?:\.[0-9]{1,9})*"
 _CLAUSE = re.compile(rf"(>=|<=|==|!=|>|<)\s*({_NUMBERS})")
-_SLOT_VERSION = re.compile(r"[0-9]{1,4}\.[0-9]{1,4}")
 
 
 def is_slot_version(text: object) -> bool:
     """Say whether a text is "major.minor"."""
-    return isinstance(text, str) and _SLOT_VERSION.fullmatch(text) is not None
+    parts = text.split(".") if isinstance(text, str) and text.isascii() else ()
+    return len(parts) == 2 and all(part.isdecimal() and len(part) <= 4 for part in parts)
 
 
 def release(version: str) -> tuple[int, ...]:
