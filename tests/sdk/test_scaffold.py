@@ -136,7 +136,7 @@ def test_a_folder_with_files_is_left_alone(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_made_is_refused_by_name(tmp_path: Path, folder: str) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere" / "at all")
-    with pytest.raises(ConfigError, match="no plugin is made: .*name another with --folder"):
+    with pytest.raises(ConfigError, match=r"no plugin is made: .*name another with --folder"):
         write(Scaffold("acme", ("device",)), tmp_path / folder)
 
 
