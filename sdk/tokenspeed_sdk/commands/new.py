@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tokenspeed_sdk.scaffold import ABOUT, TEMPLATES, Scaffold, write
+from tokenspeed_sdk.scaffold import ABOUT, MODEL_ALONE, TEMPLATES, Scaffold, write
 
 if TYPE_CHECKING:
     import argparse
@@ -41,5 +41,8 @@ class New:
         print(f"  python -m pip install {options} -e {shlex.quote(str(folder))}")
         print(f"  tokenspeed plugins test {args.name}")
         opt_in = f" --allow-experimental {args.name}" if scaffold.is_experimental else ""
-        print(f"  tokenspeed serve --plugins {args.name}{opt_in}")
+        if slots == MODEL_ALONE:
+            print(f"  tokenspeed models list --plugins {args.name}")
+        else:
+            print(f"  tokenspeed serve --plugins {args.name}{opt_in}")
         return 0
