@@ -62,7 +62,7 @@ def test_an_unexpected_error_of_the_start_is_one_line_without_traceback(
 ) -> None:
     model = write_scripted_model(tmp_path / "model", script=["x"])
     engine = RunningEngine(model)
-    with pytest.raises(PluginError, match=r"plugin sdk .* failed at building the model") as caught:
+    with pytest.raises(PluginError, match=r"model Scripted.* failed while it was built") as caught:
         engine.supervisor.start()
     engine.__exit__()
     assert "\n" not in str(caught.value)
