@@ -13,7 +13,7 @@ from tokenspeed.contracts.parser import (
     ParsedDelta,
     Parser,
 )
-from tokenspeed.errors import CapabilityError, EngineError, PluginError
+from tokenspeed.errors import CapabilityError, EngineError, PluginError, plugin_code, told
 from tokenspeed.kernels.not_offered import not_offered
 
 if TYPE_CHECKING:
@@ -66,29 +66,32 @@ class GuardedAnswer:
     def __init__(self, pin: str, start: Callable[[], AnswerParser]) -> None:
         self._pin = pin
         try:
-            self._answer = start()
+            with plugin_code():
+                self._answer = start()
         except Exception as error:
             raise self._failed("start", error) from error
 
     def feed(self, text: str) -> tuple[ParsedDelta, bool]:
         """Take the next text; return what is certain, and whether it was fed as reasoning."""
         try:
-            was_reasoning = self._answer.is_reasoning
-            parsed = _checked(self._answer.feed(text))
-            return parsed, was_reasoning or self._answer.is_reasoning
+            with plugin_code():
+                was_reasoning = self._answer.is_reasoning
+                parsed = _checked(self._answer.feed(text))
+                return parsed, was_reasoning or self._answer.is_reasoning
         except Exception as error:
             raise self._failed("feed", error) from error
 
     def finish(self) -> ParsedDelta:
         """Return what was held back."""
         try:
-            return _checked(self._answer.finish())
+            with plugin_code():
+                return _checked(self._answer.finish())
         except Exception as error:
             raise self._failed("finish", error) from error
 
     def _failed(self, step: str, error: Exception) -> EngineError:
         return EngineError(
-            f"reasoning parser {self._pin} failed at {step}: {type(error).__name__}: {error}; this "
+            f"reasoning parser {self._pin} failed at {step}: {told(error)}; this "
             "is a mistake of the plugin: report it to its author, or serve without the parser"
         )
 
@@ -112,11 +115,13 @@ def reasoning_parser_of(name: str, registry: Registry) -> ReasoningParser | None
         return None
     chosen = _chosen(name, registry.offers("parser"))
     try:
-        return ReasoningParser(chosen.pin, chosen.offer.load(), parses=chosen.offer.facts["parses"])
+        with plugin_code():
+            parses = chosen.offer.facts["parses"]
+            return ReasoningParser(chosen.pin, chosen.offer.load(), parses=parses)
     except Exception as error:
         raise PluginError(
             f"plugin {chosen.plugin_id} {chosen.plugin_version} failed at load of "
-            f"parser/{chosen.offer.name}: {type(error).__name__}: {error}; choose another parser",
+            f"parser/{chosen.offer.name}: {told(error)}; choose another parser",
             id="offer-load-failed",
         ) from error
 
