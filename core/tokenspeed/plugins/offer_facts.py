@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tokenspeed.contracts.parser import PARSES, TOOL_CALLS
+from tokenspeed.contracts.parser import PARSES
 from tokenspeed.errors import PluginError
 from tokenspeed.plugins.nearest import suggestion
 
@@ -41,9 +41,3 @@ def _check_parses(parser: str, names: tuple[str, ...]) -> None:
             raise PluginError(
                 f"parser {parser!r} parses {name!r}: {suggestion(name, PARSES)}", id="offer-invalid"
             )
-    if TOOL_CALLS in names:
-        raise PluginError(
-            f"parser {parser!r} parses {TOOL_CALLS}, which arrives with tools in requests in a "
-            "later version; this one takes parsers of reasoning",
-            id="slot-not-live",
-        )
