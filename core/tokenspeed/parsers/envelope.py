@@ -1,0 +1,92 @@
+"""A call as one JSON object, which most formats share: {"name": ..., "arguments": {...}}.
+
+"parameters" is read as "arguments"; other keys are skipped. Arguments that stand before the name
+wait for it.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from tokenspeed.parsers.json_text import read_arguments, read_json, read_string
+from tokenspeed.parsers.source import BadCall
+
+if TYPE_CHECKING:
+    from tokenspeed.parsers.calls import Calls
+    from tokenspeed.parsers.source import Source, Steps
+
+NAME_KEYS = ("name",)
+ARGUMENT_KEYS = ("arguments", "parameters")
+
+
+class _Early:
+    """Arguments that came before the name of their call."""
+
+    def __init__(self) -> None:
+        self._parts: list[str] = []
+
+    def arguments(self, text: str) -> None:
+        self._parts.append(text)
+
+    def text(self) -> str:
+        return "".join(self._parts)
+
+
+def read_call_object(source: Source, calls: Calls) -> Steps[None]:
+    """Read one call; the next character is its brace, or it is bad.
+
+    Raises:
+        BadCall: it is no such object, or names no tool.
+    """
+    yield from _expect(source, "{")
+    has_name, has_arguments = False, False
+    early = _Early()
+    while (yield from _has_key(source)):
+        key = yield from read_text(source)
+        yield from _expect(source, ":")
+        if key in NAME_KEYS:
+            _once(key, has_name)
+            has_name = True
+            yield from source.skip_space()
+            calls.begin((yield from read_text(source)))
+            if has_arguments:
+                calls.arguments(early.text())
+        elif key in ARGUMENT_KEYS:
+            _once(key, has_arguments)
+            has_arguments = True
+            yield from read_arguments(source, calls if has_name else early)
+        else:
+            yield from read_json(source, lambda _: None)
+        char = yield from source.skip_space()
+        if char != ",":
+            break
+        yield from source.take(1)
+    yield from _expect(source, "}")
+    if not has_name:
+        raise BadCall("the call has no name")
+    if not has_arguments:
+        calls.arguments("{}")
+    calls.end()
+
+
+def _has_key(source: Source) -> Steps[bool]:
+    return (yield from source.skip_space()) != "}"
+
+
+def _once(key: str, is_repeated: bool) -> None:
+    if is_repeated:
+        raise BadCall(f"the call has {key!r} twice")
+
+
+def _expect(source: Source, wanted: str) -> Steps[None]:
+    yield from source.skip_space()
+    yield from source.expect(wanted)
+
+
+def read_text(source: Source) -> Steps[str]:
+    """Read a JSON string and return what it means."""
+    parts: list[str] = []
+    yield from read_string(source, parts.append)
+    text: str = json.loads("".join(parts))
+    return text
