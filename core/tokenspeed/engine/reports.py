@@ -37,6 +37,7 @@ class StartReport(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
         kernels: (operator or slot, chosen implementation).
         plan: the binding plan with every decision record, and the state of every plugin.
         start_s: seconds from the process's first line to ready.
+        parsers: what answers are parsed with, by what it parses; {}: nobody has said.
     """
 
     version: str
@@ -59,6 +60,7 @@ class StartReport(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     plan_digest: str
     plan: dict[str, Any]
     start_s: float = 0.0
+    parsers: dict[str, str] = {}
 
     def lines(self) -> tuple[str, ...]:
         """Return the start-up block, without the line that says where it listens."""
@@ -69,7 +71,7 @@ class StartReport(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
             _row("device", self.device, f"plugins  {', '.join(self.plugins)}"),
             _row("model", self.architecture, f"dtype    {self.dtype}", f"weights  {weights}"),
             _row("mesh", "tp=1 dp=1 ep=1", "graphs   off", f"format   {self.weight_format}"),
-            _row("kv", blocks, f"size     {self.kv_bytes / GIB:.1f} GiB"),
+            _row("kv", blocks, f"size     {self.kv_bytes / GIB:.1f} GiB", self._parsers_cell()),
             _row(
                 "limits",
                 f"context {self.max_context_tokens:,} tokens",
@@ -79,6 +81,11 @@ class StartReport(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
             *self._kernel_lines(),
             *self._taint_lines(),
         )
+
+    def _parsers_cell(self) -> str:
+        """Return what reads calls and reasoning, without the plugin's name where it is ours."""
+        cells = [f"{part} {pin.removeprefix('core/')}" for part, pin in self.parsers.items()]
+        return f"parsers  {', '.join(cells)}" if cells else ""
 
     def _taint_lines(self) -> tuple[str, ...]:
         """Say that clauses were forced: nobody may take this for a supported start."""

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from tokenspeed.parsers.calls import Calls
     from tokenspeed.parsers.source import Source, Steps
 
-CALLS, CALLS_END = "<\uff5ctool\u2581calls\u2581begin\uff5c>", "<\uff5ctool\u2581calls\u2581end\uff5c>"
+CALLS, CALLS_END = (
+    "<\uff5ctool\u2581calls\u2581begin\uff5c>",
+    "<\uff5ctool\u2581calls\u2581end\uff5c>",
+)
 CALL, CALL_END = "<\uff5ctool\u2581call\u2581begin\uff5c>", "<\uff5ctool\u2581call\u2581end\uff5c>"
 SEPARATOR = "<\uff5ctool\u2581sep\uff5c>"
 CODE, CODE_END = "```json", "```"
@@ -52,7 +55,7 @@ class DeepSeekV31(ToolFormat):
         name = yield from source.word(_NAME)
         yield from source.expect(SEPARATOR)
         calls.begin(name)
-        yield from read_arguments(source, calls)
+        yield from read_arguments(source, calls.arguments)
 
 
 class DeepSeekV3(DeepSeekV31):
@@ -65,6 +68,6 @@ class DeepSeekV3(DeepSeekV31):
         calls.begin((yield from source.word(_NAME)))
         yield from source.skip_space()
         yield from source.choose(CODE)
-        yield from read_arguments(source, calls)
+        yield from read_arguments(source, calls.arguments)
         yield from source.skip_space()
         yield from source.choose(CODE_END)

@@ -20,19 +20,6 @@ NAME_KEYS = ("name",)
 ARGUMENT_KEYS = ("arguments", "parameters")
 
 
-class _Early:
-    """Arguments that came before the name of their call."""
-
-    def __init__(self) -> None:
-        self._parts: list[str] = []
-
-    def arguments(self, text: str) -> None:
-        self._parts.append(text)
-
-    def text(self) -> str:
-        return "".join(self._parts)
-
-
 def read_call_object(source: Source, calls: Calls) -> Steps[None]:
     """Read one call; the next character is its brace, or it is bad.
 
@@ -41,7 +28,7 @@ def read_call_object(source: Source, calls: Calls) -> Steps[None]:
     """
     yield from _expect(source, "{")
     has_name, has_arguments = False, False
-    early = _Early()
+    early: list[str] = []
     while (yield from _has_key(source)):
         key = yield from read_text(source)
         yield from _expect(source, ":")
@@ -51,11 +38,11 @@ def read_call_object(source: Source, calls: Calls) -> Steps[None]:
             yield from source.skip_space()
             calls.begin((yield from read_text(source)))
             if has_arguments:
-                calls.arguments(early.text())
+                calls.arguments("".join(early))
         elif key in ARGUMENT_KEYS:
             _once(key, has_arguments)
             has_arguments = True
-            yield from read_arguments(source, calls if has_name else early)
+            yield from read_arguments(source, calls.arguments if has_name else early.append)
         else:
             yield from read_json(source, lambda _: None)
         char = yield from source.skip_space()

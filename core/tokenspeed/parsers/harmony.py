@@ -103,7 +103,7 @@ class _Reader:
         if char == "<" and (mark := (yield from self._source.choose(*_BODY.texts))):
             self._calls.arguments("{}")
         else:
-            yield from read_arguments(self._source, self._calls)
+            yield from read_arguments(self._source, self._calls.arguments)
             yield from self._source.skip_space()
             mark = yield from self._source.choose(*_BODY.texts)
         self._calls.end()

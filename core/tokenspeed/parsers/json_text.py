@@ -15,7 +15,6 @@ from tokenspeed.parsers.source import BadCall, UnfinishedCall
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tokenspeed.parsers.calls import Calls
     from tokenspeed.parsers.source import Emit, Source, Steps
 
 MAX_DEPTH = 128
@@ -143,7 +142,9 @@ def _read_word(source: Source, emit: Emit, constants: Mapping[str, str]) -> Step
         emit(word)
     else:
         char = yield from source.char()
-        if not char and (_NUMBER_HEAD.fullmatch(word) or any(w.startswith(word) for w in constants)):
+        if not char and (
+            _NUMBER_HEAD.fullmatch(word) or any(w.startswith(word) for w in constants)
+        ):
             raise UnfinishedCall
         raise _unexpected(word[:40] or char, "a JSON value")
 
@@ -162,15 +163,15 @@ def _unexpected(found: str, wanted: str) -> BadCall:
     return BadCall(f"the call is no JSON: {found!r} stands where {wanted} must")
 
 
-def read_arguments(source: Source, calls: Calls) -> Steps[None]:
+def read_arguments(source: Source, emit: Emit) -> Steps[None]:
     """Read the JSON object of a call's arguments; null counts as an empty one."""
     char = yield from source.skip_space()
     if not char:
         raise UnfinishedCall
     if char == "n":
         yield from read_json(source, lambda _: None)
-        calls.arguments("{}")
+        emit("{}")
         return
     if char != "{":
         raise BadCall(f"the arguments are no JSON object: they begin with {char!r}")
-    yield from read_json(source, calls.arguments)
+    yield from read_json(source, emit)

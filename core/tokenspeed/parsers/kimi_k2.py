@@ -64,4 +64,4 @@ class KimiK2(ToolFormat):
         if found is None:
             raise BadCall("the call has no id, functions.NAME:NUMBER is needed")
         calls.begin(found["name"], call_id if found["number"] else "")
-        yield from read_arguments(source, calls)
+        yield from read_arguments(source, calls.arguments)

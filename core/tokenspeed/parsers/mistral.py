@@ -62,5 +62,5 @@ class Mistral(ToolFormat):
         if (yield from source.skip_space()) != "{":
             yield from source.expect(ARGUMENTS, "{")
         calls.begin(name, call_id)
-        yield from read_arguments(source, calls)
+        yield from read_arguments(source, calls.arguments)
         calls.end()

@@ -81,6 +81,7 @@ class ScriptedAnswer:
         self._source = Source()
         self._told = Told()
         self._steps: Steps[None] | None = script(self._source, self._told)
+        next(self._steps)  # up to where it waits: `is_reasoning` is known before any text
 
     @property
     def is_reasoning(self) -> bool:

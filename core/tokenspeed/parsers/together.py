@@ -20,6 +20,8 @@ from tokenspeed.parsers.source import Marks
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from tokenspeed.contracts.conversation import Tool, ToolChoice
+    from tokenspeed.contracts.grammar import GrammarSpec
     from tokenspeed.contracts.parser import AnswerParser, AnswerStart, Parser
     from tokenspeed.parsers.script import Told
     from tokenspeed.parsers.source import Source, Steps
@@ -29,18 +31,14 @@ TRIED_CHARS = 2048
 
 
 class Together:
-    """Makes the parser of an answer.
+    """Makes the parser of an answer; a call in the reasoning begins with one of `opens`."""
 
-    Args:
-        opens: marks that begin a call; (): one inside reasoning is not looked for.
-    """
-
-    structures = False
-
-    def __init__(self, reasoning: Parser, calls: Parser, opens: tuple[str, ...]) -> None:
+    def __init__(self, reasoning: Parser, calls: Parser) -> None:
         self._reasoning = reasoning
         self._calls = calls
-        self.opens = opens
+        # Parsers of before these existed do not say them.
+        self.opens: tuple[str, ...] = getattr(calls, "opens", ())
+        self.structures: bool = getattr(calls, "structures", False)
         self.markers = tuple(dict.fromkeys((*reasoning.markers, *calls.markers)))
 
     def start(self, start: AnswerStart) -> AnswerParser:
@@ -52,6 +50,10 @@ class Together:
             opens=self.opens if is_asked else (),
             thoughts=self._reasoning.markers,
         )
+
+    def structure(self, tools: tuple[Tool, ...], choice: ToolChoice) -> GrammarSpec | None:
+        """Return the language of the calls."""
+        return self._calls.structure(tools, choice)
 
 
 class TogetherAnswer:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
@@ -32,6 +32,7 @@ from tokenspeed.server.openai import (
     DetokenizeRequest,
     TokenizeRequest,
 )
+from tokenspeed.server.parsers import ChosenParsers
 from tokenspeed.server.prompts import check_fits, check_token_ids, num_prompts
 from tokenspeed.server.sampling import chat_params, completion_params
 from tokenspeed.server.terms import read_terms
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from tokenspeed.server.api_keys import ApiKeys
     from tokenspeed.server.metrics import Metrics
     from tokenspeed.server.openai import Schema
-    from tokenspeed.server.parsers import ReasoningParser
+    from tokenspeed.server.parsers import AnswerFormat
     from tokenspeed.server.prompts import Prompt, PromptReader
     from tokenspeed.tokenizer.tokenizer import Tokenizer
 
@@ -82,7 +83,7 @@ class ApiParts:
     keep_alive_s: float = 10.0
     max_body_bytes: int = 64 << 20
     max_waiting: int = 4096
-    reasoning_parser: ReasoningParser | None = None
+    parsers: ChosenParsers = field(default_factory=ChosenParsers)
 
 
 def create_app(parts: ApiParts) -> ASGIApp:
@@ -119,7 +120,7 @@ class _Api:
         prompt = await self._parts.prompts.chat(body)
         given = "max_tokens" if body.max_tokens is not None else "max_completion_tokens"
         check_fits(prompt, params.max_tokens, self._info, given)
-        parser = self._parts.reasoning_parser
+        parser = self._parts.parsers.form
         generation = self._generation("chatcmpl", body, [prompt], params, terms, parser)
         reply = ChatReply(body, generation, self._parts.tokenizer)
         return await self._answerer.respond(request.receive, body, generation, reply)
@@ -242,7 +243,7 @@ class _Api:
         prompts: Sequence[Prompt],
         params: SamplingParams,
         terms: Terms,
-        parser: ReasoningParser | None = None,
+        parser: AnswerFormat | None = None,
     ) -> Generation:
         return Generation(
             self._parts.frontend,

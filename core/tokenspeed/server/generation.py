@@ -19,11 +19,12 @@ from tokenspeed.server.stream import Mailbox
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tokenspeed.contracts.conversation import Tool, ToolChoice
     from tokenspeed.engine.frontend import Frontend
     from tokenspeed.engine.messages import Terms
     from tokenspeed.sampling.params import SamplingParams
     from tokenspeed.server.metrics import RequestTimer
-    from tokenspeed.server.parsers import ReasoningParser
+    from tokenspeed.server.parsers import AnswerFormat, GuardedAnswer
     from tokenspeed.server.prompts import Prompt
     from tokenspeed.tokenizer.tokenizer import Tokenizer
 
@@ -34,7 +35,9 @@ class Generation:
     Args:
         request_id: of the HTTP request; choice i runs in the engine as `<request_id>-<i>`.
         terms: as in the engine's Submit; the time limit is one for all choices.
-        parser: splits reasoning off each choice; None: answers are left as they are.
+        parser: splits reasoning and calls off each choice; None: answers are left as they are.
+        tools: what may be called.
+        tool_choice: which of them; None: as the model likes.
     """
 
     def __init__(
@@ -48,7 +51,9 @@ class Generation:
         n: int = 1,
         terms: Terms,
         timer: RequestTimer,
-        parser: ReasoningParser | None = None,
+        parser: AnswerFormat | None = None,
+        tools: tuple[Tool, ...] = (),
+        tool_choice: ToolChoice | None = None,
     ) -> None:
         self.request_id = request_id
         self.prompts = prompts
@@ -57,6 +62,8 @@ class Generation:
         self.mailbox = Mailbox()
         self.timer = timer
         self.parser = parser
+        self._tools = tools
+        self._tool_choice = tool_choice
         self._n = n
         self._frontend = frontend
         self._tokenizer = tokenizer
@@ -94,6 +101,12 @@ class Generation:
         points = self.prompt_of(choice).reuse_points
         return msgspec.structs.replace(self._terms, reuse_points=points) if points else self._terms
 
+    def _start_parser(self, index: int) -> GuardedAnswer | None:
+        if self.parser is None:
+            return None
+        text = self.prompt_of(index).text
+        return self.parser.start(text, tools=self._tools, choice=self._tool_choice)
+
     async def _run(self, index: int) -> None:
         try:
             await self._pump(index)
@@ -110,7 +123,7 @@ class Generation:
             self._tokenizer,
             params,
             self._stop_ids,
-            parser=self.parser.start(self.prompt_of(index).text) if self.parser else None,
+            parser=self._start_parser(index),
             shown_ids=self._shown_ids,
         )
         stream = self._frontend.submit(

@@ -1,33 +1,37 @@
-"""The reasoning parser of a server: chosen by `--reasoning-parser`, guarded against mistakes."""
+"""The parsers of a server's chat answers, as requests use them; guarded against mistakes."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tokenspeed.contracts.conversation import ToolChoice
 from tokenspeed.contracts.parser import (
     PROMPT_END_CHARS,
     REASONING,
+    TOOL_CALLS,
     AnswerParser,
     AnswerStart,
     ParsedDelta,
     Parser,
 )
-from tokenspeed.errors import CapabilityError, EngineError, PluginError
+from tokenspeed.errors import EngineError, RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tokenspeed.contracts.binding import RegisteredOffer
-    from tokenspeed.contracts.registration import Offer
-    from tokenspeed.plugins import Registry
+    from tokenspeed.contracts.conversation import Tool
+    from tokenspeed.contracts.grammar import GrammarSpec
     from tokenspeed.tokenizer.tokenizer import Tokenizer
 
+NONE = "none"
 
-class ReasoningParser:
-    """The parser that was chosen.
+
+class AnswerFormat:
+    """What splits answers: one parser, or two that work together.
 
     Args:
-        pin: PLUGIN/NAME, for errors.
+        pin: PLUGIN/NAME of it, or of both, for errors.
     """
 
     def __init__(self, pin: str, parser: Parser) -> None:
@@ -39,10 +43,59 @@ class ReasoningParser:
         ids = {tokenizer.backend.token_to_id(marker) for marker in self._parser.markers}
         return frozenset(tokenizer.special_token_ids & ids)
 
-    def start(self, prompt: str | None) -> GuardedAnswer:
+    def start(
+        self,
+        prompt: str | None,
+        *,
+        tools: tuple[Tool, ...] = (),
+        choice: ToolChoice | None = None,
+    ) -> GuardedAnswer:
         """Begin an answer to a prompt."""
-        start = AnswerStart(prompt_end=(prompt or "")[-PROMPT_END_CHARS:])
+        end = (prompt or "")[-PROMPT_END_CHARS:]
+        start = AnswerStart(end, tools, choice or ToolChoice())
         return GuardedAnswer(self.pin, lambda: self._parser.start(start))
+
+    def structure(self, tools: tuple[Tool, ...], choice: ToolChoice) -> GrammarSpec | None:
+        """Return the language of an answer whose calls obey their schemas; None: it has none.
+
+        Raises:
+            EngineError: the parser failed; names the plugin.
+        """
+        if not getattr(self._parser, "structures", False):
+            return None
+        try:
+            return self._parser.structure(tools, choice)
+        except Exception as error:
+            raise _failed(self.pin, "structure", error) from error
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenParsers:
+    """What a server parses its answers with.
+
+    Args:
+        form: None: answers are left as they are.
+        pins: what it parses -> PLUGIN/NAME, or "none".
+        refusal: why requests with tools are refused; "": they are not.
+    """
+
+    form: AnswerFormat | None = None
+    pins: tuple[tuple[str, str], ...] = ((TOOL_CALLS, NONE), (REASONING, NONE))
+    refusal: str = ""
+
+    def check_tools(self, tools: tuple[Tool, ...]) -> None:
+        """Refuse tools that no answer could call.
+
+        Raises:
+            RequestError: says why, and what to do.
+        """
+        if tools and self.refusal:
+            names = ", ".join(tool.name for tool in tools)[:200]
+            raise RequestError(
+                f"tools are given ({names}), and {self.refusal}",
+                param="tools",
+                code="unsupported_parameter",
+            )
 
 
 class GuardedAnswer:
@@ -53,7 +106,7 @@ class GuardedAnswer:
         try:
             self._answer = start()
         except Exception as error:
-            raise self._failed("start", error) from error
+            raise _failed(pin, "start", error) from error
 
     def feed(self, text: str) -> tuple[ParsedDelta, bool]:
         """Take the next text; return what is certain, and whether it was fed as reasoning."""
@@ -62,20 +115,14 @@ class GuardedAnswer:
             parsed = _checked(self._answer.feed(text))
             return parsed, was_reasoning or self._answer.is_reasoning
         except Exception as error:
-            raise self._failed("feed", error) from error
+            raise _failed(self._pin, "feed", error) from error
 
     def finish(self) -> ParsedDelta:
         """Return what was held back."""
         try:
             return _checked(self._answer.finish())
         except Exception as error:
-            raise self._failed("finish", error) from error
-
-    def _failed(self, step: str, error: Exception) -> EngineError:
-        return EngineError(
-            f"reasoning parser {self._pin} failed at {step}: {type(error).__name__}: {error}; this "
-            "is a mistake of the plugin: report it to its author, or serve without the parser"
-        )
+            raise _failed(self._pin, "finish", error) from error
 
 
 def _checked(parsed: object) -> ParsedDelta:
@@ -84,41 +131,8 @@ def _checked(parsed: object) -> ParsedDelta:
     raise TypeError(f"{parsed!r} is no ParsedDelta")
 
 
-def reasoning_parser_of(name: str, registry: Registry) -> ReasoningParser | None:
-    """Load the parser that the setting names; None where it names none.
-
-    Args:
-        name: NAME or PLUGIN/NAME.
-    Raises:
-        PluginError: the parser cannot be loaded.
-        CapabilityError: no loaded plugin offers it, or several do.
-    """
-    if not name:
-        return None
-    chosen = _chosen(name, registry.offers("parser"))
-    try:
-        return ReasoningParser(chosen.pin, chosen.offer.load())
-    except Exception as error:
-        raise PluginError(
-            f"plugin {chosen.plugin_id} {chosen.plugin_version} failed at load of "
-            f"parser/{chosen.offer.name}: {type(error).__name__}: {error}; choose another parser",
-            id="offer-load-failed",
-        ) from error
-
-
-def _chosen(name: str, offers: tuple[RegisteredOffer[Offer], ...]) -> RegisteredOffer[Offer]:
-    able = [item for item in offers if REASONING in item.offer.facts["parses"]]
-    named = [item for item in able if name in (item.pin, item.offer.name)]
-    if len(named) == 1:
-        return named[0]
-    pins = ", ".join(item.pin for item in (named or able))
-    if named:
-        raise CapabilityError(
-            f"reasoning_parser {name!r} is offered by {pins}; name one with its plugin",
-            id="pin-unknown",
-        )
-    raise CapabilityError(
-        f"reasoning_parser {name!r} is not offered; loaded plugins have: {pins or 'none'}; choose "
-        "one, or load its plugin with --plugins (its roles must have api)",
-        id="pin-unknown",
+def _failed(pin: str, step: str, error: Exception) -> EngineError:
+    return EngineError(
+        f"parser {pin} failed at {step}: {type(error).__name__}: {error}; this is a mistake of "
+        "the plugin: report it to its author, or serve without the parser"
     )
