@@ -18,14 +18,16 @@ if TYPE_CHECKING:
     from tokenspeed.parsers.source import Emit, Source, Steps
 
 MAX_DEPTH = 128
-MAX_WORD_CHARS = 512
-"""Of a number or literal."""
+MAX_NUMBER_CHARS = 512
+MAX_SHOWN_CHARS = 40
 CONSTANTS = {word: word for word in ("true", "false", "null")}
 _PLAIN = re.compile(r'[^"\\\x00-\x1f]+')
 _SPACE = re.compile(r"[ \t\r\n]+")
-_WORD = re.compile(r"[-+.0-9A-Za-z_]+")
+_WORD = re.compile(r"[A-Za-z0-9_.+-]+")
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
-_NUMBER_HEAD = re.compile(r"-?[0-9]*\.?[0-9]*([eE][-+]?)?")
+_NUMBER_HEAD = re.compile(r"-?((0|[1-9][0-9]*)(\.[0-9]*|(\.[0-9]+)?[eE][-+]?[0-9]*)?)?")
+_NUMBER_STARTS = frozenset("-0123456789")
+_NUMBER_CHARS = frozenset("-+.eE0123456789")
 _HEX = re.compile(r"[0-9a-fA-F]{4}")
 _CLOSES = {"{": "}", "[": "]"}
 
@@ -126,27 +128,31 @@ def _escape(source: Source) -> Steps[str]:
 
 
 def _read_word(source: Source, emit: Emit, constants: Mapping[str, str]) -> Steps[None]:
+    """Read a number, emitted while it comes, or a constant."""
+    if (yield from source.char()) in _NUMBER_STARTS:
+        yield from _read_number(source, emit)
+        return
     parts: list[str] = []
-    size = 0
-
-    def collect(text: str) -> None:
-        nonlocal size
-        parts.append(text)
-        size += len(text)
-
-    yield from source.run(_WORD, collect)
+    yield from source.run(_WORD, parts.append)
     word = "".join(parts)
     if word in constants:
         emit(constants[word])
-    elif size <= MAX_WORD_CHARS and _NUMBER.fullmatch(word):
-        emit(word)
-    else:
-        char = yield from source.char()
-        if not char and (
-            _NUMBER_HEAD.fullmatch(word) or any(w.startswith(word) for w in constants)
-        ):
-            raise UnfinishedCall
-        raise _unexpected(word[:40] or char, "a JSON value")
+        return
+    char = yield from source.char()
+    if not char and any(constant.startswith(word) for constant in constants):
+        raise UnfinishedCall
+    raise _unexpected(word[:MAX_SHOWN_CHARS] or char, "a JSON value")
+
+
+def _read_number(source: Source, emit: Emit) -> Steps[None]:
+    number = ""
+    while (char := (yield from source.char())) and char in _NUMBER_CHARS:
+        if len(number) == MAX_NUMBER_CHARS or not _NUMBER_HEAD.fullmatch(number + char):
+            raise _unexpected(number[:MAX_SHOWN_CHARS] + char, "a number")
+        number += char
+        emit((yield from source.take(1)))
+    if not _NUMBER.fullmatch(number):
+        raise _unexpected(number + char if char else "", "a number")
 
 
 def _space_and_char(source: Source, emit: Emit) -> Steps[str]:

@@ -12,7 +12,13 @@ import math
 import re
 from typing import TYPE_CHECKING
 
-from tokenspeed.parsers.json_text import CONSTANTS, MAX_DEPTH, MAX_WORD_CHARS, escaped
+from tokenspeed.parsers.json_text import (
+    CONSTANTS,
+    MAX_DEPTH,
+    MAX_NUMBER_CHARS,
+    MAX_SHOWN_CHARS,
+    escaped,
+)
 from tokenspeed.parsers.source import BadCall, UnfinishedCall
 
 if TYPE_CHECKING:
@@ -122,9 +128,9 @@ def _word(source: Source, emit: Emit) -> Steps[None]:
 
 def _number(word: str) -> str:
     try:
-        value = ast.literal_eval(word) if word and len(word) <= MAX_WORD_CHARS else None
+        value = ast.literal_eval(word) if word and len(word) <= MAX_NUMBER_CHARS else None
     except (ValueError, SyntaxError):
         value = None
     if type(value) is int or (type(value) is float and math.isfinite(value)):
         return json.dumps(value)
-    raise BadCall(f"{word[:40]!r} stands where a value must")
+    raise BadCall(f"{word[:MAX_SHOWN_CHARS]!r} stands where a value must")

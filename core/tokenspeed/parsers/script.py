@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     Script = Callable[[Source, "Told"], Steps[None]]
 
 SPACES = " \t\r\n"
+NOTHING = ParsedDelta()
 
 
 class EndOfAnswer(Exception):
@@ -49,7 +50,7 @@ class Told:
     def take(self, bad_call: BadToolCall | None = None) -> ParsedDelta:
         """Return it as one delta, with one entry a call, and forget it."""
         if not (self._content or self._reasoning or self._calls or bad_call):
-            return ParsedDelta()
+            return NOTHING
         delta = ParsedDelta(
             reasoning="".join(self._reasoning),
             content="".join(self._content),
@@ -99,7 +100,7 @@ class ScriptedAnswer:
 
     def _go_on(self, text: str) -> ParsedDelta:
         if self._steps is None:
-            return ParsedDelta()
+            return NOTHING
         self._source.feed(text)
         bad_call = None
         try:

@@ -1,0 +1,111 @@
+"""Every format: the right calls, and the same events however the text is cut."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.support.parser_answers import TOOLS, WRITERS, Answer, answers, damaged
+
+from tokenspeed.contracts.parser import AnswerStart
+from tokenspeed.parsers.formats import FORMATS
+from tokenspeed.plugins.targets import resolve
+from tokenspeed.server.pieces import join_calls
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tokenspeed.contracts.parser import Parser, ToolCallDelta
+
+NUM_RIGHT, NUM_DAMAGED = 100, 120
+START = AnswerStart(tools=TOOLS)
+LARGEST_PIECE = 64
+
+
+def parser_of(name: str) -> Parser:
+    """Return a parser whose ids are the same in every run."""
+    parser: Any = resolve(FORMATS[name.split()[0]].path)()
+    parser.make_id = lambda tool, index: f"id-{index}"
+    return parser
+
+
+def events(parser: Parser, pieces: list[str], start: AnswerStart = START) -> tuple[Any, ...]:
+    """Return the sums of what a parser tells: reasoning, content, calls, bad call."""
+    answer = parser.start(start)
+    deltas = [answer.feed(piece) for piece in pieces]
+    deltas.append(answer.finish())
+    calls: tuple[ToolCallDelta, ...] = ()
+    for delta in deltas:
+        for call in delta.tool_calls:
+            calls = join_calls(calls, (call,))
+    bad = [delta.bad_call for delta in deltas if delta.bad_call is not None]
+    assert len(bad) <= 1
+    told = ("".join(d.reasoning for d in deltas), "".join(d.content for d in deltas))
+    return (*told, calls, bad[0] if bad else None)
+
+
+def cuts(text: str, seed: int) -> Iterator[list[str]]:
+    """Cut a text into pieces of each size from 1 to 64, and some of mixed sizes."""
+    for size in range(1, min(LARGEST_PIECE, len(text)) + 1):
+        yield [text[at : at + size] for at in range(0, len(text), size)]
+    chance = random.Random(seed)
+    for _ in range(3):
+        at, pieces = 0, []
+        while at < len(text):
+            size = chance.choice((1, 1, 2, 3, 5, 20, LARGEST_PIECE))
+            pieces.append(text[at : at + size])
+            at += size
+        yield pieces
+
+
+def read_calls(told: tuple[ToolCallDelta, ...]) -> list[tuple[str, Any]]:
+    return [(call.name, json.loads(call.arguments)) for call in told]
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_calls_and_content_are_what_the_model_wrote(name: str) -> None:
+    parser = parser_of(name)
+    for answer in answers(name, NUM_RIGHT):
+        reasoning, content, calls, bad = events(parser, [answer.text])
+        assert bad is None, (answer.text, bad)
+        assert (reasoning, content) == ("", answer.content), answer.text
+        assert read_calls(calls) == list(answer.calls), answer.text
+        assert [call.index for call in calls] == list(range(len(calls)))
+        assert len({call.call_id for call in calls}) == len(calls)
+
+
+def corpus(name: str) -> list[str]:
+    right = [answer.text for answer in answers(name, NUM_RIGHT)]
+    return right + damaged(right, WRITERS[name].marks, NUM_DAMAGED)
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_events_do_not_depend_on_how_the_text_is_cut(name: str) -> None:
+    parser = parser_of(name)
+    for seed, text in enumerate(corpus(name)):
+        whole = events(parser, [text])
+        for pieces in cuts(text, seed):
+            assert events(parser, pieces) == whole, pieces
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_no_mark_stands_in_content_and_each_complete_call_has_an_object(name: str) -> None:
+    parser = parser_of(name)
+    for text in corpus(name):
+        _, content, calls, bad = events(parser, [text])
+        assert not [mark for mark in parser.markers if mark in content], text
+        complete = calls if bad is None else calls[:-1]
+        assert all(isinstance(json.loads(call.arguments), dict) for call in complete), text
+        if bad is not None:
+            assert bad.reason
+            assert bad.text in text or text.endswith(bad.text)
+
+
+def test_the_corpus_is_large_enough() -> None:
+    assert NUM_RIGHT + NUM_DAMAGED >= 200
+    assert {name.split()[0] for name in WRITERS} == {
+        name for name, form in FORMATS.items() if form.parses == ("tool_calls",)
+    }
+    assert all(isinstance(answer, Answer) for answer in answers("hermes", 1))
