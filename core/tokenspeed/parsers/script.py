@@ -62,6 +62,8 @@ class Told:
 
 
 def _joined(calls: list[ToolCallDelta]) -> list[ToolCallDelta]:
+    if len(calls) < 2:
+        return calls
     joined: list[ToolCallDelta] = []
     at = 0
     while at < len(calls):

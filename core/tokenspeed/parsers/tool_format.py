@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from tokenspeed.contracts.parser import ParsedDelta
 from tokenspeed.parsers.calls import Calls, random_id
 from tokenspeed.parsers.script import ScriptedAnswer
-from tokenspeed.parsers.source import Marks
+from tokenspeed.parsers.source import BadCall, Marks
 
 if TYPE_CHECKING:
     from tokenspeed.contracts.conversation import Tool, ToolChoice
@@ -35,7 +35,8 @@ class PlainAnswer:
 class ToolFormat:
     """A format whose calls begin with a mark. A format says its marks and reads what follows one.
 
-    A mark that closes and has nothing open is dropped.
+    A mark that closes and has nothing open is dropped; one of the inside of a call, outside of any,
+    is a bad call.
     """
 
     opens: ClassVar[tuple[str, ...]]
@@ -47,7 +48,7 @@ class ToolFormat:
     def __init__(self, make_id: MakeId = random_id) -> None:
         self.make_id = make_id
         self.markers = (*self.opens, *self.inner, *self.closes)
-        self._marks = Marks(*self.opens, *self.closes)
+        self._marks = Marks(*self.markers)
 
     def start(self, start: AnswerStart) -> AnswerParser:
         """Begin an answer; without tools, and with the choice "none", all of it is content."""
@@ -63,9 +64,11 @@ class ToolFormat:
     def read(self, source: Source, calls: Calls) -> Steps[None]:
         """Read a whole answer."""
         while mark := (yield from source.until(self._marks, calls.text)):
+            calls.open(mark)
             if mark in self.opens:
-                calls.open(mark)
                 yield from self.read_calls(source, calls, mark)
+            elif mark in self.inner:
+                raise BadCall(f"{mark!r} stands outside a call")
 
     def read_calls(self, source: Source, calls: Calls, mark: str) -> Steps[None]:
         """Read what an opening mark opens, with its closing mark if that is there.

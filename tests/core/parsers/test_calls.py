@@ -9,19 +9,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.support.parser_answers import TOOLS, WRITERS, Answer, answers, damaged
 
-from tokenspeed.contracts.parser import AnswerStart
+from tokenspeed.contracts.parser import AnswerStart, ParsedDelta, ToolCallDelta
 from tokenspeed.parsers.formats import FORMATS
 from tokenspeed.plugins.targets import resolve
-from tokenspeed.server.pieces import join_calls
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tokenspeed.contracts.parser import Parser, ToolCallDelta
+    from tokenspeed.contracts.parser import Parser
 
-NUM_RIGHT, NUM_DAMAGED = 100, 120
+NUM_RIGHT, NUM_DAMAGED = 90, 120
+"""Answers of each format, over all forms of it."""
 START = AnswerStart(tools=TOOLS)
 LARGEST_PIECE = 64
+NOTHING = ParsedDelta()
 
 
 def parser_of(name: str) -> Parser:
@@ -36,14 +37,20 @@ def events(parser: Parser, pieces: list[str], start: AnswerStart = START) -> tup
     answer = parser.start(start)
     deltas = [answer.feed(piece) for piece in pieces]
     deltas.append(answer.finish())
-    calls: tuple[ToolCallDelta, ...] = ()
-    for delta in deltas:
+    told = [delta for delta in deltas if delta != NOTHING]
+    calls: dict[int, list[str]] = {}
+    for delta in told:
         for call in delta.tool_calls:
-            calls = join_calls(calls, (call,))
-    bad = [delta.bad_call for delta in deltas if delta.bad_call is not None]
+            parts = calls.setdefault(call.index, [])
+            parts += (call.call_id, call.name, call.arguments) if not parts else (call.arguments,)
+    bad = [delta.bad_call for delta in told if delta.bad_call is not None]
     assert len(bad) <= 1
-    told = ("".join(d.reasoning for d in deltas), "".join(d.content for d in deltas))
-    return (*told, calls, bad[0] if bad else None)
+    return (
+        "".join(delta.reasoning for delta in told),
+        "".join(delta.content for delta in told),
+        tuple(ToolCallDelta(i, p[0], p[1], "".join(p[2:])) for i, p in sorted(calls.items())),
+        bad[0] if bad else None,
+    )
 
 
 def cuts(text: str, seed: int) -> Iterator[list[str]]:
@@ -67,7 +74,7 @@ def read_calls(told: tuple[ToolCallDelta, ...]) -> list[tuple[str, Any]]:
 @pytest.mark.parametrize("name", WRITERS)
 def test_calls_and_content_are_what_the_model_wrote(name: str) -> None:
     parser = parser_of(name)
-    for answer in answers(name, NUM_RIGHT):
+    for answer in answers(name, NUM_RIGHT // num_forms(name)):
         reasoning, content, calls, bad = events(parser, [answer.text])
         assert bad is None, (answer.text, bad)
         assert (reasoning, content) == ("", answer.content), answer.text
@@ -76,9 +83,13 @@ def test_calls_and_content_are_what_the_model_wrote(name: str) -> None:
         assert len({call.call_id for call in calls}) == len(calls)
 
 
+def num_forms(name: str) -> int:
+    return sum(other.split()[0] == name.split()[0] for other in WRITERS)
+
+
 def corpus(name: str) -> list[str]:
-    right = [answer.text for answer in answers(name, NUM_RIGHT)]
-    return right + damaged(right, WRITERS[name].marks, NUM_DAMAGED)
+    right = [answer.text for answer in answers(name, NUM_RIGHT // num_forms(name))]
+    return right + damaged(right, WRITERS[name].marks, NUM_DAMAGED // num_forms(name))
 
 
 @pytest.mark.parametrize("name", WRITERS)
@@ -104,7 +115,8 @@ def test_no_mark_stands_in_content_and_each_complete_call_has_an_object(name: st
 
 
 def test_the_corpus_is_large_enough() -> None:
-    assert NUM_RIGHT + NUM_DAMAGED >= 200
+    for name in WRITERS:
+        assert len(corpus(name)) * num_forms(name) >= 200
     assert {name.split()[0] for name in WRITERS} == {
         name for name, form in FORMATS.items() if form.parses == ("tool_calls",)
     }
