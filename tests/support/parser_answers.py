@@ -63,7 +63,7 @@ TEXTS = [
 ]
 THOUGHTS = [
     "I need the weather.",
-    "Use <tool_call> or [TOOL_CALLS]?\nNo: {\"name\": 1}",
+    'Use <tool_call> or [TOOL_CALLS]?\nNo: {"name": 1}',
     "a < b, </thin and\n\nmore",
 ]
 

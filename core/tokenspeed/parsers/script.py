@@ -29,7 +29,8 @@ class Told:
         self.is_reasoning = False
         self._content: list[str] = []
         self._reasoning: list[str] = []
-        self._calls: list[ToolCallDelta] = []
+        self._calls: list[tuple[int, str, str]] = []
+        self._arguments: list[list[str]] = []
 
     def content(self, text: str) -> None:
         """Tell text of the answer."""
@@ -41,40 +42,27 @@ class Told:
 
     def call(self, index: int, call_id: str, name: str) -> None:
         """Tell that a call begins."""
-        self._calls.append(ToolCallDelta(index, call_id, name))
+        self._calls.append((index, call_id, name))
+        self._arguments.append([])
 
     def arguments(self, index: int, text: str) -> None:
-        """Tell the next piece of a call's arguments."""
-        self._calls.append(ToolCallDelta(index, arguments=text))
+        """Tell the next piece of the arguments of the call that began last."""
+        if not self._calls:
+            self.call(index, "", "")
+        self._arguments[-1].append(text)
 
     def take(self, bad_call: BadToolCall | None = None) -> ParsedDelta:
         """Return it as one delta, with one entry a call, and forget it."""
         if not (self._content or self._reasoning or self._calls or bad_call):
             return NOTHING
-        delta = ParsedDelta(
-            reasoning="".join(self._reasoning),
-            content="".join(self._content),
-            tool_calls=tuple(_joined(self._calls)),
-            bad_call=bad_call,
+        calls = tuple(
+            ToolCallDelta(*call, "".join(texts))
+            for call, texts in zip(self._calls, self._arguments, strict=True)
         )
-        self._content, self._reasoning, self._calls = [], [], []
+        delta = ParsedDelta("".join(self._reasoning), "".join(self._content), calls, bad_call)
+        for told in (self._content, self._reasoning, self._calls, self._arguments):
+            told.clear()
         return delta
-
-
-def _joined(calls: list[ToolCallDelta]) -> list[ToolCallDelta]:
-    if len(calls) < 2:
-        return calls
-    joined: list[ToolCallDelta] = []
-    at = 0
-    while at < len(calls):
-        end = at + 1
-        while end < len(calls) and calls[end].index == calls[at].index:
-            end += 1
-        first = calls[at]
-        text = "".join(call.arguments for call in calls[at:end])
-        joined.append(ToolCallDelta(first.index, first.call_id, first.name, text))
-        at = end
-    return joined
 
 
 class ScriptedAnswer:

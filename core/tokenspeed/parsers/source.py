@@ -70,7 +70,8 @@ class Source:
 
     def feed(self, text: str) -> None:
         """Add text; what was read is forgotten, unless it is pinned."""
-        self._flush_record()
+        if self._record is not None:
+            self._flush_record()
         start = self._at if self._pin is None else self._pin
         self._text = self._text[start:] + text
         self._at -= start
