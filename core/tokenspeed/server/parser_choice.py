@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 AUTO = "auto"
 SETTINGS = {TOOL_CALLS: "tool_parser", REASONING: "reasoning_parser"}
-FLAGS = {TOOL_CALLS: "--tool-parser", REASONING: "--reasoning-parser"}
 
 
 class ParserChooser:
@@ -85,16 +84,16 @@ class ParserChooser:
     def _refusal(self, calls: Found | None, name: str) -> str:
         if not self._takes_tools:
             return (
-                "the model's chat template knows no tools, so that the model would not see them; "
-                "omit tools, or serve a model whose template has them"
+                "the model's chat template knows no tools, so that it would not see them; send no "
+                "tools, or serve a model whose template has them"
             )
         if calls is not None:
             return ""
         if name == NONE:
-            return "this server reads no tool calls (--tool-parser none); omit tools"
+            return "this server reads no tool calls (--tool-parser none); send no tools"
         return (
-            "no parser is known for the calls of this model's chat template; omit tools, or start "
-            "the server with --tool-parser NAME"
+            "no parser is known for the calls of this model's chat template; send no tools, or "
+            "start the server with --tool-parser NAME"
         )
 
 
@@ -121,7 +120,12 @@ def _form(thoughts: Found | None, calls: Found | None) -> AnswerFormat | None:
     if not loaded:
         return None
     parsers = tuple(loaded.values())
-    return AnswerFormat(" + ".join(loaded), parsers[0] if len(parsers) == 1 else Together(*parsers))
+    parts = {REASONING: thoughts, TOOL_CALLS: calls}
+    return AnswerFormat(
+        " + ".join(loaded),
+        parsers[0] if len(parsers) == 1 else Together(*parsers),
+        parses=[part for part, found in parts.items() if found is not None],
+    )
 
 
 def _loaded(found: Found) -> Parser:

@@ -15,15 +15,16 @@ from tokenspeed.contracts.parser import (
     ParsedDelta,
     Parser,
 )
-from tokenspeed.errors import EngineError, RequestError
+from tokenspeed.errors import EngineError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from tokenspeed.contracts.conversation import Tool
     from tokenspeed.contracts.grammar import GrammarSpec
     from tokenspeed.tokenizer.tokenizer import Tokenizer
 
+ANY_CALL = ToolChoice()
 NONE = "none"
 
 
@@ -32,10 +33,12 @@ class AnswerFormat:
 
     Args:
         pin: PLUGIN/NAME of it, or of both, for errors.
+        parses: what it splits off, of `PARSES`.
     """
 
-    def __init__(self, pin: str, parser: Parser) -> None:
+    def __init__(self, pin: str, parser: Parser, parses: Iterable[str] = (REASONING,)) -> None:
         self.pin = pin
+        self.parses = frozenset(parses)
         self._parser = parser
 
     def shown_ids(self, tokenizer: Tokenizer) -> frozenset[int]:
@@ -48,11 +51,11 @@ class AnswerFormat:
         prompt: str | None,
         *,
         tools: tuple[Tool, ...] = (),
-        choice: ToolChoice | None = None,
+        tool_choice: ToolChoice = ANY_CALL,
     ) -> GuardedAnswer:
         """Begin an answer to a prompt."""
         end = (prompt or "")[-PROMPT_END_CHARS:]
-        start = AnswerStart(end, tools, choice or ToolChoice())
+        start = AnswerStart(prompt_end=end, tools=tools, tool_choice=tool_choice)
         return GuardedAnswer(self.pin, lambda: self._parser.start(start))
 
     def structure(self, tools: tuple[Tool, ...], choice: ToolChoice) -> GrammarSpec | None:
@@ -76,26 +79,12 @@ class ChosenParsers:
     Args:
         form: None: answers are left as they are.
         pins: what it parses -> PLUGIN/NAME, or "none".
-        refusal: why requests with tools are refused; "": they are not.
+        refusal: why tools that may be called are refused, and what to do; "": they are not.
     """
 
     form: AnswerFormat | None = None
     pins: tuple[tuple[str, str], ...] = ((TOOL_CALLS, NONE), (REASONING, NONE))
     refusal: str = ""
-
-    def check_tools(self, tools: tuple[Tool, ...]) -> None:
-        """Refuse tools that no answer could call.
-
-        Raises:
-            RequestError: says why, and what to do.
-        """
-        if tools and self.refusal:
-            names = ", ".join(tool.name for tool in tools)[:200]
-            raise RequestError(
-                f"tools are given ({names}), and {self.refusal}",
-                param="tools",
-                code="unsupported_parameter",
-            )
 
 
 class GuardedAnswer:

@@ -11,8 +11,8 @@ from tokenspeed.contracts.parser import BadToolCall, ParsedDelta, ToolCallDelta
 from tokenspeed.engine.messages import Delta
 from tokenspeed.errors import EngineError, ToolCallError
 from tokenspeed.sampling.params import SamplingParams
+from tokenspeed.server.http.stream import Mailbox
 from tokenspeed.server.pieces import Piece, TextAssembler, read
-from tokenspeed.server.stream import Mailbox
 from tokenspeed.tokenizer.load import load_tokenizer
 from tokenspeed.tokenizer.tokenizer import Tokenizer
 
@@ -67,13 +67,13 @@ def test_a_mailbox_merges_by_choice_and_fails_after_what_came_before() -> None:
     async def scenario() -> None:
         mailbox = Mailbox()
         assert await mailbox.take(0.01) == []
-        mailbox.put(1, Piece("b", 1))
-        mailbox.put(0, Piece("x", 1))
-        mailbox.put(1, Piece("c", 1, finish_reason="stop"))
+        mailbox.put(1, Piece("b", num_tokens=1))
+        mailbox.put(0, Piece("x", num_tokens=1))
+        mailbox.put(1, Piece("c", num_tokens=1, finish_reason="stop"))
         mailbox.fail(EngineError("gone"))
         assert await mailbox.take(1) == [
-            (0, Piece("x", 1)),
-            (1, Piece("bc", 2, finish_reason="stop")),
+            (0, Piece("x", num_tokens=1)),
+            (1, Piece("bc", num_tokens=2, finish_reason="stop")),
         ]
         with pytest.raises(EngineError, match="gone"):
             await mailbox.take(1)
@@ -94,7 +94,7 @@ def test_a_reader_cancelled_right_after_a_piece_came_ends(steps: int) -> None:
 
         reader = asyncio.create_task(read())
         await asyncio.sleep(0.001)
-        mailbox.put(0, Piece("x", 1))
+        mailbox.put(0, Piece("x", num_tokens=1))
         for _ in range(steps):
             await asyncio.sleep(0)
         reader.cancel()
@@ -116,10 +116,7 @@ def test_deltas_of_one_tool_call_add_up_by_index() -> None:
 
 
 def test_a_call_that_cannot_be_read_is_an_error_that_shows_it() -> None:
-    with pytest.raises(ToolCallError, match="arguments are no JSON object.*<tool_call>") as caught:
-        read(
-            ParsedDelta(
-                "hm", "a", bad_call=BadToolCall("arguments are no JSON object", "<tool_call>x")
-            )
-        )
+    bad = BadToolCall("arguments are no JSON object", "<tool_call>x")
+    with pytest.raises(ToolCallError, match=r"arguments are no JSON object.*<tool_call>") as caught:
+        read(ParsedDelta("hm", "a", bad_call=bad))
     assert caught.value.text == "<tool_call>x"
