@@ -109,9 +109,9 @@ class AnswerParser(Protocol):
 class Parser(Protocol):
     """What an offer's `load()` returns: makes a parser for each answer; holds no state of any.
 
-    Required: markers, opens, structures, start. `structures` declares the optional structure.
-    The offer's facts say which models it is for, so that it can be chosen by itself:
-    `facts["template_marks"]`, texts that their chat templates all hold, and
+    Required: markers, opens, reasoning_end, structures, start; `structures` declares structure,
+    which is optional. The offer's facts say which models it is for, so that it can be chosen by
+    itself: `facts["template_marks"]`, texts that their chat templates all hold, and
     `facts["model_types"]`, as config.json names them; either may be left out.
     """
 
@@ -121,6 +121,8 @@ class Parser(Protocol):
     opens: tuple[str, ...]
     """Those of them that begin a call: such a call ends a block of reasoning that was not closed,
     whoever parses that. (): calls stand in content only, or it parses no calls."""
+    reasoning_end: str
+    """The one that ends the reasoning: a grammar holds from there on. "": it parses none."""
     structures: bool
     """Whether it has `structure`."""
 
@@ -129,8 +131,9 @@ class Parser(Protocol):
         ...
 
     def structure(self, tools: tuple[Tool, ...], choice: ToolChoice) -> GrammarSpec | None:
-        """Return the language of an answer after its reasoning, whose calls obey the schemas.
+        """Return the language of an answer whose calls obey the schemas of strict tools.
 
+        Of the whole answer if the parser parses the reasoning too, else of what follows that.
         With "auto" text may stand before the calls; with "required" and "named" the answer is
         calls only. None: these tools cannot be written so.
         """
