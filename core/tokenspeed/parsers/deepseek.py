@@ -15,6 +15,7 @@ import re
 from typing import TYPE_CHECKING
 
 from tokenspeed.parsers.json_text import read_arguments
+from tokenspeed.parsers.structure import CallShape
 from tokenspeed.parsers.tool_format import ToolFormat
 
 if TYPE_CHECKING:
@@ -37,6 +38,9 @@ class DeepSeekV31(ToolFormat):
     opens = (CALLS, CALL)
     inner = (SEPARATOR,)
     closes = (CALL_END, CALLS_END)
+    shape = CallShape(
+        begin=f"{CALL}NAME{SEPARATOR}", end=CALL_END, trigger=CALLS, around=(CALLS, CALLS_END)
+    )
 
     def read_calls(self, source: Source, calls: Calls, mark: str) -> Steps[None]:
         if mark == CALLS:
@@ -60,6 +64,14 @@ class DeepSeekV31(ToolFormat):
 
 class DeepSeekV3(DeepSeekV31):
     """The same with the type before the name, and a block of code around the arguments."""
+
+    shape = CallShape(
+        begin=f"{CALL}function{SEPARATOR}NAME\n{CODE}\n",
+        end=f"\n{CODE_END}{CALL_END}",
+        trigger=CALLS,
+        separator="\n",
+        around=(CALLS, CALLS_END),
+    )
 
     def _read_call(self, source: Source, calls: Calls) -> Steps[None]:
         yield from source.skip_space()

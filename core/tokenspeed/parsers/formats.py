@@ -67,6 +67,7 @@ FORMATS: dict[str, Format] = {
     "mistral": _calls(
         "mistral:Mistral", "[TOOL_CALLS]", types=("mistral", "mistral3", "mixtral", "ministral")
     ),
+    "mistral_named": _calls("mistral:MistralNamed", "[TOOL_CALLS]", "[ARGS]"),
     "deepseek_v3": _calls("deepseek:DeepSeekV3", _CALLS, _SEPARATOR, "```json"),
     "deepseek_v31": _calls("deepseek:DeepSeekV31", _CALLS, _SEPARATOR),
     "kimi_k2": _calls("kimi_k2:KimiK2", "<|tool_calls_section_begin|>", types=("kimi_k2",)),

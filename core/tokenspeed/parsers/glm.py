@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from tokenspeed.parsers.structure import CallShape
 from tokenspeed.parsers.tagged import TaggedArguments, Tags
 from tokenspeed.parsers.tool_format import ToolFormat
 
@@ -36,6 +37,9 @@ class Glm(ToolFormat):
     opens = (OPEN,)
     inner = (KEY, VALUE)
     closes = (KEY_END, VALUE_END, CLOSE)
+    shape = CallShape(
+        begin=f"{OPEN}NAME\n", end=CLOSE, trigger=OPEN, separator="\n", style="glm_xml"
+    )
 
     def read_calls(self, source: Source, calls: Calls, mark: str) -> Steps[None]:
         yield from source.skip_space()

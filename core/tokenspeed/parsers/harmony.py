@@ -20,8 +20,11 @@ from tokenspeed.parsers.calls import Calls, random_id
 from tokenspeed.parsers.json_text import read_arguments
 from tokenspeed.parsers.script import ScriptedAnswer
 from tokenspeed.parsers.source import BadCall, Marks
+from tokenspeed.parsers.structure import CallShape
 
 if TYPE_CHECKING:
+    from tokenspeed.contracts.conversation import Tool, ToolChoice
+    from tokenspeed.contracts.grammar import GrammarSpec
     from tokenspeed.contracts.parser import AnswerParser, AnswerStart
     from tokenspeed.parsers.calls import MakeId
     from tokenspeed.parsers.script import Told
@@ -30,6 +33,12 @@ if TYPE_CHECKING:
 START, CHANNEL, MESSAGE, CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
 END, CALL, RETURN = "<|end|>", "<|call|>", "<|return|>"
 FUNCTIONS = "functions."
+CALL_SHAPE = CallShape(
+    begin=f"{CHANNEL}commentary to={FUNCTIONS}NAME {CONSTRAIN}json{MESSAGE}",
+    end="",  # <|call|> ends the answer: it is a stop token
+    trigger=f"{CHANNEL}commentary to=",
+    before=(f"{CHANNEL}analysis{MESSAGE}", f"{END}{START}assistant"),
+)
 _BODY = Marks(END, CALL, RETURN, START, CHANNEL)
 _HEAD = Marks(MESSAGE, END, CALL, RETURN, START)
 _CHANNEL = re.compile(re.escape(CHANNEL) + r"\s*(\w+)")
@@ -41,7 +50,8 @@ class Harmony:
 
     markers = (START, CHANNEL, MESSAGE, CONSTRAIN, END, CALL, RETURN)
     opens: tuple[str, ...] = ()
-    structures = False
+    structures = True
+    reasoning_end = f"{CHANNEL}final{MESSAGE}"
 
     def __init__(self, make_id: MakeId = random_id) -> None:
         self.make_id = make_id
@@ -49,6 +59,10 @@ class Harmony:
     def start(self, start: AnswerStart) -> AnswerParser:
         """Begin in the message whose head the prompt ends with, if it ends with one."""
         return ScriptedAnswer(lambda source, told: _Reader(source, told, self, start).read())
+
+    def structure(self, tools: tuple[Tool, ...], choice: ToolChoice) -> GrammarSpec | None:
+        """Return the language of the whole answer; its reasoning is free text."""
+        return CALL_SHAPE.language(tools, choice)
 
 
 class _Reader:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tokenspeed.parsers.envelope import read_call_object
+from tokenspeed.parsers.structure import CallShape
 from tokenspeed.parsers.tool_format import ToolFormat
 
 if TYPE_CHECKING:
@@ -23,6 +24,12 @@ class Hermes(ToolFormat):
 
     opens = (OPEN,)
     closes = (CLOSE,)
+    shape = CallShape(
+        begin=f'{OPEN}\n{{"name": "NAME", "arguments": ',
+        end=f"}}\n{CLOSE}",
+        trigger=OPEN,
+        separator="\n",
+    )
 
     def read_calls(self, source: Source, calls: Calls, mark: str) -> Steps[None]:
         yield from read_call_object(source, calls)

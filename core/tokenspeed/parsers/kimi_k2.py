@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from tokenspeed.parsers.json_text import read_arguments
 from tokenspeed.parsers.source import BadCall
+from tokenspeed.parsers.structure import CallShape
 from tokenspeed.parsers.tool_format import ToolFormat
 
 if TYPE_CHECKING:
@@ -39,6 +40,13 @@ class KimiK2(ToolFormat):
     opens = (SECTION, CALL)
     inner = (ARGUMENTS,)
     closes = (CALL_END, SECTION_END)
+    shape = CallShape(
+        begin=f"{CALL}functions.NAME:",
+        number=ARGUMENTS,
+        end=CALL_END,
+        trigger=SECTION,
+        around=(SECTION, SECTION_END),
+    )
 
     def __init__(self, make_id: MakeId = numbered_id) -> None:
         super().__init__(make_id)

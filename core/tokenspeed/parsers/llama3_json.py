@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from tokenspeed.parsers.envelope import ARGUMENT_KEYS, read_call_object, read_text
 from tokenspeed.parsers.source import BadCall
+from tokenspeed.parsers.structure import CallShape
 from tokenspeed.parsers.tool_format import ToolFormat
 
 if TYPE_CHECKING:
@@ -27,6 +28,13 @@ class Llama3Json(ToolFormat):
     """Objects behind each other."""
 
     opens = (OPEN,)
+    shape = CallShape(
+        begin='{"name": "NAME", "parameters": ',
+        end="}",
+        trigger='{"name": ',
+        separator="; ",
+        is_head=True,
+    )
 
     def read(self, source: Source, calls: Calls) -> Steps[None]:
         source.pin()

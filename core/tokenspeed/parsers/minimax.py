@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tokenspeed.parsers.envelope import read_call_object
+from tokenspeed.parsers.structure import CallShape
 from tokenspeed.parsers.tagged import TaggedArguments, Tags, read_name
 from tokenspeed.parsers.tool_format import ToolFormat
 
@@ -37,6 +38,13 @@ class MiniMaxM2(ToolFormat):
     opens = (OPEN,)
     inner = (INVOKE, PARAMETER)
     closes = (PARAMETER_END, INVOKE_END, CLOSE)
+    shape = CallShape(
+        begin=f'{INVOKE}NAME">\n',
+        end=f"{INVOKE_END}\n",
+        trigger=OPEN,
+        around=(f"{OPEN}\n", CLOSE),
+        style="minimax_xml",
+    )
 
     def read_calls(self, source: Source, calls: Calls, mark: str) -> Steps[None]:
         yield from source.skip_space()
@@ -55,6 +63,12 @@ class MiniMaxM1(ToolFormat):
 
     opens = (OPEN_LINES,)
     closes = (CLOSE_LINES,)
+    shape = CallShape(
+        begin='{"name": "NAME", "arguments": ',
+        end="}\n",
+        trigger=OPEN_LINES,
+        around=(f"{OPEN_LINES}\n", CLOSE_LINES),
+    )
 
     def read_calls(self, source: Source, calls: Calls, mark: str) -> Steps[None]:
         yield from read_call_object(source, calls)

@@ -10,11 +10,12 @@ Source: mistralai/mistral-common, docs/usage/tools.md and tokens/tokenizers/inst
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from tokenspeed.parsers.calls import short_id
 from tokenspeed.parsers.envelope import read_call_object
 from tokenspeed.parsers.json_text import read_arguments
+from tokenspeed.parsers.structure import CallShape
 from tokenspeed.parsers.tool_format import ToolFormat
 
 if TYPE_CHECKING:
@@ -26,10 +27,17 @@ _NAME = re.compile(r"[^\[{\s]+")
 
 
 class Mistral(ToolFormat):
-    """A list of objects, or a name and its arguments."""
+    """A list of objects, or a name and its arguments; a grammar writes the list."""
 
     opens = (OPEN,)
     inner = (CALL_ID, ARGUMENTS)
+    shape: ClassVar[CallShape | None] = CallShape(
+        begin='{"name": "NAME", "arguments": ',
+        end="}",
+        trigger=OPEN,
+        separator=", ",
+        around=(f"{OPEN} [", "]"),
+    )
 
     def __init__(self, make_id: MakeId = short_id) -> None:
         super().__init__(make_id)
@@ -64,3 +72,9 @@ class Mistral(ToolFormat):
         calls.begin(name, call_id)
         yield from read_arguments(source, calls.arguments)
         calls.end()
+
+
+class MistralNamed(Mistral):
+    """The same; a grammar writes names and arguments, as tokenizers from v13 on do."""
+
+    shape = CallShape(begin=f"{OPEN}NAME{ARGUMENTS}", end="", trigger=OPEN)

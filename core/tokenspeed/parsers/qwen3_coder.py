@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tokenspeed.parsers.structure import CallShape
 from tokenspeed.parsers.tagged import TaggedArguments, Tags, read_name
 from tokenspeed.parsers.tool_format import ToolFormat
 
@@ -43,6 +44,13 @@ class Qwen3Coder(ToolFormat):
     opens = (OPEN, FUNCTION)
     inner = (PARAMETER,)
     closes = (PARAMETER_END, FUNCTION_END, CLOSE)
+    shape = CallShape(
+        begin=f"{OPEN}\n{FUNCTION}NAME>\n",
+        end=f"\n{FUNCTION_END}\n{CLOSE}",
+        trigger=OPEN,
+        separator="\n",
+        style="qwen_xml",
+    )
 
     def read_calls(self, source: Source, calls: Calls, mark: str) -> Steps[None]:
         if mark == OPEN:

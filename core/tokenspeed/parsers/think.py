@@ -36,6 +36,7 @@ class ThinkParser:
 
     def __init__(self, *pairs: tuple[str, str]) -> None:
         self._closes = dict(pairs or (TAGS,))
+        self.reasoning_end = next(iter(self._closes.values()))
         self.markers = tuple(tag for pair in self._closes.items() for tag in pair)
 
     def start(self, start: AnswerStart) -> AnswerParser:

@@ -38,6 +38,7 @@ class Together:
         self._calls = calls
         # Parsers of before these existed do not say them.
         self.opens: tuple[str, ...] = getattr(calls, "opens", ())
+        self.reasoning_end: str = getattr(reasoning, "reasoning_end", "")
         self.structures: bool = getattr(calls, "structures", False)
         self.markers = tuple(dict.fromkeys((*reasoning.markers, *calls.markers)))
 

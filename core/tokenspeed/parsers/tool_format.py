@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tokenspeed.parsers.calls import MakeId
     from tokenspeed.parsers.script import Told
     from tokenspeed.parsers.source import Source, Steps
+    from tokenspeed.parsers.structure import CallShape
 
 
 class PlainAnswer:
@@ -43,7 +44,9 @@ class ToolFormat:
     closes: ClassVar[tuple[str, ...]] = ()
     inner: ClassVar[tuple[str, ...]] = ()
     """Marks inside calls, which `read_calls` takes itself."""
-    structures: ClassVar[bool] = False
+    shape: ClassVar[CallShape | None] = None
+    """How a grammar writes them; None: nobody can say it for all models of the format."""
+    reasoning_end: ClassVar[str] = ""
 
     def __init__(self, make_id: MakeId = random_id) -> None:
         self.make_id = make_id
@@ -78,6 +81,11 @@ class ToolFormat:
         """
         raise NotImplementedError
 
+    @property
+    def structures(self) -> bool:
+        """Whether there is a language of its calls."""
+        return self.shape is not None
+
     def structure(self, tools: tuple[Tool, ...], choice: ToolChoice) -> GrammarSpec | None:
-        """Return the language of strict calls, where the format has one."""
-        raise NotImplementedError
+        """Return the language of an answer with calls of these tools."""
+        return None if self.shape is None else self.shape.language(tools, choice)

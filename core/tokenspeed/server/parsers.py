@@ -16,6 +16,7 @@ from tokenspeed.contracts.parser import (
     Parser,
 )
 from tokenspeed.errors import EngineError
+from tokenspeed.parsers.together import Together
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -57,6 +58,16 @@ class AnswerFormat:
         end = (prompt or "")[-PROMPT_END_CHARS:]
         start = AnswerStart(prompt_end=end, tools=tools, tool_choice=tool_choice)
         return GuardedAnswer(self.pin, lambda: self._parser.start(start))
+
+    def language_start(self, prompt: str | None, *, of_calls: bool = False) -> str:
+        """Return the mark behind which a grammar holds; "": from the first token on.
+
+        Args:
+            of_calls: the grammar is that of `structure`.
+        """
+        mark: str = getattr(self._parser, "reasoning_end", "")
+        covers_all = of_calls and not isinstance(self._parser, Together)
+        return "" if covers_all or (prompt or "").rstrip().endswith(mark) else mark
 
     def structure(self, tools: tuple[Tool, ...], choice: ToolChoice) -> GrammarSpec | None:
         """Return the language of an answer whose calls obey their schemas; None: it has none.
