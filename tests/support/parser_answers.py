@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from tokenspeed.contracts.conversation import Tool
@@ -85,7 +85,6 @@ class Writer:
         closers: what a model may skip at the end of the answer without making the call unclear.
         cannot: texts that no value can hold.
         only_head: calls are found at the head of an answer only, and nothing follows them.
-        aloud: text in front of an answer that has no call.
     """
 
     calls: Callable[[Sequence[Call]], str]
@@ -93,6 +92,11 @@ class Writer:
     closers: tuple[str, ...] = ()
     cannot: tuple[str, ...] = ()
     only_head: bool = False
+
+    @property
+    def opens(self) -> str:
+        """Return the text that calls begin with."""
+        return self.calls([("now", {})]).partition("now")[0].split("\n")[0]
 
 
 def _each(write: Callable[[Call], str], between: str = "\n") -> Callable[[Sequence[Call]], str]:
@@ -208,7 +212,7 @@ WRITERS: Mapping[str, Writer] = {
         _each(lambda call: f"[TOOL_CALLS]{call[0]}[CALL_ID]a1b2c3d4e[ARGS]{encode(call[1])}", ""),
         ("[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"),
     ),
-    "mistral v13": Writer(
+    "mistral_named v13": Writer(
         _each(lambda call: f"[TOOL_CALLS]{call[0]}[ARGS]{encode(call[1])}", ""),
         ("[TOOL_CALLS]", "[ARGS]"),
     ),
@@ -254,13 +258,56 @@ class Answer:
     content: str
     calls: tuple[Call, ...]
     reasoning: str = ""
-    tags: frozenset[str] = field(default_factory=frozenset)
 
 
 def answers(name: str, count: int, *, seed: int = 1) -> list[Answer]:
     """Return well-formed answers, some without the closing marks that may be missing."""
     chance = random.Random(f"{name} {seed}")
     return [_answer(WRITERS[name], chance) for _ in range(count)]
+
+
+def thinking_answers(name: str, count: int, *, seed: int = 1) -> list[Answer]:
+    """Return answers that begin with reasoning in tags, some closed by a call only."""
+    chance = random.Random(f"{name} {seed} thinking")
+    found = []
+    while len(found) < count:
+        answer = _answer(WRITERS[name], chance)
+        thought = chance.choice(THOUGHTS)
+        calls_first = answer.text.lstrip().startswith(WRITERS[name].opens)
+        close = "\n" if calls_first and chance.random() < 0.7 else "\n</think>\n\n"
+        text = f"<think>\n{thought}{close}{answer.text}"
+        found.append(Answer(text, answer.content, answer.calls, thought))
+    return found
+
+
+def harmony_answers(count: int, *, seed: int = 1) -> list[Answer]:
+    """Return answers of gpt-oss: messages on channels."""
+    chance = random.Random(f"harmony {seed}")
+    return [_harmony(chance) for _ in range(count)]
+
+
+def _harmony(chance: random.Random) -> Answer:
+    thoughts = [chance.choice(THOUGHTS) for _ in range(chance.choice((0, 1, 1, 2)))]
+    texts = [text for text in (chance.choice(TEXTS),) if text]
+    calls = tuple(_calls(WRITERS["hermes"], chance)) if chance.random() < 0.7 else ()
+    ended = chance.choice(("<|end|>", "<|end|>", ""))
+    messages = [f"<|channel|>analysis<|message|>{thought}{ended}" for thought in thoughts]
+    channel = "commentary" if calls else "final"
+    messages += [f"<|channel|>{channel}<|message|>{text}<|end|>" for text in texts]
+    for name, arguments in calls:
+        head = chance.choice(
+            (
+                f"<|channel|>commentary to=functions.{name} <|constrain|>json",
+                f" to=functions.{name}<|channel|>commentary json",
+                f"<|channel|>analysis to=functions.{name} code",
+            )
+        )
+        messages.append(f"{head}<|message|>{encode(arguments)}<|call|>")
+    text = "<|start|>assistant".join(messages)
+    if text.startswith(" to="):
+        text = "<|start|>assistant" + text
+    text = text.removesuffix("<|call|>")  # a stop token: the answer ends with it unseen
+    return Answer(text, "\n".join(texts), calls, "\n".join(thoughts))
 
 
 def _answer(writer: Writer, chance: random.Random) -> Answer:
