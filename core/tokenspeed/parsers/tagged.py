@@ -58,11 +58,8 @@ class TaggedArguments:
         names: set[str] = set()
         mark = yield from self._next_mark(source)
         while mark == self._tags.key:
-            name = yield from self._read_name(source)
-            if name in names:
-                raise BadCall(f"the argument {name!r} is given twice")
-            calls.arguments(f"{', ' if names else ''}{json.dumps(name, ensure_ascii=False)}: ")
-            names.add(name)
+            calls.arguments(", " if names else "")
+            name = yield from self._read_name(source, calls, names)
             mark = yield from self._read_value(source, calls, tool, name)
             if mark == self._tags.value_end:
                 mark = yield from self._next_mark(source)
@@ -73,8 +70,12 @@ class TaggedArguments:
         yield from source.skip_space()
         return (yield from source.expect(self._tags.key, *self._tags.ends))
 
-    def _read_name(self, source: Source) -> Steps[str]:
+    def _read_name(self, source: Source, calls: Calls, names: set[str]) -> Steps[str]:
         name = yield from read_name(source, self._tags.key_end)
+        if name in names:
+            raise BadCall(f"the argument {name!r} is given twice")
+        names.add(name)
+        calls.arguments(f"{json.dumps(name, ensure_ascii=False)}: ")
         if self._tags.value:
             yield from source.skip_space()
             yield from source.expect(self._tags.value)
