@@ -11,6 +11,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from tokenspeed.contracts.parser import AnswerStart
 from tokenspeed.parsers.formats import FORMATS
+from tokenspeed.parsers.glm import Glm
 from tokenspeed.plugins.targets import resolve
 
 if TYPE_CHECKING:
@@ -26,7 +27,10 @@ LONG = {
 
 @pytest.fixture(scope="module")
 def tokenizer() -> tokenizers.Tokenizer:
-    """A byte-level vocabulary trained on calls: marks and words are a few tokens each."""
+    """A byte-level vocabulary trained on calls: marks are a few tokens each.
+
+    Only GLM's are one token, as in its own vocabulary.
+    """
     backend = tokenizers.Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
@@ -38,6 +42,7 @@ def tokenizer() -> tokenizers.Tokenizer:
     backend.train_from_iterator(
         [answer.text for name in WRITERS for answer in answers(name, 30)], trainer
     )
+    backend.add_tokens(list(Glm().markers))
     return backend
 
 
@@ -70,6 +75,8 @@ def test_arguments_are_told_while_they_are_made(
     for arguments in (LONG, *ARGUMENTS):
         if any(mark in str(arguments) for mark in WRITERS[name].cannot):
             continue
+        if WRITERS[name].cannot and isinstance(arguments.get("free"), dict):
+            continue  # a value of no known type waits while it may be JSON or a string
         text = WRITERS[name].calls([("run", arguments)])
         pieces = pieces_of(tokenizer, text)
         assert "".join(pieces) == text
