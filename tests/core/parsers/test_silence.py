@@ -68,9 +68,7 @@ def longest_silence(parser: Parser, pieces: list[str]) -> int:
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_arguments_are_told_while_they_are_made(
-    tokenizer: tokenizers.Tokenizer, name: str
-) -> None:
+def test_arguments_are_told_while_they_are_made(tokenizer: tokenizers.Tokenizer, name: str) -> None:
     parser: Parser = resolve(FORMATS[name.split()[0]].path)()
     for arguments in (LONG, *ARGUMENTS):
         if any(mark in str(arguments) for mark in WRITERS[name].cannot):
