@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tokenspeed.contracts.parser import REASONING, TOOL_CALLS
 from tokenspeed.errors import CapabilityError, PluginError
+from tokenspeed.kernels.not_offered import not_offered
 from tokenspeed.parsers.together import Together
 from tokenspeed.server.parsers import NONE, AnswerFormat, ChosenParsers
 
@@ -101,17 +102,13 @@ def _named(able: list[Found], part: str, name: str) -> Found:
     named = [item for item in able if name in (item.pin, item.offer.name)]
     if len(named) == 1:
         return named[0]
-    pins = ", ".join(item.pin for item in (named or able))
     if named:
+        pins = ", ".join(item.pin for item in named)
         raise CapabilityError(
             f"{SETTINGS[part]} {name!r} is offered by {pins}; name one with its plugin",
             id="pin-unknown",
         )
-    raise CapabilityError(
-        f"{SETTINGS[part]} {name!r} is not offered; loaded plugins have: {pins or 'none'}; choose "
-        f"one, {AUTO} or {NONE}, or load its plugin with --plugins (its roles must have api)",
-        id="pin-unknown",
-    )
+    raise not_offered(SETTINGS[part], name, (item.pin for item in able))
 
 
 def _form(thoughts: Found | None, calls: Found | None) -> AnswerFormat | None:
