@@ -86,6 +86,11 @@ class AnswerStart:
     tool_choice: ToolChoice = field(default_factory=ToolChoice)
 
 
+def looks_for_calls(tools: tuple[Tool, ...], choice: ToolChoice) -> bool:
+    """Say whether calls are looked for in an answer; if not, marks of calls are text."""
+    return bool(tools) and choice.mode != "none"
+
+
 class AnswerParser(Protocol):
     """One answer. The sums of what it returns do not depend on how the text is cut.
 
