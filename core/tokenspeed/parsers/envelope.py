@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tokenspeed.parsers.source import Source, Steps
 
 NAME_KEYS = ("name",)
+MAX_TEXT_CHARS = 1024
 ARGUMENT_KEYS = ("arguments", "parameters")
 
 
@@ -72,8 +73,22 @@ def _expect(source: Source, wanted: str) -> Steps[None]:
 
 
 def read_text(source: Source) -> Steps[str]:
-    """Read a JSON string and return what it means."""
+    """Read a JSON string and return what it means.
+
+    Raises:
+        BadCall: it is longer than any name or key.
+    """
     parts: list[str] = []
-    yield from read_string(source, parts.append)
+    left = MAX_TEXT_CHARS
+
+    def collect(text: str) -> None:
+        nonlocal left
+        left -= len(text)
+        if left >= 0:
+            parts.append(text)
+
+    yield from read_string(source, collect)
+    if left < 0:
+        raise BadCall(f"a name or key is longer than {MAX_TEXT_CHARS} characters")
     text: str = json.loads("".join(parts))
     return text

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tokenspeed.contracts.parser import ParsedDelta
+from tokenspeed.contracts.parser import ParsedDelta, looks_for_calls
 from tokenspeed.parsers.script import ScriptedAnswer
 from tokenspeed.parsers.source import Marks
 
@@ -36,6 +36,7 @@ class Together:
     def __init__(self, reasoning: Parser, calls: Parser) -> None:
         self._reasoning = reasoning
         self._calls = calls
+        self.thoughts = reasoning.markers
         # Parsers of before these existed do not say them.
         self.opens: tuple[str, ...] = getattr(calls, "opens", ())
         self.reasoning_end: str = getattr(reasoning, "reasoning_end", "")
@@ -44,12 +45,12 @@ class Together:
 
     def start(self, start: AnswerStart) -> AnswerParser:
         """Begin an answer in both."""
-        is_asked = bool(start.tools) and start.tool_choice.mode != "none"
+        is_asked = looks_for_calls(start.tools, start.tool_choice)
         return TogetherAnswer(
             self._reasoning.start(start),
             lambda: self._calls.start(start),
             opens=self.opens if is_asked else (),
-            thoughts=self._reasoning.markers,
+            thoughts=self.thoughts,
         )
 
     def structure(self, tools: tuple[Tool, ...], choice: ToolChoice) -> GrammarSpec | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from tokenspeed.contracts.parser import ParsedDelta
+from tokenspeed.contracts.parser import ParsedDelta, looks_for_calls
 from tokenspeed.parsers.calls import Calls, random_id
 from tokenspeed.parsers.script import ScriptedAnswer
 from tokenspeed.parsers.source import BadCall, Marks
@@ -55,7 +55,7 @@ class ToolFormat:
 
     def start(self, start: AnswerStart) -> AnswerParser:
         """Begin an answer; without tools, and with the choice "none", all of it is content."""
-        if not start.tools or start.tool_choice.mode == "none":
+        if not looks_for_calls(start.tools, start.tool_choice):
             return PlainAnswer()
         return ScriptedAnswer(lambda source, told: self._script(source, told, start))
 

@@ -42,10 +42,22 @@ class AnswerFormat:
         self.parses = frozenset(parses)
         self._parser = parser
 
-    def shown_ids(self, tokenizer: Tokenizer) -> frozenset[int]:
-        """Return the special tokens that the parser must see in an answer's text."""
-        ids = {tokenizer.backend.token_to_id(marker) for marker in self._parser.markers}
+    def shown_ids(self, tokenizer: Tokenizer, *, reads_calls: bool = True) -> frozenset[int]:
+        """Return the special tokens that the parser must see in an answer's text.
+
+        Args:
+            reads_calls: calls are looked for; if not, their marks stay out of the text.
+        """
+        ids = {tokenizer.backend.token_to_id(mark) for mark in self._marks(reads_calls)}
         return frozenset(tokenizer.special_token_ids & ids)
+
+    def _marks(self, reads_calls: bool) -> tuple[str, ...]:
+        if not reads_calls and isinstance(self._parser, Together):
+            return self._parser.thoughts
+        is_needed = reads_calls or REASONING in self.parses
+        # One that reads both finds its way by the marks of both, whatever it was chosen for.
+        reads_both = bool(getattr(self._parser, "reasoning_end", ""))
+        return self._parser.markers if is_needed or reads_both else ()
 
     def start(
         self,

@@ -9,10 +9,13 @@ from tests.support.plugin_wheels import PluginSpace
 from tests.support.scripted import byte_tokenizer, write_scripted_model
 from tokenizers import AddedToken
 
-from tokenspeed.contracts.parser import AnswerStart, ParsedDelta
+from tokenspeed.contracts.parser import PARSES, AnswerStart, ParsedDelta
 from tokenspeed.engine.messages import Delta
 from tokenspeed.errors import CapabilityError, EngineError, PluginError
+from tokenspeed.parsers.harmony import Harmony
+from tokenspeed.parsers.mistral import Mistral
 from tokenspeed.parsers.think import ThinkParser
+from tokenspeed.parsers.together import Together
 from tokenspeed.plugins import load_plugins
 from tokenspeed.sampling.params import SamplingParams
 from tokenspeed.server.parser_choice import ParserChooser
@@ -223,3 +226,24 @@ def test_a_parser_that_fails_fails_its_request_and_is_named(place: str) -> None:
 
     with pytest.raises(EngineError, match="parser acme/bad failed at"):
         answer()
+
+
+def test_marks_of_calls_are_shown_only_where_calls_are_looked_for(tmp_path: Path) -> None:
+    backend = byte_tokenizer()
+    marks = [*ThinkParser().markers, *Mistral().markers, *Harmony.markers]
+    backend.add_special_tokens([AddedToken(mark, special=True) for mark in marks])
+    tokenizer = load_tokenizer(write_scripted_model(tmp_path / "model", tokenizer=backend))
+
+    def shown(form: AnswerFormat, *, reads_calls: bool) -> set[str]:
+        ids = form.shown_ids(tokenizer, reads_calls=reads_calls)
+        return {tokenizer.token_text(token) for token in ids}
+
+    calls = AnswerFormat("core/mistral", Mistral(), parses=["tool_calls"])
+    both = AnswerFormat("both", Together(ThinkParser(), Mistral()), parses=PARSES)
+    assert shown(calls, reads_calls=False) == set()
+    assert shown(calls, reads_calls=True) == set(Mistral().markers)
+    assert shown(both, reads_calls=False) == set(ThinkParser().markers)
+    assert shown(both, reads_calls=True) == {*ThinkParser().markers, *Mistral().markers}
+    for parses in (["tool_calls"], ["reasoning"]):
+        channels = AnswerFormat("core/gpt_oss", Harmony(), parses=parses)
+        assert shown(channels, reads_calls=False) == set(Harmony.markers)
