@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 REQUIRED_FACTS = {"model": "architectures", "parser": "parses"}
 """Slot -> the fact that its offers have: a tuple of names."""
+DETECTING_FACTS = ("template_marks", "model_types")
+"""Facts of a parser that may be left out: tuples of names too."""
 
 
 def check_traits(offer: Offer | KernelOffer) -> None:
@@ -64,14 +66,25 @@ def check_facts(offer: Offer, device_kinds: tuple[str, ...]) -> None:
     if fact is None:
         return
     names = offer.facts.get(fact)
-    if not isinstance(names, tuple) or not names or not all(isinstance(n, str) for n in names):
-        raise PluginError(
-            f"offer {offer.name!r} for slot {offer.slot} has facts[{fact!r}] = {names!r}, a tuple "
-            f"of names is needed; write facts={{{fact!r}: (...,)}}",
-            id="offer-invalid",
-        )
+    if not _are_names(names) or not names:
+        raise _no_names(offer, fact)
     if offer.slot == "parser":
         _check_parses(offer.name, names)
+        for fact in DETECTING_FACTS:
+            if not _are_names(offer.facts.get(fact, ())):
+                raise _no_names(offer, fact)
+
+
+def _are_names(value: object) -> bool:
+    return isinstance(value, tuple) and all(isinstance(name, str) for name in value)
+
+
+def _no_names(offer: Offer, fact: str) -> PluginError:
+    return PluginError(
+        f"offer {offer.name!r} for slot {offer.slot} has facts[{fact!r}] = "
+        f"{offer.facts.get(fact)!r}, a tuple of names is needed; write facts={{{fact!r}: (...,)}}",
+        id="offer-invalid",
+    )
 
 
 def _check_kind(kind: str, name: str, device_kinds: tuple[str, ...]) -> None:

@@ -180,6 +180,10 @@ def test_two_parsers_of_one_name_need_their_plugin(space: PluginSpace) -> None:
     [
         ('("reasonning",)', "did you mean 'reasoning'"),
         ('"reasoning"', "a tuple of names is needed"),
+        (
+            '("reasoning",), "template_marks": "<think>"',
+            r"\['template_marks'\] = '<think>', a tuple",
+        ),
     ],
 )
 def test_what_a_parser_does_not_do_here_is_refused(
