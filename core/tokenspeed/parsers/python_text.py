@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 WORDS = {**CONSTANTS, "True": "true", "False": "false", "None": "null"}
 _WORD = re.compile(r"[-+.0-9A-Za-z_]+")
+_NUMBER = re.compile(r"[-+]?(0[xX][0-9a-fA-F]+|[0-9_]*\.?[0-9_]*([eE][-+]?[0-9]+)?)")
 _PLAIN = {quote: re.compile(rf"[^{quote}\\\x00-\x1f\"]+") for quote in "'\""}
 _CLOSES = {"{": "}", "[": "]", "(": ")"}
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v", "0": "\0"}
@@ -127,10 +128,12 @@ def _word(source: Source, emit: Emit) -> Steps[None]:
 
 
 def _number(word: str) -> str:
-    try:
-        value = ast.literal_eval(word) if word and len(word) <= MAX_NUMBER_CHARS else None
-    except (ValueError, SyntaxError):
-        value = None
+    value = None
+    if len(word) <= MAX_NUMBER_CHARS and _NUMBER.fullmatch(word):
+        try:
+            value = ast.literal_eval(word)
+        except (ValueError, SyntaxError):
+            value = None  # such as 007
     if type(value) is int or (type(value) is float and math.isfinite(value)):
         return json.dumps(value)
     raise BadCall(f"{word[:MAX_SHOWN_CHARS]!r} stands where a value must")
