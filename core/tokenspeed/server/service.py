@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tokenspeed.contracts.parser import TOOL_CALLS
 from tokenspeed.errors import RequestError
 from tokenspeed.server.answer import Answerer
 from tokenspeed.server.conversation.tools import check_tools
@@ -49,9 +48,7 @@ class Service:
 
     async def prompt(self, conversation: Conversation) -> Prompt:
         """Return the prompt of a conversation whose tools can be called as asked."""
-        parser = self.parts.reasoning_parser
-        can_parse = parser is not None and TOOL_CALLS in parser.parses
-        check_tools(conversation, can_parse=can_parse)
+        check_tools(conversation, refusal=self.parts.parsers.refusal)
         return await self.parts.prompts.chat(conversation)
 
     def generation(
@@ -74,7 +71,7 @@ class Service:
             n=n,
             terms=terms,
             timer=self.parts.metrics.timer(len(prompts) * n),
-            parser=self.parts.reasoning_parser if conversation is not None else None,
+            parser=self.parts.parsers.form if conversation is not None else None,
             conversation=conversation,
         )
 
