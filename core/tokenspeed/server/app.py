@@ -12,6 +12,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tokenspeed.server.anthropic.routes import AnthropicRoutes
+from tokenspeed.server.anthropic.schemas import MessagesRequest, PromptFields
 from tokenspeed.server.engine_routes import EngineRoutes
 from tokenspeed.server.http.errors import JsonResponse, error_response, form_of
 from tokenspeed.server.http.guard import Guard
@@ -52,6 +54,8 @@ class Route(NamedTuple):
 ROUTES = (
     Route("POST", "/v1/chat/completions", "openai.chat", ChatRequest),
     Route("POST", "/v1/completions", "openai.completions", CompletionRequest),
+    Route("POST", "/v1/messages", "anthropic.messages", MessagesRequest),
+    Route("POST", "/v1/messages/count_tokens", "anthropic.count_tokens", PromptFields),
     Route("GET", "/v1/models", "openai.models"),
     Route("GET", "/v1/models/{name:path}", "openai.model"),
     Route("POST", "/tokenize", "openai.tokenize", TokenizeRequest),
@@ -67,7 +71,11 @@ PATHS = tuple(dict.fromkeys(route.path for route in ROUTES))
 def create_app(parts: ApiParts) -> ASGIApp:
     """Build the application around its parts."""
     service = Service(parts)
-    rooms = {"openai": OpenAiRoutes(service), "engine": EngineRoutes(parts)}
+    rooms = {
+        "openai": OpenAiRoutes(service),
+        "anthropic": AnthropicRoutes(service),
+        "engine": EngineRoutes(parts),
+    }
     app = FastAPI(title="TokenSpeed", docs_url=None, redoc_url=None, redirect_slashes=False)
     for route in ROUTES:
         room, _, name = route.handler.partition(".")

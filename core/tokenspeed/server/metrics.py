@@ -89,6 +89,12 @@ class Metrics:
             registry=own,
             multiprocess_mode="livesum",
         )
+        self.ignored_tools = Counter(
+            "tokenspeed_ignored_tools",
+            "tools in requests that only the API's vendor can run; the model is not told of them",
+            ("api", "type"),
+            registry=own,
+        )
         self.aborted = Counter(
             "tokenspeed_requests_aborted", "generations whose client went away", registry=own
         )

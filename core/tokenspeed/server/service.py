@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from tokenspeed.contracts.parser import TOOL_CALLS
@@ -14,7 +15,7 @@ from tokenspeed.server.http.field_limits import FieldLimits
 from tokenspeed.server.http.fields import shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from starlette.requests import Request
     from starlette.responses import Response
@@ -26,6 +27,32 @@ if TYPE_CHECKING:
     from tokenspeed.server.conversation.prompts import Prompt
     from tokenspeed.server.http.schema import Schema
     from tokenspeed.server.parts import ApiParts
+
+VENDOR_TOOLS = frozenset(
+    {
+        "apply_patch",
+        "bash",
+        "code_execution",
+        "code_interpreter",
+        "computer",
+        "computer_use_preview",
+        "custom",
+        "file_search",
+        "image_generation",
+        "local_shell",
+        "mcp",
+        "memory",
+        "shell",
+        "text_editor",
+        "tool_search",
+        "web_fetch",
+        "web_search",
+        "web_search_preview",
+    }
+)
+"""Types of tools that are counted by name: whatever clients send cannot grow the metrics."""
+_DATE = re.compile(r"_\d{8}$")
+"""What one of the vendors ends its types with."""
 
 
 class Service:
@@ -83,6 +110,13 @@ class Service:
     ) -> Response:
         """Run a generation to its response."""
         return await self._answerer.respond(request.receive, generation, reply, streams=streams)
+
+    def count_tools(self, api: str, kinds: Iterable[str | None]) -> None:
+        """Count tools of types that only the API's vendor can run; they are left out."""
+        for kind in kinds:
+            plain = _DATE.sub("", kind or "")
+            name = plain if plain in VENDOR_TOOLS else "other"
+            self.parts.metrics.ignored_tools.labels(api, name).inc()
 
     def check_model(self, name: str) -> None:
         """Refuse the name of a model that is not served."""
