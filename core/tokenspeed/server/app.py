@@ -24,6 +24,8 @@ from tokenspeed.server.openai.schemas import (
     DetokenizeRequest,
     TokenizeRequest,
 )
+from tokenspeed.server.responses.routes import ResponsesRoutes
+from tokenspeed.server.responses.schemas import ResponsesRequest
 from tokenspeed.server.service import Service
 
 if TYPE_CHECKING:
@@ -56,6 +58,9 @@ ROUTES = (
     Route("POST", "/v1/completions", "openai.completions", CompletionRequest),
     Route("POST", "/v1/messages", "anthropic.messages", MessagesRequest),
     Route("POST", "/v1/messages/count_tokens", "anthropic.count_tokens", PromptFields),
+    Route("POST", "/v1/responses", "responses.create", ResponsesRequest),
+    Route("GET", "/v1/responses/{response_id}", "responses.read"),
+    Route("DELETE", "/v1/responses/{response_id}", "responses.delete"),
     Route("GET", "/v1/models", "openai.models"),
     Route("GET", "/v1/models/{name:path}", "openai.model"),
     Route("POST", "/tokenize", "openai.tokenize", TokenizeRequest),
@@ -74,6 +79,7 @@ def create_app(parts: ApiParts) -> ASGIApp:
     rooms = {
         "openai": OpenAiRoutes(service),
         "anthropic": AnthropicRoutes(service),
+        "responses": ResponsesRoutes(service, parts.responses),
         "engine": EngineRoutes(parts),
     }
     app = FastAPI(title="TokenSpeed", docs_url=None, redoc_url=None, redirect_slashes=False)

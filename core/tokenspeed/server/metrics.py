@@ -89,9 +89,9 @@ class Metrics:
             registry=own,
             multiprocess_mode="livesum",
         )
-        self.ignored_tools = Counter(
-            "tokenspeed_ignored_tools",
-            "tools in requests that only the API's vendor can run; the model is not told of them",
+        self.special_tools = Counter(
+            "tokenspeed_special_tools",
+            "tools in requests that are no plain functions; only namespaces reach the model",
             ("api", "type"),
             registry=own,
         )

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tokenspeed.server.http.schema import Schema
     from tokenspeed.server.parts import ApiParts
 
-VENDOR_TOOLS = frozenset(
+TOOL_TYPES = frozenset(
     {
         "apply_patch",
         "bash",
@@ -42,6 +42,7 @@ VENDOR_TOOLS = frozenset(
         "local_shell",
         "mcp",
         "memory",
+        "namespace",
         "shell",
         "text_editor",
         "tool_search",
@@ -112,11 +113,11 @@ class Service:
         return await self._answerer.respond(request.receive, generation, reply, streams=streams)
 
     def count_tools(self, api: str, kinds: Iterable[str | None]) -> None:
-        """Count tools of types that only the API's vendor can run; they are left out."""
+        """Count tools that are no plain functions, by their types."""
         for kind in kinds:
             plain = _DATE.sub("", kind or "")
-            name = plain if plain in VENDOR_TOOLS else "other"
-            self.parts.metrics.ignored_tools.labels(api, name).inc()
+            name = plain if plain in TOOL_TYPES else "other"
+            self.parts.metrics.special_tools.labels(api, name).inc()
 
     def check_model(self, name: str) -> None:
         """Refuse the name of a model that is not served."""

@@ -13,6 +13,7 @@ import pytest
 from tokenspeed.server.anthropic.schemas import MessagesRequest
 from tokenspeed.server.openai import schemas as openai
 from tokenspeed.server.openai.tables import INERT, NEUTRAL, NEUTRAL_MESSAGE
+from tokenspeed.server.responses.schemas import ResponsesRequest
 
 if TYPE_CHECKING:
     from tokenspeed.server.http.schema import Body
@@ -67,7 +68,10 @@ def test_fields_that_are_not_built_are_documented_with_their_neutral_values() ->
 
 @pytest.mark.parametrize(
     ("title", "end", "schema"),
-    [("### Fields of messages\n", "**Thinking**", MessagesRequest)],
+    [
+        ("### Fields of messages\n", "**Thinking**", MessagesRequest),
+        ("### Fields of responses\n", "**Thinking**", ResponsesRequest),
+    ],
 )
 def test_every_field_of_an_api_is_on_its_page_and_no_other(
     title: str, end: str, schema: type[Body]

@@ -30,7 +30,8 @@ class AnthropicRoutes:
         body = await self._service.read(request, MessagesRequest)
         params = _params(body, self._service.info.vocab_size)
         conversation = conversation_of(body)
-        self._service.count_tools("anthropic", (t.type for t in body.tools if t.type not in CUSTOM))
+        special = (tool.type for tool in body.tools if tool.type not in CUSTOM)
+        self._service.count_tools("anthropic", special)
         terms = read_terms(body, request, conversation)
         prompt = await self._service.prompt(conversation)
         generation = self._service.generation(

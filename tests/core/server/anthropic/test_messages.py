@@ -233,8 +233,8 @@ def test_tools_of_the_vendor_are_left_out_and_counted(app: App) -> None:
     ask(app, tools=[TOOL, search, {"type": "x" * 100, "name": "y"}])
     assert "web_search" not in app.engine.prompt
     metrics = app.call("/metrics").text
-    assert 'tokenspeed_ignored_tools_total{api="anthropic",type="web_search"} 1.0' in metrics
-    assert 'tokenspeed_ignored_tools_total{api="anthropic",type="other"} 1.0' in metrics
+    assert 'tokenspeed_special_tools_total{api="anthropic",type="web_search"} 1.0' in metrics
+    assert 'tokenspeed_special_tools_total{api="anthropic",type="other"} 1.0' in metrics
 
 
 @pytest.mark.parametrize(
