@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from tests.support.dialogue import HERMES_TEMPLATE, MARKER, hermes_call, write_dialogue_model
 
