@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tokenspeed.contracts.parser import TOOL_CALLS
 from tokenspeed.errors import RequestError
 from tokenspeed.server.answer import Answerer
+from tokenspeed.server.conversation.terms import read_terms
 from tokenspeed.server.conversation.tools import check_tools
 from tokenspeed.server.generation import Generation
 from tokenspeed.server.http.body import read_body
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from tokenspeed.sampling.params import SamplingParams
     from tokenspeed.server.answer import Reply
     from tokenspeed.server.conversation.prompts import Prompt
+    from tokenspeed.server.conversation.term_fields import TermFields
     from tokenspeed.server.http.schema import Schema
     from tokenspeed.server.parts import ApiParts
 
@@ -56,6 +59,15 @@ _DATE = re.compile(r"_\d{8}$")
 """What one of the vendors ends its types with."""
 
 
+@dataclass(frozen=True, slots=True)
+class ChatTurn:
+    """The next turn of a chat, before it is generated."""
+
+    conversation: Conversation
+    terms: Terms
+    prompt: Prompt
+
+
 class Service:
     """One for all routes of an API process."""
 
@@ -75,12 +87,16 @@ class Service:
             self.check_model(name)
         return body
 
-    async def prompt(self, conversation: Conversation) -> Prompt:
-        """Return the prompt of a conversation whose tools can be called as asked."""
+    async def turn(self, body: TermFields, request: Request, said: Conversation) -> ChatTurn:
+        """Return what a chat asks for next: on its terms, with its prompt.
+
+        Raises:
+            RequestError: a tool cannot be called as asked, or the prompt does not fit.
+        """
         parser = self.parts.reasoning_parser
-        can_parse = parser is not None and TOOL_CALLS in parser.parses
-        check_tools(conversation, can_parse=can_parse)
-        return await self.parts.prompts.chat(conversation)
+        check_tools(said, can_parse=parser is not None and TOOL_CALLS in parser.parses)
+        terms = read_terms(body, request, said)
+        return ChatTurn(said, terms, await self.parts.prompts.chat(said))
 
     def generation(
         self,

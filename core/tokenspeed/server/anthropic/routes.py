@@ -9,7 +9,6 @@ from tokenspeed.server.anthropic.conversation import CUSTOM, conversation_of
 from tokenspeed.server.anthropic.reply import MessagesReply
 from tokenspeed.server.anthropic.schemas import MessagesRequest, PromptFields
 from tokenspeed.server.call_ids import new_id
-from tokenspeed.server.conversation.terms import read_terms
 from tokenspeed.server.http.errors import JsonResponse
 
 if TYPE_CHECKING:
@@ -29,13 +28,11 @@ class AnthropicRoutes:
         """Answer POST /v1/messages."""
         body = await self._service.read(request, MessagesRequest)
         params = _params(body, self._service.info.vocab_size)
-        conversation = conversation_of(body)
         special = (tool.type for tool in body.tools if tool.type not in CUSTOM)
         self._service.count_tools("anthropic", special)
-        terms = read_terms(body, request, conversation)
-        prompt = await self._service.prompt(conversation)
+        turn = await self._service.turn(body, request, conversation_of(body))
         generation = self._service.generation(
-            new_id("msg"), [prompt], params, terms, conversation=conversation
+            new_id("msg"), [turn.prompt], params, turn.terms, conversation=turn.conversation
         )
         reply = MessagesReply(body, generation)
         return await self._service.respond(request, generation, reply, streams=body.stream)

@@ -41,6 +41,13 @@ def check_tools(conversation: Conversation, *, can_parse: bool) -> None:
             f"{', '.join(map(shorten, names[:20]))}; choose one of them",
             param="tool_choice",
         )
+    if choice.mode in ("required", "named"):
+        raise RequestError(
+            f"tool_choice asks for a call ({choice.mode}), which this version cannot make sure of; "
+            'use "auto" or "none"',
+            param="tool_choice",
+            code="unsupported_parameter",
+        )
     if names and choice.mode != "none" and not can_parse:
         raise RequestError(
             f"tools holds {len(names)} tools, but this server was started without a parser of "

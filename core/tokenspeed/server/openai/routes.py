@@ -43,12 +43,15 @@ class OpenAiRoutes:
         """Answer POST /v1/chat/completions."""
         body = await self._service.read(request, ChatRequest)
         params = chat_params(body, self._info.vocab_size)
-        conversation = conversation_of(body)
-        terms = read_terms(body, request, conversation)
         self._service.check_choices(body.n)
-        prompt = await self._service.prompt(conversation)
+        turn = await self._service.turn(body, request, conversation_of(body))
         generation = self._service.generation(
-            _new_id("chatcmpl"), [prompt], params, terms, n=body.n, conversation=conversation
+            _new_id("chatcmpl"),
+            [turn.prompt],
+            params,
+            turn.terms,
+            n=body.n,
+            conversation=turn.conversation,
         )
         bodies = ChatReply(body, generation, self._parts.tokenizer)
         reply = ChunkReply(body, generation, bodies)

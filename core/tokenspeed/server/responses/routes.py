@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from tokenspeed.errors import RequestError
 from tokenspeed.sampling.params import SamplingParams
 from tokenspeed.server.call_ids import new_id
-from tokenspeed.server.conversation.terms import owner_of, read_terms
+from tokenspeed.server.conversation.terms import owner_of
 from tokenspeed.server.http.errors import JsonResponse
 from tokenspeed.server.http.stream import EventStream
 from tokenspeed.server.responses.body import BodyWriter
@@ -72,14 +72,13 @@ class ResponsesRoutes:
         tools = ToolTable(body.tools)
         self._service.count_tools("responses", tools.special)
         earlier = await self._earlier(body, owner_of(request))
-        conversation = conversation_of(body, tools.tools, earlier)
-        terms = read_terms(body, request, conversation)
-        prompt = await self._service.prompt(conversation)
+        said = conversation_of(body, tools.tools, earlier)
+        turn = await self._service.turn(body, request, said)
         generation = self._service.generation(
-            response_id, [prompt], params, terms, conversation=conversation
+            response_id, [turn.prompt], params, turn.terms, conversation=turn.conversation
         )
         items = ItemWriter(tools, packs_reasoning=body.wants_encrypted)
-        reply = ResponsesReply(prompt, written, items, keep=keep)
+        reply = ResponsesReply(turn.prompt, written, items, keep=keep)
         return await self._service.respond(request, generation, reply, streams=body.stream)
 
     async def read(self, request: Request) -> Response:
