@@ -44,7 +44,8 @@ class OpenAiRoutes:
         body = await self._service.read(request, ChatRequest)
         params = chat_params(body, self._info.vocab_size)
         self._service.check_choices(body.n)
-        turn = await self._service.turn(body, request, conversation_of(body))
+        said = await asyncio.to_thread(conversation_of, body)
+        turn = await self._service.turn(body, request, said)
         generation = self._service.generation(
             _new_id("chatcmpl"),
             [turn.prompt],
