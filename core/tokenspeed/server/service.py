@@ -17,6 +17,7 @@ from tokenspeed.server.http.field_limits import FieldLimits
 from tokenspeed.server.http.fields import shorten
 
 if TYPE_CHECKING:
+    from array import array
     from collections.abc import Iterable, Sequence
 
     from starlette.requests import Request
@@ -97,6 +98,14 @@ class Service:
         check_tools(said, can_parse=parser is not None and TOOL_CALLS in parser.parses)
         terms = read_terms(body, request, said)
         return ChatTurn(said, terms, await self.parts.prompts.chat(said))
+
+    async def token_ids(
+        self, said: Conversation, *, add_generation_prompt: bool = True
+    ) -> array[int]:
+        """Return the tokens of a conversation's prompt, more than fits too."""
+        prompts = self.parts.prompts
+        text = await prompts.render(said, add_generation_prompt=add_generation_prompt)
+        return await prompts.encode(text, add_special_tokens=False)
 
     def generation(
         self,

@@ -42,11 +42,8 @@ class AnthropicRoutes:
     async def count_tokens(self, request: Request) -> Response:
         """Answer POST /v1/messages/count_tokens; more than fits is counted too."""
         body = await self._service.read(request, PromptFields)
-        prompts = self._service.parts.prompts
         said = await asyncio.to_thread(conversation_of, body)
-        text = await prompts.render(said)
-        ids = await prompts.encode(text, add_special_tokens=False)
-        return JsonResponse({"input_tokens": len(ids)})
+        return JsonResponse({"input_tokens": len(await self._service.token_ids(said))})
 
 
 def _params(body: MessagesRequest, vocab_size: int) -> SamplingParams:

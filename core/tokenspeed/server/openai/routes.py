@@ -89,16 +89,15 @@ class OpenAiRoutes:
                 f"prompt and messages: {given} given, exactly one is needed; give one of them",
                 param="prompt",
             )
-        prompts = self._parts.prompts
         if body.messages is not None:
-            text = await prompts.render(
-                messages_of(body.messages, tools=body.tools),
-                add_generation_prompt=body.add_generation_prompt,
+            said = messages_of(body.messages, tools=body.tools)
+            ids = await self._service.token_ids(
+                said, add_generation_prompt=body.add_generation_prompt
             )
-            ids = await prompts.encode(text, add_special_tokens=False)
         else:
-            text = body.prompt or ""
-            ids = await prompts.encode(text, add_special_tokens=body.add_special_tokens)
+            ids = await self._parts.prompts.encode(
+                body.prompt or "", add_special_tokens=body.add_special_tokens
+            )
         limit = self._info.max_context_tokens
         return JsonResponse({"tokens": list(ids), "count": len(ids), "max_model_len": limit})
 
