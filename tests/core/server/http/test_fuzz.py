@@ -93,9 +93,11 @@ def mutated(body: dict[str, Any], chooser: random.Random) -> dict[str, Any]:
             case 0:
                 del holder[key]
             case 1 if isinstance(holder, dict):
-                holder[chooser.choice(["type", "id", "content", "name", "n"])] = chooser.choice(ODD)
+                holder[chooser.choice(["type", "id", "content", "name", "n"])] = copy.deepcopy(
+                    chooser.choice(ODD)
+                )
             case _:
-                holder[key] = chooser.choice(ODD)
+                holder[key] = copy.deepcopy(chooser.choice(ODD))
         if not body:
             break
     return body
