@@ -15,6 +15,7 @@ import numpy as np
 from tokenspeed import ops
 from tokenspeed.checkpoint.model_path import existing_model
 from tokenspeed.contracts.model import ModelContext, expert_groups_of
+from tokenspeed.engine.built import check_arena
 from tokenspeed.engine.checked_store import CheckedStore
 from tokenspeed.engine.choices import Choices
 from tokenspeed.engine.drafting import Drafting
@@ -24,6 +25,7 @@ from tokenspeed.engine.facts import EngineParts, model_info, start_report
 from tokenspeed.engine.kv_events import EventGroup
 from tokenspeed.engine.kv_publisher import KvEventSettings, check_addresses
 from tokenspeed.engine.memory import memory_errors
+from tokenspeed.engine.pins import idle_pins
 from tokenspeed.engine.reports import Progress, ProgressCallback
 from tokenspeed.engine.rules import device_traits
 from tokenspeed.engine.sizes import (
@@ -49,6 +51,7 @@ from tokenspeed.kernels import KernelRegistry
 from tokenspeed.kernels.spying import SpyBinder
 from tokenspeed.kv import Arena, describe, solve_layout
 from tokenspeed.log import LOGGER
+from tokenspeed.models.failures import model_errors
 from tokenspeed.models.modules import register_model_modules
 from tokenspeed.plugins import BindingPlan, load_planned
 from tokenspeed.scheduler import Scheduler
@@ -168,18 +171,21 @@ def _build_parts(
     choices.check_kv_store()
     model_config = source.config()
     model_class = choices.model_class(model_config)
-    groups = model_class.cache_groups(model_config)
+    with model_errors(model_class, "it declared its cache and experts"):
+        groups = model_class.cache_groups(model_config)
+        experts = expert_groups_of(model_class, model_config)
     sizes = resolve_sizes(config, model_config, device_kind=runtime.facts.kind)
     eos_token_ids = check_vocabulary(load_tokenizer(path), sizes.vocab_size)
     speculator = choices.speculator(sizes)
     check_speculation(config, groups)
     check_tables(config, groups, sizes, free_bytes=runtime.free_memory_bytes())
     attention = choices.attention(groups, sizes, runtime)
-    moe = choices.moe(expert_groups_of(model_class, model_config), sizes, runtime)
+    moe = choices.moe(experts, sizes, runtime)
     binder = _binder(config, registry, choices, runtime, sizes, model_config, tuning)
-    with memory_errors("the model"):
-        context = _model_context(sizes, attention, moe, binder, runtime)
+    context = _model_context(sizes, attention, moe, binder, runtime)
+    with model_errors(model_class, "it was built"), memory_errors("the model"):
         model = model_class(model_config, context)
+    with model_errors(model_class, "its weights were loaded"), memory_errors("the model"):
         weights_bytes = _load_weights(
             model, source, sizes, keep_packed=config.weights == "packed", tell=tell
         )
@@ -193,6 +199,7 @@ def _build_parts(
     )
     LOGGER.info("%s", describe(layout))
     storage = runtime.allocate_arena(layout.total_bytes)
+    check_arena(storage, layout.total_bytes, choices.decisions["device"].winner.pin)
     store = choices.kv_store(cache_namespace(path, layout, sizes.dtype))
     checked = None if store is None else CheckedStore(store)
     transfers = build_transfers(config, layout, storage, runtime, checked)
@@ -390,6 +397,8 @@ def _finish(
     parts.binder.freeze()
     registry.freeze(strict=is_strict())
     plan = BindingPlan.of(choices.decisions, parts.binder.decisions)
+    for text in idle_pins(choices.rules.pins, plan.names()):
+        LOGGER.warning("%s", text)
     return Engine(
         info=model_info(config, path, parts),
         scheduler=parts.scheduler,
