@@ -6,6 +6,7 @@ import ast
 import tomllib
 from typing import TYPE_CHECKING
 
+from tokenspeed.errors import reason_of
 from tokenspeed.plugins.compatibility import check_compatible
 from tokenspeed.plugins.discovery import GROUP
 from tokenspeed.plugins.manifest import MANIFEST_NAME, Manifest, read_manifest
@@ -28,7 +29,8 @@ def validate_folder(folder: Path) -> list[PluginError]:
         project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(
-            f"{folder} is no project: pyproject.toml cannot be read ({error}); give the folder "
+            f"{folder} is no project: pyproject.toml cannot be read ({reason_of(error)}); "
+            "give the folder "
             "that has it"
         ) from error
     entries = project.get("project", {}).get("entry-points", {}).get(GROUP, {})

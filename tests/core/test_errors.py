@@ -57,7 +57,7 @@ def test_causes_of_another_process_follow() -> None:
 
 def test_the_reason_of_a_file_error_does_not_repeat_the_file() -> None:
     with pytest.raises(FileNotFoundError) as caught:
-        open("/nowhere/at-all")  # noqa: SIM115, PTH123
+        open("/nowhere/at-all")  # noqa: SIM115
     assert reason_of(caught.value) == "No such file or directory"
     assert reason_of(OSError("the wheel came off")) == "the wheel came off"
     assert reason_of(ValueError("not a number")) == "not a number"

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tokenspeed.errors import PluginError
+from tokenspeed.errors import PluginError, reason_of
 from tokenspeed.plugins.wheel_record import (
     NO_RECORD,
     changed_files,
@@ -89,7 +89,7 @@ def read_lock(path: str) -> dict[str, LockedPlugin]:
     try:
         data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise _invalid(path, f"it cannot be read: {error}") from error
+        raise _invalid(path, f"it cannot be read: {reason_of(error)}") from error
     if data.get("schema") != SCHEMA:
         raise _invalid(path, f"schema is {data.get('schema')!r}, this version reads {SCHEMA}")
     plugins = data.get("plugins", [])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokenspeed.contracts.capability import TRAITS
 from tokenspeed.contracts.kernel import Band
-from tokenspeed.errors import PluginError
+from tokenspeed.errors import PluginError, reason_of
 from tokenspeed.plugins.nearest import suggestion
 from tokenspeed.plugins.slots import SLOTS
 from tokenspeed.plugins.versions import parse_range, release
@@ -90,7 +90,8 @@ def read_manifest(path: Path) -> Manifest:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise PluginError(
-            f"manifest {path} cannot be read: {error}; ship a TOML file", id="manifest-unreadable"
+            f"manifest {path} cannot be read: {reason_of(error)}; ship a TOML file",
+            id="manifest-unreadable",
         ) from error
     try:
         return parse_manifest(data)

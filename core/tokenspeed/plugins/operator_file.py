@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tokenspeed.errors import PluginError
+from tokenspeed.errors import PluginError, reason_of
 from tokenspeed.plugins.nearest import suggestion
 from tokenspeed.plugins.trust import CORE_ID
 
@@ -68,7 +68,7 @@ def read_operator_file() -> OperatorRules:
     except (FileNotFoundError, NotADirectoryError):
         return OperatorRules()
     except (OSError, UnicodeDecodeError) as error:
-        raise _invalid(f"it cannot be read: {error}") from error
+        raise _invalid(f"it cannot be read: {reason_of(error)}") from error
     try:
         return _parse(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tokenspeed.errors import reason_of
 from tokenspeed_sdk import ConfigError
 from tokenspeed_sdk.conformance import LEVELS, run_conformance
 from tokenspeed_sdk.conformance.subject import Subject
@@ -56,4 +57,6 @@ def _write(report: Report, folder: Path) -> None:
         (folder / "report.json").write_text(report.to_json(), encoding="utf-8")
         (folder / "report.md").write_text(report.to_markdown(), encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"the report cannot be written: {error}; name another folder") from error
+        raise ConfigError(
+            f"report {folder} cannot be written: {reason_of(error)}; name another folder"
+        ) from error

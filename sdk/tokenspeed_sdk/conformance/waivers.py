@@ -16,6 +16,7 @@ import tomllib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from tokenspeed.errors import reason_of
 from tokenspeed_sdk import ConfigError
 from tokenspeed_sdk.conformance.report import FAILED, WAIVED
 
@@ -61,7 +62,8 @@ def read_waivers(path: Path, today: datetime.date) -> tuple[Waiver, ...]:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(
-            f"waivers {path} cannot be read: {error}; a TOML file with [[waivers]] is needed"
+            f"waivers {path} cannot be read: {reason_of(error)}; "
+            "a TOML file with [[waivers]] is needed"
         ) from error
     tables = data.get("waivers")
     if set(data) != {"waivers"} or not isinstance(tables, list):
