@@ -7,7 +7,7 @@ import tomllib
 from typing import TYPE_CHECKING
 
 from tokenspeed.errors import reason_of
-from tokenspeed.plugins.compatibility import check_compatible
+from tokenspeed.plugins.compatibility import check_compatible, opt_in_note
 from tokenspeed.plugins.discovery import GROUP
 from tokenspeed.plugins.manifest import MANIFEST_NAME, Manifest, read_manifest
 from tokenspeed.plugins.nearest import suggestion
@@ -30,8 +30,7 @@ def validate_folder(folder: Path) -> list[PluginError]:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(
             f"{folder} is no project: pyproject.toml cannot be read ({reason_of(error)}); "
-            "give the folder "
-            "that has it"
+            "give the folder that has it"
         ) from error
     entries = project.get("project", {}).get("entry-points", {}).get(GROUP, {})
     if not isinstance(entries, dict) or not entries:
@@ -40,6 +39,16 @@ def validate_folder(folder: Path) -> list[PluginError]:
     for plugin_id, target in entries.items():
         problems += _problems_of(folder, str(plugin_id), str(target))
     return problems
+
+
+def opt_ins(folder: Path) -> list[str]:
+    """Say what whoever serves has to opt in to, of plugins without a problem."""
+    notes = []
+    for manifest_path in sorted(folder.rglob(MANIFEST_NAME)):
+        manifest = read_manifest(manifest_path)
+        if note := opt_in_note(manifest):
+            notes.append(note)
+    return notes
 
 
 def _problems_of(folder: Path, plugin_id: str, target: str) -> Iterator[PluginError]:

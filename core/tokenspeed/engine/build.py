@@ -15,6 +15,7 @@ import numpy as np
 from tokenspeed import ops
 from tokenspeed.checkpoint.model_path import existing_model
 from tokenspeed.contracts.model import ModelContext, expert_groups_of
+from tokenspeed.engine.built import check_arena
 from tokenspeed.engine.checked_store import CheckedStore
 from tokenspeed.engine.choices import Choices
 from tokenspeed.engine.drafting import Drafting
@@ -194,6 +195,7 @@ def _build_parts(
     )
     LOGGER.info("%s", describe(layout))
     storage = runtime.allocate_arena(layout.total_bytes)
+    check_arena(storage, layout.total_bytes, choices.decisions["device"].winner.pin)
     store = choices.kv_store(cache_namespace(path, layout, sizes.dtype))
     checked = None if store is None else CheckedStore(store)
     transfers = build_transfers(config, layout, storage, runtime, checked)

@@ -8,6 +8,7 @@ from uuid import uuid4
 
 from tokenspeed.contracts.attention import CacheDemand
 from tokenspeed.contracts.speculator import SpeculatorFacts
+from tokenspeed.engine.built import check_built, check_kind
 from tokenspeed.engine.pins import check_pins
 from tokenspeed.engine.policy_guard import GuardedPolicy
 from tokenspeed.engine.rules import device_traits, rules_of
@@ -74,6 +75,7 @@ class Choices:
         decision = self._decide("device", offers, {})
         self._check_device_fallback(_kind(decision.winner))
         runtime: DeviceRuntime = self._load("device", decision)
+        check_kind(_kind(decision.winner), runtime.facts.kind, decision.winner.pin)
         return runtime
 
     def _check_device_fallback(self, chosen: str) -> None:
@@ -332,7 +334,7 @@ class Choices:
     def _load(self, slot: str, decision: Decision, **arguments: Any) -> Any:
         winner = decision.winner
         try:
-            return winner.offer.load(**arguments)
+            built = winner.offer.load(**arguments)
         except ConfigError:  # a setting is wrong, not the plugin
             raise
         except Exception as error:
@@ -342,6 +344,8 @@ class Choices:
                 "the plugin",
                 id="offer-load-failed",
             ) from error
+        check_built(slot, built, winner.pin)
+        return built
 
 
 def check_speculator(speculator: Speculator, decision: Decision) -> None:
