@@ -15,7 +15,7 @@ LAYERS = (
     {"engine", "simulator"},
     {"executor", "models"},
     {"layers", "speculation", "sampling"},
-    {"scheduler", "kv", "placement", "plugins", "kernels", "ops", "hookspecs"},
+    {"scheduler", "kv", "placement", "plugins", "kernels", "ops", "hookspecs", "parsers"},
     {"contracts", "config", "tokenizer"},
     {"checkpoint"},
     {"errors", "env", "log"},

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tokenspeed.contracts.attention import CacheDemand
 from tokenspeed.contracts.capability import TRAITS
 from tokenspeed.contracts.kernel import Band, KernelOffer, Operator
-from tokenspeed.contracts.parser import PARSES, TOOL_CALLS
+from tokenspeed.contracts.parser import PARSES
 from tokenspeed.contracts.registration import Offer
 from tokenspeed.errors import PluginError, shown
 from tokenspeed.plugins.names import NAME_RULE, TRAIT_RULE, are_trait_values, is_name
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 CLI = "cli"
 REQUIRED_FACTS = {"model": "architectures", "parser": "parses"}
 """Slot -> the fact that its offers have: a tuple of names."""
+DETECTING_FACTS = ("template_marks", "model_types")
+"""Facts of a parser that may be left out: tuples of names too."""
 
 
 def check_offer(
@@ -116,14 +118,26 @@ def check_facts(offer: Offer, device_kinds: tuple[str, ...]) -> None:
     if fact is None:
         return
     names = offer.facts.get(fact)
-    if not isinstance(names, tuple) or not names or not all(map(is_name, names)):
-        raise PluginError(
-            f"offer {offer.name!r} for slot {offer.slot} has facts[{fact!r}] = {shown(names)}, a "
-            f"tuple of names is needed; write facts={{{fact!r}: (...,)}}",
-            id="offer-invalid",
-        )
+    if not _are_names(names) or not names or not all(map(is_name, names)):
+        raise _no_names(offer, fact)
     if offer.slot == "parser":
         _check_parses(offer.name, names)
+        for fact in DETECTING_FACTS:
+            if not _are_names(offer.facts.get(fact, ())):
+                raise _no_names(offer, fact)
+
+
+def _are_names(value: object) -> bool:
+    return isinstance(value, tuple) and all(isinstance(name, str) and name for name in value)
+
+
+def _no_names(offer: Offer, fact: str) -> PluginError:
+    return PluginError(
+        f"offer {offer.name!r} for slot {offer.slot} has facts[{fact!r}] = "
+        f"{shown(offer.facts.get(fact))}, a tuple of names is needed; write "
+        f"facts={{{fact!r}: (...,)}}",
+        id="offer-invalid",
+    )
 
 
 def _check_kind(kind: str, name: str, device_kinds: tuple[str, ...]) -> None:
@@ -141,9 +155,3 @@ def _check_parses(parser: str, names: tuple[str, ...]) -> None:
             raise PluginError(
                 f"parser {parser!r} parses {name!r}: {suggestion(name, PARSES)}", id="offer-invalid"
             )
-    if TOOL_CALLS in names:
-        raise PluginError(
-            f"parser {parser!r} parses {TOOL_CALLS}, which arrives with tools in requests in a "
-            "later version; this one takes parsers of reasoning",
-            id="slot-not-live",
-        )
