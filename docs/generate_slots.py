@@ -81,7 +81,7 @@ def _section(slot: Slot) -> str:
     for method, flag in _optional(slot.name).items():
         lines += [f"`{method}` is optional: `{flag}` declares it.", ""]
     types = [interface, *_types(module, interface)]
-    code = "\n\n".join(inspect.getsource(item).rstrip() for item in types)
+    code = "\n\n\n".join(inspect.getsource(item).rstrip() for item in types)
     return "\n".join([*lines, "```python", code, "```"]) + "\n"
 
 

@@ -194,7 +194,7 @@ def test_a_sampler_with_numbers_of_its_own_is_found(wheels: WheelFolder) -> None
     [
         (f"return {ARENA}", "", ""),
         (f"return {ARENA}.fill_(1)", "arena", "it is not zero"),
-        ("return torch.zeros(num_bytes)", "arena", "torch.float32"),
+        (f"return {ARENA}.float()", "arena", "torch.float32"),
         (f"return {ARENA}[64:]", "arena", "it gives"),
         (
             "return super().allocate_arena(min(num_bytes, 1 << 20))",
