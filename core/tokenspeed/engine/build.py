@@ -25,6 +25,7 @@ from tokenspeed.engine.facts import EngineParts, model_info, start_report
 from tokenspeed.engine.kv_events import EventGroup
 from tokenspeed.engine.kv_publisher import KvEventSettings, check_addresses
 from tokenspeed.engine.memory import memory_errors
+from tokenspeed.engine.pins import idle_pins
 from tokenspeed.engine.reports import Progress, ProgressCallback
 from tokenspeed.engine.rules import device_traits
 from tokenspeed.engine.sizes import (
@@ -392,6 +393,8 @@ def _finish(
     parts.binder.freeze()
     registry.freeze(strict=is_strict())
     plan = BindingPlan.of(choices.decisions, parts.binder.decisions)
+    for text in idle_pins(choices.rules.pins, plan.names()):
+        LOGGER.warning("%s", text)
     return Engine(
         info=model_info(config, path, parts),
         scheduler=parts.scheduler,

@@ -47,7 +47,7 @@ PAGED = CacheDemand(page_tokens=64)
 def choices(*offers: Offer) -> Choices:
     """Choices among attention offers, best first."""
     registered = tuple(RegisteredOffer("p", "1.0", offer) for offer in offers)
-    registry: Any = SimpleNamespace(offers=lambda slot: registered)
+    registry: Any = SimpleNamespace(offers=lambda slot: registered, operators=())
     return Choices(EngineConfig(), registry)
 
 
@@ -80,7 +80,7 @@ def test_a_failed_plugin_of_a_found_device_does_not_move_the_start_to_another_ki
     found = DeviceFacts("acme", "Acme One", "a1", 1, 1 << 30)
     broken = PluginStatus("acme", "1.0", "acme", "quarantined", "load: no driver", (found,))
     offer = RegisteredOffer("p", "1.0", Offer("device", "cpu", lambda: RUNTIME))
-    registry: Any = SimpleNamespace(offers=lambda slot: (offer,), plugins=(broken,))
+    registry: Any = SimpleNamespace(offers=lambda slot: (offer,), plugins=(broken,), operators=())
     with pytest.raises(CapabilityError, match=r"plugin acme 1\.0 found acme and failed") as caught:
         Choices(EngineConfig(), registry).device()
     assert caught.value.id == "device-fallback-refused"
