@@ -46,6 +46,9 @@ ABOUT = {
     "model": About("an architecture", "`make_attention`, `make_mlp`"),
 }
 """The stable slots, in the order of a bring-up."""
+MODEL_ALONE = ("model",)
+STANDALONE = frozenset({"model", "operator"})
+"""Slots whose stubs lean on nothing of the reference's, and are imported by name alone."""
 
 EXPERIMENTAL_ABOUT = {"operator": About("kernels of single operators", "`rms_norm`")}
 """Slots that have to be named and opted in to."""
@@ -178,6 +181,7 @@ def _names(scaffold: Scaffold) -> dict[str, Any]:
         "imports": _imports(scaffold),
         "opt_in": f" --allow-experimental {scaffold.id}" if scaffold.is_experimental else "",
         "native": scaffold.native,
+        "builds": bool(set(scaffold.slots) - STANDALONE),
         "device_kind": scaffold.id if "device" in scaffold.slots else "*",
         "hooks": {**{slot: SLOTS[slot].hooks[0] for slot in ABOUT}, "operator": "register_kernels"},
         "versions": {slot: SLOTS[slot].version for slot in TEMPLATES},

@@ -51,6 +51,7 @@ from tokenspeed.kernels import KernelRegistry
 from tokenspeed.kernels.spying import SpyBinder
 from tokenspeed.kv import Arena, describe, solve_layout
 from tokenspeed.log import LOGGER
+from tokenspeed.models.failures import model_errors
 from tokenspeed.models.modules import register_model_modules
 from tokenspeed.plugins import BindingPlan, load_planned
 from tokenspeed.scheduler import Scheduler
@@ -170,18 +171,21 @@ def _build_parts(
     choices.check_kv_store()
     model_config = source.config()
     model_class = choices.model_class(model_config)
-    groups = model_class.cache_groups(model_config)
+    with model_errors(model_class, "it declared its cache and experts"):
+        groups = model_class.cache_groups(model_config)
+        experts = expert_groups_of(model_class, model_config)
     sizes = resolve_sizes(config, model_config, device_kind=runtime.facts.kind)
     eos_token_ids = check_vocabulary(load_tokenizer(path), sizes.vocab_size)
     speculator = choices.speculator(sizes)
     check_speculation(config, groups)
     check_tables(config, groups, sizes, free_bytes=runtime.free_memory_bytes())
     attention = choices.attention(groups, sizes, runtime)
-    moe = choices.moe(expert_groups_of(model_class, model_config), sizes, runtime)
+    moe = choices.moe(experts, sizes, runtime)
     binder = _binder(config, registry, choices, runtime, sizes, model_config, tuning)
-    with memory_errors("the model"):
-        context = _model_context(sizes, attention, moe, binder, runtime)
+    context = _model_context(sizes, attention, moe, binder, runtime)
+    with model_errors(model_class, "it was built"), memory_errors("the model"):
         model = model_class(model_config, context)
+    with model_errors(model_class, "its weights were loaded"), memory_errors("the model"):
         weights_bytes = _load_weights(
             model, source, sizes, keep_packed=config.weights == "packed", tell=tell
         )

@@ -19,7 +19,7 @@ from tokenspeed.kernels.not_offered import not_offered
 from tokenspeed.kernels.rules import AUTO
 from tokenspeed.log import LOGGER
 from tokenspeed.models.registry import architecture_of, candidates, load_model_class
-from tokenspeed.plugins.model_suggestion import suggestion_text
+from tokenspeed.plugins.model_suggestion import suggestion_text, unloaded_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -124,11 +124,12 @@ class Choices:
             PluginError: several do and none is pinned, or its file cannot be loaded.
         """
         pin = self.rules.pins.get("model", AUTO)
-        loaded = {item.id for item in self._registry.plugins if item.state == "registered"}
-        hint = suggestion_text(model_config, frozenset(loaded))
+        loaded = frozenset(item.id for item in self._registry.plugins if item.state == "registered")
+        hint = suggestion_text(model_config, loaded)
         try:
             found = candidates(self._registry, model_config, pin=pin)
         except ConfigError as error:
+            hint = hint or unloaded_text(loaded)
             raise ConfigError(f"{error}; {hint}") if hint else error from None
         if hint:
             LOGGER.info("%s", hint)

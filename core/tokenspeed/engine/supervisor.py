@@ -168,7 +168,8 @@ class EngineSupervisor:
             LOGGER.exception("the engine's supervisor failed")
             self._failure = StartFailure(
                 kind="EngineError",
-                message=f"the engine's supervisor failed: {error!r}; its log has the traceback",
+                message=f"the engine's supervisor failed: {type(error).__name__}: {error}; its log "
+                "has the traceback",
             )
             if self._process is not None:
                 self._process.kill()

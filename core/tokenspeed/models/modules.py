@@ -84,10 +84,21 @@ def _spec_of(name: str) -> ModuleSpec:
     if spec is None:
         raise PluginError(
             f"model module {name!r} is not found; a dotted name such as my_pkg.my_model on the "
-            "path is needed; install its package (pip install -e FOLDER) or correct the name",
+            f"path is needed; {_way_to(name)}",
             id="model-module-missing",
         )
     return spec
+
+
+def _way_to(name: str) -> str:
+    """Say how a module gets onto the path; of a file that is there, with its own name."""
+    file = Path(name)
+    if file.suffix != ".py" or not file.is_file():
+        return (
+            "install its package (pip install -e FOLDER), put its folder on PYTHONPATH, or correct "
+            "the name"
+        )
+    return f"for this file: PYTHONPATH={file.resolve().parent} and --model-module {file.stem}"
 
 
 def _version(spec: ModuleSpec) -> str:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 AUTO = "auto"
 
-
 REQUIRED = ("cache_groups", "load_weights", "forward", "compute_logits")
 """Methods that a model class must have."""
 

@@ -78,7 +78,7 @@ def main() -> int:
     except Exception as error:
         LOGGER.debug("an API process failed", exc_info=error)
         is_ours = isinstance(error, TokenSpeedError)
-        message = f"an API process failed: {error!r}"
+        message = f"an API process failed: {type(error).__name__}: {error}"
         _report(failure_of(error) if is_ours else StartFailure(kind="EngineError", message=message))
         return 1
     return 0

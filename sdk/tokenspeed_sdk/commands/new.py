@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tokenspeed_sdk.scaffold import ABOUT, TEMPLATES, Scaffold, write
+from tokenspeed_sdk.scaffold import ABOUT, MODEL_ALONE, TEMPLATES, Scaffold, write
 
 if TYPE_CHECKING:
     import argparse
@@ -39,5 +39,8 @@ class New:
         print(f"  python -m pip install --no-index --no-deps --no-build-isolation -e {folder}")
         print(f"  tokenspeed plugins test {args.name}")
         opt_in = f" --allow-experimental {args.name}" if scaffold.is_experimental else ""
-        print(f"  tokenspeed serve --plugins {args.name}{opt_in}")
+        if slots == MODEL_ALONE:
+            print(f"  tokenspeed models list --plugins {args.name}")
+        else:
+            print(f"  tokenspeed serve --plugins {args.name}{opt_in}")
         return 0

@@ -92,7 +92,7 @@ def test_a_device_of_another_kind_than_its_offer_says_does_not_start() -> None:
     offer = RegisteredOffer(
         "p", "1.0", Offer("device", "d", lambda: RUNTIME, facts={"kind": "acme"})
     )
-    registry: Any = SimpleNamespace(offers=lambda slot: (offer,), plugins=())
+    registry: Any = SimpleNamespace(offers=lambda slot: (offer,), plugins=(), operators={})
     with pytest.raises(PluginError, match="offers kind 'acme' and builds a device of kind 'cpu'"):
         Choices(EngineConfig(), registry).device()
 

@@ -62,6 +62,13 @@ def test_a_module_that_is_not_there_is_refused_by_name(package: Path, tail: str)
     assert caught.value.id == "model-module-missing"
 
 
+def test_a_path_is_answered_with_the_name_to_give(package: Path) -> None:
+    write(package, GOOD)
+    file = package / "inner" / "model.py"
+    with pytest.raises(PluginError, match=f"PYTHONPATH={file.parent} and --model-module model"):
+        check_model_modules([str(file)])
+
+
 def test_a_named_module_serves_each_of_its_architectures(package: Path) -> None:
     name, registry = write(package, GOOD), Registry()
     register_model_modules(registry, [name])
