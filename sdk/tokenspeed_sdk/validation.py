@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tokenspeed.errors import reason_of
 from tokenspeed.plugins.compatibility import check_compatible, opt_in_note
@@ -25,16 +25,7 @@ def validate_folder(folder: Path) -> list[PluginError]:
     Raises:
         ConfigError: the folder has no readable pyproject.toml.
     """
-    try:
-        project = read_toml(folder / "pyproject.toml")
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"{folder} is no project: pyproject.toml cannot be read ({reason_of(error)}); "
-            "give the folder that has it"
-        ) from error
-    entries: object = project
-    for name in ("project", "entry-points", GROUP):
-        entries = entries.get(name) if isinstance(entries, dict) else None
+    entries = _entries_of(folder)
     if not isinstance(entries, dict) or not entries:
         return [_problem(f'pyproject.toml has no [project.entry-points."{GROUP}"]; add the plugin')]
     problems: list[PluginError] = []
@@ -45,20 +36,36 @@ def validate_folder(folder: Path) -> list[PluginError]:
 
 def opt_ins(folder: Path) -> list[str]:
     """Say what whoever serves has to opt in to, of plugins without a problem."""
-    notes = []
-    for manifest_path in sorted(folder.rglob(MANIFEST_NAME)):
-        manifest = read_manifest(manifest_path)
-        if note := opt_in_note(manifest):
-            notes.append(note)
-    return notes
+    packages = [_package_of(folder, str(target)) for target in _entries_of(folder).values()]
+    manifests = [read_manifest(path / MANIFEST_NAME) for path in packages if path is not None]
+    return [note for manifest in manifests if (note := opt_in_note(manifest))]
+
+
+def _entries_of(folder: Path) -> Any:
+    """Return what pyproject.toml has for the entry points of plugins: plugin id -> target."""
+    try:
+        entries: Any = read_toml(folder / "pyproject.toml")
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{folder} is no project: pyproject.toml cannot be read ({reason_of(error)}); give the "
+            "folder that has it"
+        ) from error
+    for name in ("project", "entry-points", GROUP):
+        entries = entries.get(name) if isinstance(entries, dict) else None
+    return entries
+
+
+def _package_of(folder: Path, target: str) -> Path | None:
+    """Return the folder of an entry point's package."""
+    module = target.partition(":")[0]
+    return next(
+        (path for path in (folder / module, folder / "src" / module) if path.is_dir()), None
+    )
 
 
 def _problems_of(folder: Path, plugin_id: str, target: str) -> Iterator[PluginError]:
-    module, _, name = target.partition(":")
-    package = next(
-        (path for path in (folder / module, folder / "src" / module) if path.is_dir()), None
-    )
-    if package is None or not name:
+    package = _package_of(folder, target)
+    if package is None or not target.partition(":")[2]:
         yield _problem(f"entry point {plugin_id} = {target!r} is no PACKAGE:OBJECT of {folder}")
         return
     try:

@@ -18,7 +18,7 @@ from tokenspeed.plugins.slots import SLOTS
 from tokenspeed_sdk import ConfigError
 from tokenspeed_sdk.conformance.interfaces import INTERFACES
 from tokenspeed_sdk.scaffold import ABOUT, Scaffold, render, write
-from tokenspeed_sdk.validation import validate_folder
+from tokenspeed_sdk.validation import opt_ins, validate_folder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,6 +55,27 @@ def check(scaffold: Scaffold) -> None:
 def test_every_set_of_slots_renders_a_valid_plugin() -> None:
     for slots in SETS:
         check(Scaffold("acme", slots))
+
+
+@pytest.mark.parametrize("slots", [("operator",), ("device", "operator"), (*ALL, "operator")])
+def test_kernels_are_rendered_where_they_are_named_and_must_be_opted_in_to(
+    slots: tuple[str, ...], tmp_path: Path
+) -> None:
+    scaffold = Scaffold("acme", slots)
+    files = render(scaffold)
+    hooks = files["tokenspeed_acme/__init__.py"]
+    assert "def register_kernels(" in hooks
+    assert "import " + ("Band, KernelOffer, hookimpl" if len(slots) == 1 else "Band") in hooks
+    assert "serve --plugins acme --allow-experimental acme" in files["README.md"]
+    write(scaffold, tmp_path / "acme")
+    assert validate_folder(tmp_path / "acme") == []
+    assert ["--allow-experimental acme" in note for note in opt_ins(tmp_path / "acme")] == [True]
+
+
+def test_stable_slots_need_no_opt_in(tmp_path: Path) -> None:
+    write(Scaffold("acme", ALL), tmp_path / "acme")
+    assert opt_ins(tmp_path / "acme") == []
+    assert "--allow-experimental" not in (tmp_path / "acme" / "README.md").read_text()
 
 
 @pytest.mark.parametrize("slots", [("attention",), ALL])
@@ -115,6 +136,7 @@ def test_what_is_rendered_registers_an_offer_for_each_slot(
         ("acme", ("atention",), False, "did you mean 'attention'"),
         ("acme", ("policy",), False, "'policy' has no template.*by hand"),
         ("acme", ("device",), True, "add attention"),
+        ("acme", ("policy",), False, "slot 'policy' has no template"),
     ],
 )
 def test_what_cannot_be_made_is_refused(
