@@ -12,6 +12,7 @@ from importlib import resources
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from tokenspeed.errors import shown
 from tokenspeed.plugins.nearest import suggestion
 from tokenspeed.plugins.slots import API_VERSION, SLOTS
 from tokenspeed.plugins.trust import FIRST_PARTY
@@ -55,6 +56,8 @@ EXPERIMENTAL_ABOUT = {"operator": About("kernels of single operators", "`rms_nor
 TEMPLATES = {**ABOUT, **EXPERIMENTAL_ABOUT}
 
 _ID = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+MAX_ID = 63
+"""Characters of an id that manifests may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,14 +129,14 @@ def write(scaffold: Scaffold, folder: Path) -> list[Path]:
     Raises:
         ConfigError: the folder holds files, or cannot be written.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(
-            f"no plugin is made: {folder} exists and is not empty; a new or empty folder is "
-            "needed; name another with --folder"
-        )
     files = render(scaffold)
     written = []
     try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise ConfigError(
+                f"no plugin is made: {folder} exists and is not empty; a new or empty folder is "
+                "needed; name another with --folder"
+            )
         for path, text in files.items():
             target = folder / path
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -210,10 +213,11 @@ def _check_slot(slot: str) -> None:
 
 
 def _check_id(plugin_id: str) -> None:
-    if not _ID.fullmatch(plugin_id):
+    if not _ID.fullmatch(plugin_id) or len(plugin_id) > MAX_ID:
         raise ConfigError(
-            f"no plugin is made: its name is {plugin_id!r}; lower-case words of letters and digits "
-            "joined by '-' are allowed; choose one such as acme"
+            f"no plugin is made: its name is {shown(plugin_id)}; lower-case words of letters and "
+            f"digits joined by '-' are allowed, {MAX_ID} characters at most; choose one such as "
+            "acme"
         )
     if plugin_id in FIRST_PARTY or plugin_id in {"core", "auto"}:
         raise ConfigError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import tomllib
 from typing import TYPE_CHECKING
 
 from tokenspeed.plugins.compatibility import check_compatible, opt_in_note
@@ -11,6 +10,7 @@ from tokenspeed.plugins.discovery import GROUP
 from tokenspeed.plugins.manifest import MANIFEST_NAME, Manifest, read_manifest
 from tokenspeed.plugins.nearest import suggestion
 from tokenspeed.plugins.slots import SLOT_OF_HOOK
+from tokenspeed.plugins.toml_file import read_toml
 from tokenspeed_sdk import ConfigError, PluginError
 
 if TYPE_CHECKING:
@@ -25,13 +25,15 @@ def validate_folder(folder: Path) -> list[PluginError]:
         ConfigError: the folder has no readable pyproject.toml.
     """
     try:
-        project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        project = read_toml(folder / "pyproject.toml")
+    except (OSError, ValueError) as error:
         raise ConfigError(
             f"{folder} is no project: pyproject.toml cannot be read ({error}); give the folder "
             "that has it"
         ) from error
-    entries = project.get("project", {}).get("entry-points", {}).get(GROUP, {})
+    entries: object = project
+    for name in ("project", "entry-points", GROUP):
+        entries = entries.get(name) if isinstance(entries, dict) else None
     if not isinstance(entries, dict) or not entries:
         return [_problem(f'pyproject.toml has no [project.entry-points."{GROUP}"]; add the plugin')]
     problems: list[PluginError] = []
@@ -75,7 +77,7 @@ def _hook_problems(path: Path, manifest: Manifest) -> Iterator[PluginError]:
     """Compare the hooks that the package's own module defines with the manifest's slots."""
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))
-    except (OSError, SyntaxError, UnicodeDecodeError) as error:
+    except (OSError, SyntaxError, ValueError, RecursionError) as error:
         yield _problem(f"{path} cannot be parsed: {error}")
         return
     hooks = {

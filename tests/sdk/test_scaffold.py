@@ -18,6 +18,7 @@ from tokenspeed.plugins.slots import SLOTS
 from tokenspeed_sdk import ConfigError
 from tokenspeed_sdk.conformance.interfaces import INTERFACES
 from tokenspeed_sdk.scaffold import ABOUT, Scaffold, render, write
+from tokenspeed_sdk.validation import validate_folder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -107,6 +108,7 @@ def test_what_is_rendered_registers_an_offer_for_each_slot(
         ("Acme", ("device",), False, "'Acme'"),
         ("a b", ("device",), False, "lower-case"),
         ("-acme", ("device",), False, "lower-case"),
+        ("a" * 64, ("device",), False, "63 characters at most"),
         ("nvidia", ("device",), False, "taken"),
         ("core", ("device",), False, "taken"),
         ("acme", (), False, "fills no slot"),
@@ -127,3 +129,30 @@ def test_a_folder_with_files_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not empty"):
         write(Scaffold("acme", ("device",)), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize("folder", ["x" * 300, "file", "file/x", "dangling"])
+def test_a_folder_that_cannot_be_made_is_refused_by_name(tmp_path: Path, folder: str) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere" / "at all")
+    with pytest.raises(ConfigError, match=r"no plugin is made: .*name another with --folder"):
+        write(Scaffold("acme", ("device",)), tmp_path / folder)
+
+
+@pytest.mark.parametrize(
+    "text", ["[project", "x = " + "9" * 5000, "x = " + "[" * 3000, "\udcff", None]
+)
+def test_a_project_that_cannot_be_read_is_no_project(tmp_path: Path, text: str | None) -> None:
+    if text is not None:
+        (tmp_path / "pyproject.toml").write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(ConfigError, match="is no project"):
+        validate_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "project = 3", "[project]\nentry-points = 3", "[project.entry-points]\nx = 3"]
+)
+def test_a_project_without_a_plugin_has_one_problem(tmp_path: Path, text: str) -> None:
+    (tmp_path / "pyproject.toml").write_text(text)
+    (problem,) = validate_folder(tmp_path)
+    assert "has no [project.entry-points" in problem.message

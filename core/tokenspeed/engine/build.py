@@ -15,7 +15,7 @@ import numpy as np
 from tokenspeed import ops
 from tokenspeed.checkpoint.model_path import existing_model
 from tokenspeed.contracts.model import ModelContext, expert_groups_of
-from tokenspeed.engine.built import check_arena
+from tokenspeed.engine.built import building, check_arena
 from tokenspeed.engine.checked_store import CheckedStore
 from tokenspeed.engine.choices import Choices
 from tokenspeed.engine.drafting import Drafting
@@ -44,6 +44,7 @@ from tokenspeed.engine.tiers import (
     host_blocks,
     write_policy,
 )
+from tokenspeed.engine.tuning import Tuning, tune
 from tokenspeed.engine.vocabulary import check_vocabulary
 from tokenspeed.env import is_strict
 from tokenspeed.errors import CapacityError, CheckpointError, RequestError
@@ -69,7 +70,6 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.speculator import Speculator
     from tokenspeed.contracts.weights import WeightSource
     from tokenspeed.engine.engine import StepExecutor
-    from tokenspeed.engine.tuning import Tuning
     from tokenspeed.executor.transfers import TierTransfers
     from tokenspeed.kernels import Binder
     from tokenspeed.kv import ArenaLayout
@@ -97,20 +97,14 @@ def build_engine(
     tell(Progress("plugins"))
     plugins = plugins or plugins_of(config)
     if config.tune:
-        from tokenspeed.engine.tuning import tune
-
-        tune(config, plugins, tell)
-    return build_watched(config, plugins, tell, None)
+        tune(config, tell, lambda watched, tuning: _build(watched, plugins, tell, tuning))
+    return _build(config, plugins, tell, None)
 
 
-def build_watched(
+def _build(
     config: EngineConfig, plugins: PluginPlan, tell: ProgressCallback, tuning: Tuning | None
 ) -> Engine:
-    """Build an engine; with `tuning` its kernels are watched, and no measured time is used.
-
-    Raises:
-        TokenSpeedError: as `build_engine`.
-    """
+    """Build an engine; with `tuning` its kernels are watched, and no measured time is used."""
     path = model_path(config)
     registry = load_planned(plugins, role="engine")
     register_model_modules(registry, config.model_module, lock=config.plugins_lock)
@@ -169,7 +163,8 @@ def _build_parts(
 ) -> EngineParts:
     policy = choices.policy()
     choices.check_kv_store()
-    model_config = source.config()
+    with building(choices.decisions["weight_format"].winner, "reading the model's config"):
+        model_config = source.config()
     model_class = choices.model_class(model_config)
     with model_errors(model_class, "it declared its cache and experts"):
         groups = model_class.cache_groups(model_config)

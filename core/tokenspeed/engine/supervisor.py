@@ -218,7 +218,7 @@ class EngineSupervisor:
 
     def _spawn(self, report_fd: int) -> subprocess.Popen[bytes]:
         command = [
-            sys.executable, "-m", "tokenspeed.engine.process",
+            sys.executable, "-P", "-m", "tokenspeed.engine.process",
             "--address", self.address, "--epoch", str(self.epoch), "--record", str(self._record),
             "--report-fd", str(report_fd), "--log-level", self._log_level,
         ]  # fmt: skip

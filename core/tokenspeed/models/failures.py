@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from tokenspeed.errors import PluginError, TokenSpeedError
+from tokenspeed.errors import PluginError, TokenSpeedError, plugin_code, told
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,12 +21,13 @@ def model_errors(model_class: type, doing: str) -> Iterator[None]:
         PluginError: anything but one of our own errors or want of memory was raised.
     """
     try:
-        yield
+        with plugin_code():
+            yield
     except (TokenSpeedError, MemoryError):
         raise
     except Exception as error:
         raise PluginError(
             f"model {model_class.__name__} of {model_class.__module__} failed while {doing}: "
-            f"{type(error).__name__}: {error}; correct its file, or serve it with another",
+            f"{told(error)}; correct its file, or serve it with another",
             id="model-failed",
         ) from error

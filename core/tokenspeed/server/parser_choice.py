@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tokenspeed.contracts.parser import REASONING, TOOL_CALLS
-from tokenspeed.errors import CapabilityError, PluginError
+from tokenspeed.errors import CapabilityError, PluginError, plugin_code, told
 from tokenspeed.kernels.not_offered import not_offered
 from tokenspeed.parsers.together import Together
 from tokenspeed.server.parsers import NONE, AnswerFormat, ChosenParsers
@@ -127,11 +127,12 @@ def _form(thoughts: Found | None, calls: Found | None) -> AnswerFormat | None:
 
 def _loaded(found: Found) -> Parser:
     try:
-        parser: Parser = found.offer.load()
+        with plugin_code():
+            parser: Parser = found.offer.load()
     except Exception as error:
         raise PluginError(
             f"plugin {found.plugin_id} {found.plugin_version} failed at load of "
-            f"parser/{found.offer.name}: {type(error).__name__}: {error}; choose another parser",
+            f"parser/{found.offer.name}: {told(error)}; choose another parser",
             id="offer-load-failed",
         ) from error
     return parser

@@ -15,7 +15,7 @@ from tokenspeed.contracts.parser import (
     ParsedDelta,
     Parser,
 )
-from tokenspeed.errors import EngineError
+from tokenspeed.errors import EngineError, plugin_code, told
 from tokenspeed.parsers.together import Together
 
 if TYPE_CHECKING:
@@ -116,23 +116,26 @@ class GuardedAnswer:
     def __init__(self, pin: str, start: Callable[[], AnswerParser]) -> None:
         self._pin = pin
         try:
-            self._answer = start()
+            with plugin_code():
+                self._answer = start()
         except Exception as error:
             raise _failed(pin, "start", error) from error
 
     def feed(self, text: str) -> tuple[ParsedDelta, bool]:
         """Take the next text; return what is certain, and whether it was fed as reasoning."""
         try:
-            was_reasoning = self._answer.is_reasoning
-            parsed = _checked(self._answer.feed(text))
-            return parsed, was_reasoning or self._answer.is_reasoning
+            with plugin_code():
+                was_reasoning = self._answer.is_reasoning
+                parsed = _checked(self._answer.feed(text))
+                return parsed, was_reasoning or self._answer.is_reasoning
         except Exception as error:
             raise _failed(self._pin, "feed", error) from error
 
     def finish(self) -> ParsedDelta:
         """Return what was held back."""
         try:
-            return _checked(self._answer.finish())
+            with plugin_code():
+                return _checked(self._answer.finish())
         except Exception as error:
             raise _failed(self._pin, "finish", error) from error
 
@@ -145,6 +148,6 @@ def _checked(parsed: object) -> ParsedDelta:
 
 def _failed(pin: str, step: str, error: Exception) -> EngineError:
     return EngineError(
-        f"parser {pin} failed at {step}: {type(error).__name__}: {error}; this is a mistake of "
+        f"parser {pin} failed at {step}: {told(error)}; this is a mistake of "
         "the plugin: report it to its author, or serve without the parser"
     )

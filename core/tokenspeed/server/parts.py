@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tokenspeed.server.conversation.prompts import PromptReader
     from tokenspeed.server.http.api_keys import ApiKeys
     from tokenspeed.server.metrics import Metrics
+    from tokenspeed.server.responses.store import ResponseStore
     from tokenspeed.tokenizer.tokenizer import Tokenizer
 
 
@@ -30,3 +31,4 @@ class ApiParts:
     max_body_bytes: int = 64 << 20
     max_waiting: int = 4096
     parsers: ChosenParsers = field(default_factory=ChosenParsers)
+    responses: ResponseStore | None = None

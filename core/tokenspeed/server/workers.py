@@ -114,7 +114,7 @@ class ApiWorkers:
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tokenspeed.server.api_process"],
+            [sys.executable, "-P", "-m", "tokenspeed.server.api_process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             pass_fds=(self._settings.socket_fd,),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,7 +37,8 @@ class New:
         folder = Path(args.folder or f"tokenspeed-{args.name}")
         files = write(scaffold, folder)
         print(f"{len(files)} files in {folder}; next, in the environment of tokenspeed:")
-        print(f"  python -m pip install --no-index --no-deps --no-build-isolation -e {folder}")
+        options = "--no-index --no-deps --no-build-isolation"
+        print(f"  python -m pip install {options} -e {shlex.quote(str(folder))}")
         print(f"  tokenspeed plugins test {args.name}")
         opt_in = f" --allow-experimental {args.name}" if scaffold.is_experimental else ""
         if slots == MODEL_ALONE:

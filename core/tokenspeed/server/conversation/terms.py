@@ -36,7 +36,7 @@ def read_terms(
         salt=body.cache_salt.encode(),
         tenant=_tenant(request),
         session=session_of(body, request.headers, conversation),
-        owner=_owner(request),
+        owner=owner_of(request),
         timeout_s=body.timeout_s,
         retain_s=max(body.retentions_s(), default=0.0),
     )
@@ -61,7 +61,7 @@ def _tenant(request: Request) -> str:
     return of_key or given
 
 
-def _owner(request: Request) -> str:
+def owner_of(request: Request) -> str:
     """Return who names the sessions: the key's tenant, else the key's holder, else the tenant.
 
     A key without a tenant may speak for many tenants; its holder sees what becomes of them all.
