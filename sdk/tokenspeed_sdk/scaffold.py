@@ -12,7 +12,7 @@ from importlib import resources
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from tokenspeed.errors import shown
+from tokenspeed.errors import reason_of, shown
 from tokenspeed.plugins.nearest import suggestion
 from tokenspeed.plugins.slots import API_VERSION, SLOTS
 from tokenspeed.plugins.trust import FIRST_PARTY
@@ -144,8 +144,8 @@ def write(scaffold: Scaffold, folder: Path) -> list[Path]:
             written.append(target)
     except OSError as error:
         raise ConfigError(
-            f"no plugin is made: {folder} cannot be written ({error}); a writable folder is "
-            "needed; name another with --folder"
+            f"no plugin is made: {folder} cannot be written ({reason_of(error)}); "
+            "a writable folder is needed; name another with --folder"
         ) from error
     return written
 

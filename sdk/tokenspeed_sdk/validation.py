@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from tokenspeed.errors import reason_of
 from tokenspeed.plugins.compatibility import check_compatible, opt_in_note
 from tokenspeed.plugins.discovery import GROUP
 from tokenspeed.plugins.manifest import MANIFEST_NAME, Manifest, read_manifest
@@ -28,8 +29,8 @@ def validate_folder(folder: Path) -> list[PluginError]:
         project = read_toml(folder / "pyproject.toml")
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"{folder} is no project: pyproject.toml cannot be read ({error}); give the folder "
-            "that has it"
+            f"{folder} is no project: pyproject.toml cannot be read ({reason_of(error)}); "
+            "give the folder that has it"
         ) from error
     entries: object = project
     for name in ("project", "entry-points", GROUP):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokenspeed.diagnostics import NOT_TRUSTED
-from tokenspeed.errors import ConfigError, PluginError
+from tokenspeed.errors import ConfigError, PluginError, reason_of
 
 if TYPE_CHECKING:
     import argparse
@@ -48,7 +48,8 @@ def run_lock(args: argparse.Namespace) -> int:
             Path(args.output).write_text(text, encoding="utf-8")
         except OSError as error:
             raise ConfigError(
-                f"lock file {args.output} cannot be written: {error}; choose another place"
+                f"lock file {args.output} cannot be written: {reason_of(error)}; "
+                "choose another place"
             ) from error
         print(f"{args.output}: {len(chosen)} plugins", file=sys.stderr)
     else:

@@ -167,7 +167,7 @@ def _build_parts(
         model_config = source.config()
     model_class = choices.model_class(model_config)
     with model_errors(model_class, "it declared its cache and experts"):
-        groups = model_class.cache_groups(model_config)
+        groups = tuple(model_class.cache_groups(model_config))
         experts = expert_groups_of(model_class, model_config)
     sizes = resolve_sizes(config, model_config, device_kind=runtime.facts.kind)
     eos_token_ids = check_vocabulary(load_tokenizer(path), sizes.vocab_size)

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tokenspeed.errors import PluginError, shown
+from tokenspeed.errors import PluginError, reason_of, shown
 from tokenspeed.plugins.discovery import FoundPlugin, find_planned
 from tokenspeed.plugins.toml_file import read_toml
 from tokenspeed.plugins.trust import CORE_ID, wheel_of
@@ -105,7 +105,7 @@ def read_lock(path: str) -> dict[str, LockedPlugin]:
     try:
         data = read_toml(Path(path))
     except (OSError, ValueError) as error:
-        raise _invalid(path, f"it cannot be read: {error}") from error
+        raise _invalid(path, f"it cannot be read: {reason_of(error)}") from error
     schema, plugins = data.get("schema"), data.get("plugins", [])
     if type(schema) is not int or schema != SCHEMA:
         raise _invalid(path, f"schema is {shown(schema)}, this version reads {SCHEMA}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokenspeed.contracts.capability import TRAITS
 from tokenspeed.contracts.kernel import Band
-from tokenspeed.errors import PluginError, shown
+from tokenspeed.errors import PluginError, reason_of, shown
 from tokenspeed.plugins.names import (
     ID_RULE,
     KEY_RULE,
@@ -104,7 +104,8 @@ def read_manifest(path: Path) -> Manifest:
         data = read_toml(path)
     except (OSError, ValueError) as error:
         raise PluginError(
-            f"manifest {path} cannot be read: {error}; ship a TOML file", id="manifest-unreadable"
+            f"manifest {path} cannot be read: {reason_of(error)}; ship a TOML file",
+            id="manifest-unreadable",
         ) from error
     try:
         return parse_manifest(data)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tokenspeed.errors import PluginError, shown
+from tokenspeed.errors import PluginError, reason_of, shown
 from tokenspeed.plugins.nearest import suggestion
 from tokenspeed.plugins.toml_file import read_toml
 from tokenspeed.plugins.trust import CORE_ID
@@ -67,7 +67,7 @@ def read_operator_file() -> OperatorRules:
     except (FileNotFoundError, NotADirectoryError):
         return OperatorRules()
     except (OSError, ValueError) as error:
-        raise _invalid(f"it cannot be read: {error}") from error
+        raise _invalid(f"it cannot be read: {reason_of(error)}") from error
     return _parse(data)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tokenspeed.checkpoint.model_path import existing_model
+from tokenspeed.errors import reason_of
 from tokenspeed_sdk import ConfigError
 from tokenspeed_sdk.conformance import LEVELS, run_conformance
 from tokenspeed_sdk.conformance.subject import Subject
@@ -65,4 +66,6 @@ def _write(report: Report, folder: Path) -> None:
         (folder / "report.json").write_text(report.to_json(), encoding="utf-8")
         (folder / "report.md").write_text(report.to_markdown(), encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"the report cannot be written: {error}; name another folder") from error
+        raise ConfigError(
+            f"report {folder} cannot be written: {reason_of(error)}; name another folder"
+        ) from error

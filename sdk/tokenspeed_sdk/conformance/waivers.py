@@ -15,6 +15,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from tokenspeed.errors import reason_of
 from tokenspeed.plugins.toml_file import read_toml
 from tokenspeed_sdk import ConfigError
 from tokenspeed_sdk.conformance.report import FAILED, WAIVED
@@ -61,7 +62,8 @@ def read_waivers(path: Path, today: datetime.date) -> tuple[Waiver, ...]:
         data = read_toml(path)
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"waivers {path} cannot be read: {error}; a TOML file with [[waivers]] is needed"
+            f"waivers {path} cannot be read: {reason_of(error)}; "
+            "a TOML file with [[waivers]] is needed"
         ) from error
     tables = data.get("waivers")
     if set(data) != {"waivers"} or not isinstance(tables, list):
