@@ -20,7 +20,7 @@ OPEN, CLOSE = "<tool_call>", "</tool_call>"
 
 
 class Hermes(ToolFormat):
-    """One object a pair of tags; the closing tag may be missing."""
+    """One object a pair of tags, of some models several; the closing tag may be missing."""
 
     opens = (OPEN,)
     closes = (CLOSE,)
@@ -33,5 +33,7 @@ class Hermes(ToolFormat):
 
     def read_calls(self, source: Source, calls: Calls, mark: str) -> Steps[None]:
         yield from read_call_object(source, calls)
-        if (yield from source.skip_space()) == "<":
+        while (char := (yield from source.skip_space())) == "{":
+            yield from read_call_object(source, calls)
+        if char == "<":
             yield from source.choose(CLOSE)

@@ -99,7 +99,8 @@ class ScriptedAnswer:
             self._steps = None
         except BadCall as bad:
             self._steps = None
-            bad_call = BadToolCall(str(bad), self._source.recorded(), bad.is_unfinished)
+            text = self._source.recorded(with_rest=bad.is_unfinished)
+            bad_call = BadToolCall(str(bad), text, bad.is_unfinished)
         return self._told.take(bad_call)
 
 

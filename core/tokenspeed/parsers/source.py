@@ -99,10 +99,14 @@ class Source:
         """Keep a copy of what is read from now on, which began with `mark`."""
         self._record, self._recorded_to = [mark], self._at
 
-    def recorded(self) -> str:
-        """Return what was read since `record`, to the last character."""
+    def recorded(self, *, with_rest: bool = False) -> str:
+        """Return what was read since `record`, to the last character.
+
+        Args:
+            with_rest: what waits to be read too.
+        """
         self._flush_record()
-        return "".join(self._record or ())
+        return "".join(self._record or ()) + (self._text[self._at :] if with_rest else "")
 
     def _flush_record(self) -> None:
         if self._record is not None and self._at > self._recorded_to:

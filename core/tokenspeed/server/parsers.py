@@ -90,7 +90,8 @@ class AnswerFormat:
         if not getattr(self._parser, "structures", False):
             return None
         try:
-            return self._parser.structure(tools, choice)
+            with plugin_code():
+                return self._parser.structure(tools, choice)
         except Exception as error:
             raise _failed(self.pin, "structure", error) from error
 

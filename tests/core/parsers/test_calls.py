@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from tokenspeed.contracts.parser import Parser
 
-NUM_RIGHT, NUM_DAMAGED, NUM_THINKING = 80, 120, 16
+NUM_RIGHT, NUM_DAMAGED, NUM_THINKING = 81, 120, 16
 """Answers of each format, over all forms of it."""
 START = AnswerStart(tools=TOOLS)
 LARGEST_PIECE = 64
