@@ -52,6 +52,8 @@ _WAIT_S = 0.5
 _OWN_STOP_S = 2.0
 """A whole process group may be told to stop: the launcher's own stop then follows the engine's."""
 
+BEFORE_PLUGINS = ("libraries", "plugins")
+"""Stages of a start until every plugin is loaded."""
 PLAN_DIFFERS = "plan-differs"
 
 _DIED_TOO_OFTEN = (
@@ -98,6 +100,7 @@ class EngineSupervisor:
         self.epoch = 0
         self.report: StartReport | None = None
         self._settings = _engine_settings(config, plugins or plugins_of(config))
+        self.has_plugins = False
         self._record = folder / "flight_record"
         self._on_progress = on_progress or (lambda progress: None)
         self._hang_timeout_s = hang_timeout_s
@@ -260,6 +263,7 @@ class EngineSupervisor:
 
     def _handle(self, report: EngineReport) -> None:
         if isinstance(report, Progress):
+            self.has_plugins = self.has_plugins or report.stage not in BEFORE_PLUGINS
             self._on_progress(report)
         elif isinstance(report, StartReport):
             try:

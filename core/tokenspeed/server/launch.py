@@ -84,7 +84,9 @@ def _run(
     try:
         workers.start()
         with progress:
-            report = supervisor.start(meanwhile=workers.check_starting)
+            report = supervisor.start(
+                meanwhile=lambda: workers.check_starting(has_plugins=supervisor.has_plugins)
+            )
             ready = workers.serve(report)
         _print_block(msgspec.structs.replace(report, parsers=ready.parsers), url_of(listener))
         workers.run(report)

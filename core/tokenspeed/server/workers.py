@@ -44,20 +44,29 @@ class ApiWorkers:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._ended: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
         self._restarts_s: list[float] = []
+        self._failure: errors.TokenSpeedError | None = None
 
     def start(self) -> None:
         """Spawn all; each loads what it can and waits for the engine's report."""
         self._processes = [self._spawn() for _ in range(self._num_workers)]
 
-    def check_starting(self) -> None:
+    def check_starting(self, *, has_plugins: bool) -> None:
         """See whether a process has already given up, while the engine still starts.
 
+        Args:
+            has_plugins: the engine has loaded its plugins. Before, only faults of plugins are
+                told: what is wrong with a plugin comes before what is wrong with the model.
         Raises:
             TokenSpeedError: one of them could not start.
         """
         for process in self._processes:
             if process.stdout and select.select([process.stdout], [], [], 0)[0]:
-                _wait_ready(process)
+                try:
+                    _wait_ready(process)
+                except errors.TokenSpeedError as error:
+                    self._failure = self._failure or error
+        if self._failure and (has_plugins or isinstance(self._failure, errors.PluginError)):
+            raise self._failure
 
     def serve(self, report: StartReport) -> ApiReady:
         """Hand the engine's report over and wait until all accept connections.
@@ -67,6 +76,8 @@ class ApiWorkers:
         Raises:
             TokenSpeedError: one of them could not start.
         """
+        if self._failure:
+            raise self._failure
         for process in self._processes:
             self._hand_over(process, report)
         for process in self._processes:
