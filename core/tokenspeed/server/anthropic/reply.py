@@ -104,6 +104,7 @@ class MessagesReply:
             "cache_creation_input_tokens": created,
             "cache_read_input_tokens": counts.cached,
             "output_tokens": counts.output,
+            "output_tokens_details": {"thinking_tokens": counts.reasoning},
             **counts.truth,
         }
 

@@ -38,6 +38,7 @@ def test_an_answer_is_text_with_usage(app: App) -> None:
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": 0,
         "output_tokens": 7,
+        "output_tokens_details": {"thinking_tokens": 0},
         "recomputed_tokens": 0,
         "match_ends": [{"position": 0, "reason": "never_stored"}],
     }
@@ -76,6 +77,7 @@ def test_events_come_in_anthropics_order(app: App) -> None:
     assert (start["content"], start["stop_reason"]) == ([], None)
     assert last["delta"] == {"stop_reason": "tool_use", "stop_sequence": None}
     assert last["usage"]["output_tokens"] == len(CALLED) + 1
+    assert last["usage"]["output_tokens_details"] == {"thinking_tokens": len("^I look.$")}
 
 
 def test_a_stream_adds_up_to_the_whole_answer(app: App) -> None:
