@@ -27,9 +27,9 @@ from tokenspeed.engine.frontend import Frontend
 from tokenspeed.engine.messages import Submit
 from tokenspeed.models.llama import LlamaForCausalLM
 from tokenspeed.server.api_process import make_app
-from tokenspeed.server.openai import ChatRequest
+from tokenspeed.server.conversation.prompts import Prompt, PromptReader
+from tokenspeed.server.openai.schemas import ChatRequest
 from tokenspeed.server.pieces import Piece, TextAssembler
-from tokenspeed.server.prompts import Prompt, PromptReader
 from tokenspeed.tokenizer.load import load_tokenizer
 from tokenspeed_reference.attention_native import NativePagedAttention
 from tokenspeed_reference.sampler import PhiloxSampler

@@ -1,4 +1,4 @@
-"""Every error a user can meet, in one tree; `server/errors.py` maps each class to an HTTP status.
+"""Every error a user can meet, in one tree; `server/http/errors.py` knows their HTTP statuses.
 
 TokenSpeedError
 |- ConfigError      a flag, setting or model folder is wrong       (exit 2; HTTP 400)

@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
             raise ConfigError(f"--{flag} is {getattr(args, name)}, at least 1 is needed; change it")
     from tokenspeed.cli.load import Load, measure, summary, summary_lines
     from tokenspeed.cli.load_progress import LoadProgress
-    from tokenspeed.server.signals import StopSignals
+    from tokenspeed.server.http.signals import StopSignals
 
     if args.model is not None and args.url is None:
         existing_model(args.model)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from starlette.responses import Response
 
-from tokenspeed.server.errors import JsonResponse, stream_error
+from tokenspeed.server.http.errors import JsonResponse, stream_error
+from tokenspeed.server.http.stream import COMMENT, DONE, EventStream, event, unless_disconnected
+from tokenspeed.server.openai.replies import usage
 from tokenspeed.server.pieces import Piece
-from tokenspeed.server.replies import usage
-from tokenspeed.server.stream import COMMENT, DONE, EventStream, event, unless_disconnected
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tokenspeed.server.generation import Generation
     from tokenspeed.server.metrics import Metrics
-    from tokenspeed.server.openai import ChatRequest, CompletionRequest
+    from tokenspeed.server.openai.schemas import ChatRequest, CompletionRequest
 
 START_GRACE_S = 1.0
 """How long a stream waits for news of every choice before its 200: a refusal keeps its status."""

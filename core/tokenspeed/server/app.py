@@ -1,4 +1,4 @@
-"""The HTTP application: one method a route. Schemas are in `openai.py`, bodies in `*_reply.py`.
+"""The HTTP application: one method a route. Schemas and bodies are in the rooms of the APIs.
 
 Runs in an API process: no torch, no scheduler; the engine is reached through a Frontend.
 """
@@ -18,23 +18,23 @@ from starlette.responses import Response
 
 from tokenspeed.errors import RequestError
 from tokenspeed.server.answer import Answerer
-from tokenspeed.server.body import read_body
-from tokenspeed.server.chat_reply import ChatReply
-from tokenspeed.server.completion_reply import CompletionReply
-from tokenspeed.server.errors import JsonResponse, error_body, error_response
-from tokenspeed.server.field_limits import FieldLimits
-from tokenspeed.server.fields import shorten
+from tokenspeed.server.conversation.prompts import check_fits, check_token_ids, num_prompts
+from tokenspeed.server.conversation.terms import read_terms
 from tokenspeed.server.generation import Generation
-from tokenspeed.server.guard import Guard
-from tokenspeed.server.openai import (
+from tokenspeed.server.http.body import read_body
+from tokenspeed.server.http.errors import JsonResponse, error_body, error_response
+from tokenspeed.server.http.field_limits import FieldLimits
+from tokenspeed.server.http.fields import shorten
+from tokenspeed.server.http.guard import Guard
+from tokenspeed.server.openai.chat_reply import ChatReply
+from tokenspeed.server.openai.completion_reply import CompletionReply
+from tokenspeed.server.openai.schemas import (
     ChatRequest,
     CompletionRequest,
     DetokenizeRequest,
     TokenizeRequest,
 )
-from tokenspeed.server.prompts import check_fits, check_token_ids, num_prompts
 from tokenspeed.server.sampling import chat_params, completion_params
-from tokenspeed.server.terms import read_terms
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -45,11 +45,11 @@ if TYPE_CHECKING:
     from tokenspeed.engine.messages import Terms
     from tokenspeed.engine.reports import StartReport
     from tokenspeed.sampling.params import SamplingParams
-    from tokenspeed.server.api_keys import ApiKeys
+    from tokenspeed.server.conversation.prompts import Prompt, PromptReader
+    from tokenspeed.server.http.api_keys import ApiKeys
     from tokenspeed.server.metrics import Metrics
-    from tokenspeed.server.openai import Schema
+    from tokenspeed.server.openai.schemas import Schema
     from tokenspeed.server.parsers import ReasoningParser
-    from tokenspeed.server.prompts import Prompt, PromptReader
     from tokenspeed.tokenizer.tokenizer import Tokenizer
 
     Handler = Callable[[Request], Awaitable[Response]]

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tokenspeed.errors import EngineError
+from tokenspeed.server.http.stream import Mailbox
 from tokenspeed.server.pieces import Piece, TextAssembler
 from tokenspeed.server.sampling import choice_seed
-from tokenspeed.server.stream import Mailbox
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from tokenspeed.engine.frontend import Frontend
     from tokenspeed.engine.messages import Terms
     from tokenspeed.sampling.params import SamplingParams
+    from tokenspeed.server.conversation.prompts import Prompt
     from tokenspeed.server.metrics import RequestTimer
     from tokenspeed.server.parsers import ReasoningParser
-    from tokenspeed.server.prompts import Prompt
     from tokenspeed.tokenizer.tokenizer import Tokenizer
 
 

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from tokenspeed.server import openai
-from tokenspeed.server.fields import INERT, NEUTRAL, NEUTRAL_MESSAGE
+from tokenspeed.server.http.fields import INERT, NEUTRAL, NEUTRAL_MESSAGE
 
 DOCS = Path(__file__).parents[3] / "docs"
 SCHEMAS = (

@@ -15,10 +15,10 @@ from tests.support.scripted import write_scripted_model
 
 from tokenspeed.engine.messages import ModelInfo
 from tokenspeed.engine.submits import make_submit
-from tokenspeed.server.body import _parse, read_body
-from tokenspeed.server.field_limits import FieldLimits
-from tokenspeed.server.openai import ChatRequest
-from tokenspeed.server.prompts import PromptReader
+from tokenspeed.server.conversation.prompts import PromptReader
+from tokenspeed.server.http.body import _parse, read_body
+from tokenspeed.server.http.field_limits import FieldLimits
+from tokenspeed.server.openai.schemas import ChatRequest
 from tokenspeed.server.sampling import chat_params
 from tokenspeed.tokenizer.chat import ChatTemplate
 from tokenspeed.tokenizer.incremental import EncodeCache

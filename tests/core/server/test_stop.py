@@ -15,7 +15,7 @@ import pytest
 from tests.support.scripted import write_scripted_model
 from tests.support.server import ServerProcess
 
-from tokenspeed.server.signals import SAME_WISH_S, StopSignals
+from tokenspeed.server.http.signals import SAME_WISH_S, StopSignals
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tokenspeed.contracts.sampler import TokenLogprobs
+    from tokenspeed.server.conversation.prompts import Prompt
     from tokenspeed.server.pieces import Piece
-    from tokenspeed.server.prompts import Prompt
     from tokenspeed.tokenizer.tokenizer import Tokenizer
 
 

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 from tokenspeed.engine.messages import Terms
 from tokenspeed.errors import RequestError
-from tokenspeed.server.fields import shorten
-from tokenspeed.server.openai import ChatRequest
-from tokenspeed.server.sessions import session_of
+from tokenspeed.server.conversation.sessions import session_of
+from tokenspeed.server.http.fields import shorten
+from tokenspeed.server.openai.schemas import ChatRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from starlette.requests import Request
 
-    from tokenspeed.server.openai import CacheControl, CompletionRequest
+    from tokenspeed.server.openai.schemas import CacheControl, CompletionRequest
 
 TENANT_HEADER = "x-tenant"
 MAX_TENANT_CHARS = 64

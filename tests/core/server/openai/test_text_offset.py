@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tests.support.scripted import END_OF_TEXT, ids_of, write_scripted_model
 
 from tokenspeed.contracts.sampler import TokenLogprobs
-from tokenspeed.server.replies import CompletionLogprobs
+from tokenspeed.server.openai.replies import CompletionLogprobs
 from tokenspeed.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:

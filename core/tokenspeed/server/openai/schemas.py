@@ -13,10 +13,10 @@ from pydantic import ConfigDict, Field
 
 from tokenspeed.engine.submits import MAX_TIMEOUT_S
 from tokenspeed.errors import RequestError
-from tokenspeed.server.fields import NEUTRAL_MESSAGE, known_fields, shorten
+from tokenspeed.server.http.fields import NEUTRAL_MESSAGE, known_fields, shorten
 
 if TYPE_CHECKING:
-    from tokenspeed.server.field_limits import FieldLimits
+    from tokenspeed.server.http.field_limits import FieldLimits
 
 MAX_CHOICES = 128
 MAX_STOPS = 16

@@ -14,9 +14,9 @@ from tests.support.server import ServerProcess, run_cli
 
 from tokenspeed.config.schema import ServeConfig
 from tokenspeed.errors import ConfigError, RequestError
-from tokenspeed.server.api_keys import read_api_keys
-from tokenspeed.server.openai import ChatRequest
-from tokenspeed.server.terms import KEY_TENANT, read_terms
+from tokenspeed.server.conversation.terms import KEY_TENANT, read_terms
+from tokenspeed.server.http.api_keys import read_api_keys
+from tokenspeed.server.openai.schemas import ChatRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,8 +6,8 @@ from typing import Any
 
 from starlette.datastructures import Headers
 
-from tokenspeed.server.openai import ChatRequest, CompletionRequest
-from tokenspeed.server.sessions import session_of
+from tokenspeed.server.conversation.sessions import session_of
+from tokenspeed.server.openai.schemas import ChatRequest, CompletionRequest
 
 
 def chat(*contents: str, **fields: Any) -> str:

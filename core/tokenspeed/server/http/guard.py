@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 from starlette.datastructures import Headers
 
 from tokenspeed.errors import RequestError
-from tokenspeed.server.errors import error_response
-from tokenspeed.server.terms import KEY_TENANT
+from tokenspeed.server.conversation.terms import KEY_TENANT
+from tokenspeed.server.http.errors import error_response
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from tokenspeed.server.api_keys import ApiKeys
+    from tokenspeed.server.http.api_keys import ApiKeys
     from tokenspeed.server.metrics import Metrics
 
 DRAINED_BYTES = 256 << 20

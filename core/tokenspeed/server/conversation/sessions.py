@@ -10,12 +10,12 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-from tokenspeed.server.openai import MAX_SESSION_CHARS, ChatRequest
+from tokenspeed.server.openai.schemas import MAX_SESSION_CHARS, ChatRequest
 
 if TYPE_CHECKING:
     from starlette.datastructures import Headers
 
-    from tokenspeed.server.openai import ChatMessage, CompletionRequest
+    from tokenspeed.server.openai.schemas import ChatMessage, CompletionRequest
 
 SESSION_HEADERS = ("x-session-id", "x-session-affinity", "session-id", "x-claude-code-session-id")
 """Headers by which agents name the conversation; the first one that is there counts."""

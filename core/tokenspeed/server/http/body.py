@@ -10,13 +10,13 @@ import msgspec
 from starlette.requests import ClientDisconnect
 
 from tokenspeed.errors import RequestError
-from tokenspeed.server.fields import NEUTRAL
-from tokenspeed.server.openai import Schema, read_request
+from tokenspeed.server.http.fields import NEUTRAL
+from tokenspeed.server.openai.schemas import Schema, read_request
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from tokenspeed.server.field_limits import FieldLimits
+    from tokenspeed.server.http.field_limits import FieldLimits
 
 MAX_NEUTRAL_BYTES = 4096
 """No neutral value is longer: a longer one is shown but not decoded."""

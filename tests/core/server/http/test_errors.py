@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tokenspeed.errors import EngineError, EngineGoneError
-from tokenspeed.server.errors import error_body, status_of
+from tokenspeed.server.http.errors import error_body, status_of
 
 
 def test_an_engine_that_is_given_up_is_503_as_in_health() -> None:

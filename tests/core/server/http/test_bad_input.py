@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tokenspeed.server.fields import NEUTRAL
-from tokenspeed.server.openai import ChatRequest
+from tokenspeed.server.http.fields import NEUTRAL
+from tokenspeed.server.openai.schemas import ChatRequest
 
 if TYPE_CHECKING:
     from tests.support.server import ServerProcess

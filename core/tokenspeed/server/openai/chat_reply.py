@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tokenspeed.server.replies import chat_logprobs, envelope, prompt_logprobs, usage
+from tokenspeed.server.openai.replies import chat_logprobs, envelope, prompt_logprobs, usage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tokenspeed.server.generation import Generation
-    from tokenspeed.server.openai import ChatRequest
+    from tokenspeed.server.openai.schemas import ChatRequest
     from tokenspeed.server.pieces import Piece
     from tokenspeed.tokenizer.tokenizer import Tokenizer
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from tokenspeed.engine import submits
 from tokenspeed.errors import RequestError
-from tokenspeed.server.field_limits import MAX_PROMPTS, FieldLimits
-from tokenspeed.server.fields import shorten
+from tokenspeed.server.http.field_limits import MAX_PROMPTS, FieldLimits
+from tokenspeed.server.http.fields import shorten
 from tokenspeed.tokenizer.lengths import max_token_chars
 from tokenspeed.tokenizer.reuse_points import reuse_offsets
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tokenspeed.engine.messages import ModelInfo
-    from tokenspeed.server.openai import ChatMessage, ChatRequest, CompletionRequest
+    from tokenspeed.server.openai.schemas import ChatMessage, ChatRequest, CompletionRequest
     from tokenspeed.tokenizer.chat import ChatTemplate
     from tokenspeed.tokenizer.incremental import EncodeCache
     from tokenspeed.tokenizer.tokenizer import Tokenizer

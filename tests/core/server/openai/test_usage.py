@@ -5,9 +5,9 @@ from __future__ import annotations
 from array import array
 
 from tokenspeed.engine.messages import CacheReport
+from tokenspeed.server.conversation.prompts import Prompt
+from tokenspeed.server.openai.replies import usage
 from tokenspeed.server.pieces import Piece
-from tokenspeed.server.prompts import Prompt
-from tokenspeed.server.replies import usage
 
 
 def prompt(num_tokens: int) -> Prompt:
