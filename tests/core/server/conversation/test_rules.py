@@ -1,0 +1,105 @@
+"""Client rules are chosen by name, run in one order, are counted, and fail one request at most."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tokenspeed.builtin import CLIENT_RULES, plugin
+from tokenspeed.contracts.client_rule import TemplateFacts
+from tokenspeed.contracts.conversation import Conversation, Message
+from tokenspeed.contracts.registration import Offer
+from tokenspeed.errors import CapabilityError, EngineError, PluginError
+from tokenspeed.plugins.registry import Registry
+from tokenspeed.server.conversation.rules import ClientRules, NamedRule, load_rules
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+CORE = [f"core/{name}" for name in CLIENT_RULES]
+CHAT = Conversation((Message("user", ("a", "b")),))
+
+
+class Rule:
+    """Does what it is told to."""
+
+    def __init__(self, apply: Callable[[Conversation], object]) -> None:
+        self.apply = apply
+
+
+class Stage:
+    """Collects what the core offers."""
+
+    def __init__(self) -> None:
+        self.offers: list[Offer] = []
+
+    def offer(self, offer: Offer) -> None:
+        self.offers.append(offer)
+
+
+def registry(*others: str) -> Registry:
+    """The core's rules, and those of other plugins that do nothing."""
+    stage = Stage()
+    plugin.register_client_rules(stage)  # type: ignore[arg-type]
+    found = Registry()
+    for pin in others:
+        name = pin.partition("/")[2]
+        offer = Offer("client_rule", name, lambda template: Rule(lambda chat: chat))
+        found.commit(pin.partition("/")[0], "1.0", [("client_rule", offer)])
+    found.commit("core", "1.0", [("client_rule", offer) for offer in stage.offers])
+    return found
+
+
+def chosen(*names: str, others: tuple[str, ...] = ()) -> list[str]:
+    return [item.pin for item in load_rules(names, registry(*others), TemplateFacts())]
+
+
+def test_all_rules_run_unless_switched_off() -> None:
+    assert chosen("all") == chosen() == CORE
+    assert (
+        chosen("all", "-order") == chosen("-core/order") == [p for p in CORE if p != "core/order"]
+    )
+    assert chosen("order", "attribution") == ["core/attribution", "core/order"]
+    assert chosen("none") == []
+
+
+def test_rules_of_others_follow_in_the_order_of_their_names() -> None:
+    assert chosen("all", others=("b/x", "a/y")) == [*CORE, "a/y", "b/x"]
+    assert chosen("x", others=("b/x",)) == ["b/x"]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("ordre", "is not offered"), ("-ordre", "is not offered"), ("x", "one with")],
+)
+def test_a_name_that_means_no_rule_ends_the_start(name: str, words: str) -> None:
+    with pytest.raises(CapabilityError, match=words):
+        chosen(name, others=("a/x", "b/x"))
+
+
+def test_a_rule_that_cannot_be_loaded_is_named() -> None:
+    found = registry()
+    found.commit("acme", "2.0", [("client_rule", Offer("client_rule", "bad", lambda: None))])
+    with pytest.raises(PluginError, match=r"plugin acme 2\.0 failed at load of client_rule/bad"):
+        load_rules(("all",), found, TemplateFacts())
+
+
+def test_a_rule_that_raises_or_returns_nonsense_ends_the_request_and_is_named() -> None:
+    def fails(chat: Conversation) -> object:
+        raise ZeroDivisionError("by rule")
+
+    for bad, words in ((fails, "ZeroDivisionError: by rule"), (lambda chat: None, "NoneType")):
+        rules = ClientRules([NamedRule("acme/bad", Rule(bad))])  # type: ignore[arg-type]
+        with pytest.raises(EngineError, match=f"client rule acme/bad failed: .*{words}"):
+            rules.apply(CHAT)
+
+
+def test_only_rules_that_changed_something_are_counted() -> None:
+    counts: Counter[str] = Counter()
+    rules = ClientRules(
+        load_rules(("all",), registry(), TemplateFacts()), lambda pin: counts.update([pin])
+    )
+    rules.apply(rules.apply(CHAT))
+    assert counts == {"core/blocks": 1}
