@@ -75,9 +75,9 @@ class BuiltinPlugin:
     @hookimpl
     def register_client_rules(self, context: Registration) -> None:
         """Offer the rules against client noise."""
-        for name, target in CLIENT_RULES.items():
+        for place, (name, target) in enumerate(CLIENT_RULES.items()):
             load = _make(f"tokenspeed.server.conversation.client_rules.{target}")
-            context.offer(Offer("client_rule", name, load))
+            context.offer(Offer("client_rule", name, load, facts={"place": place}))
 
 
 def _make(target: str) -> Callable[..., Any]:

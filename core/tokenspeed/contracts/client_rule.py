@@ -28,7 +28,8 @@ class TemplateFacts:
 class ClientRule(Protocol):
     """What an offer's `load(template=TemplateFacts)` returns. Required: apply.
 
-    The offer's name is the rule's: it is what `--client-rules` and the metrics call it.
+    The offer's name is the rule's: it is what `--client-rules` and the metrics call it. The core's
+    rules run first, others by `facts["place"]` (0), then by PLUGIN/NAME.
     """
 
     def apply(self, conversation: Conversation) -> Conversation:

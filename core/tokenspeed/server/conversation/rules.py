@@ -85,10 +85,9 @@ def load_rules(
     return tuple(_loaded(item, template) for item in _chosen(names, offers))
 
 
-def _place(item: RegisteredOffer[Offer]) -> tuple[bool, str]:
-    """The core's rules first, in the order in which it offers them; then by name."""
-    is_others = item.plugin_id != CORE_ID
-    return is_others, item.pin if is_others else ""
+def _place(item: RegisteredOffer[Offer]) -> tuple[bool, int, str]:
+    """The core's rules run first; then by the place that an offer states, then by name."""
+    return item.plugin_id != CORE_ID, item.offer.facts.get("place", 0), item.pin
 
 
 def _chosen(
