@@ -1,0 +1,140 @@
+"""From a conversation to its prompt: cleaned of client noise, continued from remembered turns.
+
+A turn that comes back as it was is not written anew by the chat template: its prompt and its
+sampled tokens are taken, and only what follows is rendered and encoded. Else the prompt is what
+the template makes of the conversation, as for a stranger's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tokenspeed.errors import RequestError
+from tokenspeed.server.conversation.continuation import RestFinder, alone, marked
+from tokenspeed.server.conversation.fingerprint import message_prints, scope_print
+from tokenspeed.server.conversation.next_turn import NextTurn
+from tokenspeed.server.conversation.prompts import Prompt
+from tokenspeed.tokenizer.reuse_points import MAX_REUSE_POINTS
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from tokenspeed.contracts.conversation import Conversation
+    from tokenspeed.engine.messages import ModelInfo, Terms
+    from tokenspeed.server.conversation.prompts import PromptReader
+    from tokenspeed.server.conversation.rules import ClientRules
+    from tokenspeed.server.conversation.turn_memory import Place, Turn, TurnMemory
+    from tokenspeed.server.metrics import TurnMetrics
+
+
+class ChatPrompts:
+    """Makes the prompts of chats for one model.
+
+    Args:
+        reader: renders and encodes.
+        rules: against client noise.
+        memory: of turns; None: every prompt is rendered.
+        end_texts: of the tokens that end the model's answers.
+    """
+
+    def __init__(
+        self,
+        reader: PromptReader,
+        *,
+        rules: ClientRules,
+        memory: TurnMemory | None,
+        model: ModelInfo,
+        end_texts: Collection[str],
+        metrics: TurnMetrics,
+    ) -> None:
+        self._reader = reader
+        self._rules = rules
+        self._memory = memory
+        self._model = model
+        self._finder = RestFinder(end_texts, reader.begins_special)
+        self._metrics = metrics
+
+    async def clean(self, conversation: Conversation) -> Conversation:
+        """Apply the client rules.
+
+        Raises:
+            EngineError: a rule failed.
+        """
+        return await asyncio.to_thread(self._rules.apply, conversation)
+
+    async def read(self, conversation: Conversation, terms: Terms) -> Prompt:
+        """Return the prompt of a conversation that was cleaned."""
+        memory = self._memory
+        if memory is None:
+            return await self._reader.chat(conversation)
+        scope, prints = await asyncio.to_thread(
+            lambda: (scope_print(conversation, terms), message_prints(conversation.messages))
+        )
+        place = memory.find(scope, prints)
+        if place.refused:
+            self._metrics.refused.labels(place.refused).inc()
+        prompt = await self._continued(conversation, place)
+        if prompt is not None:
+            self._metrics.continued.inc()
+            return replace(prompt, next_turn=NextTurn(memory, place, continues=True))
+        prompt = await self._reader.chat(conversation)
+        return replace(prompt, next_turn=NextTurn(memory, place, continues=False))
+
+    async def _continued(self, conversation: Conversation, place: Place) -> Prompt | None:
+        """Return the prompt that goes on from a remembered turn; None: it must be rendered."""
+        if place.turn is None:
+            return None
+        mark = f"turn{secrets.token_hex(8)}end"
+        try:
+            text = await self._reader.render(marked(conversation, place.index, mark))
+        except RequestError:  # whatever is wrong is told of the conversation as it is
+            text = ""
+        rest = await self._rest(conversation, place.index, text, mark)
+        if rest is None:
+            return self._refuse("template")
+        ids = place.turn.token_ids()
+        ids.extend(await self._reader.encode_rest(rest))
+        if len(ids) > self._model.max_prompt_tokens:
+            return self._refuse("context")
+        points = await self._reuse_points(conversation, place, text, rest, mark)
+        return Prompt(ids, rest, points)
+
+    async def _rest(
+        self, conversation: Conversation, index: int, text: str, mark: str
+    ) -> str | None:
+        has_calls = bool(conversation.messages[index].tool_calls)
+        rest = self._finder.rest(text, mark, has_calls=has_calls)
+        if rest is not None or mark not in text:
+            return rest
+        try:
+            last = await self._reader.render(
+                alone(conversation, index, mark), add_generation_prompt=False
+            )
+        except RequestError:  # a template may refuse so short a conversation
+            return None
+        return self._finder.rest(text, mark, has_calls=has_calls, last=last)
+
+    async def _reuse_points(
+        self, conversation: Conversation, place: Place, text: str, rest: str, mark: str
+    ) -> tuple[int, ...]:
+        """Return where later prompts may start: the places in the rest, and the first before it."""
+        if not self._model.has_snapshots:
+            return ()
+        turn = place.turn
+        assert turn is not None, "it is continued"
+        start = len(text) - len(rest)
+        found = await self._reader.reuse_offsets(marked(conversation, place.index, mark), text)
+        offsets = [offset - start for offset in found if offset > start]
+        return _points(turn, self._reader.token_positions(rest, offsets))
+
+    def _refuse(self, reason: str) -> None:
+        self._metrics.refused.labels(reason).inc()
+
+
+def _points(turn: Turn, in_rest: tuple[int, ...]) -> tuple[int, ...]:
+    behind = {turn.num_tokens + position for position in in_rest if position > 0}
+    latest = sorted(behind)[-(MAX_REUSE_POINTS - 1) :]
+    return (*turn.reuse_points[:1], *latest)
