@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tokenspeed.engine import submits
 from tokenspeed.errors import RequestError
-from tokenspeed.server.http.field_limits import MAX_PROMPTS, FieldLimits
+from tokenspeed.server.conversation.rendering import template_messages, template_tools
+from tokenspeed.server.http.field_limits import FieldLimits
 from tokenspeed.server.http.fields import shorten
 from tokenspeed.tokenizer.lengths import max_token_chars
 from tokenspeed.tokenizer.reuse_points import reuse_offsets
@@ -23,8 +23,8 @@ from tokenspeed.tokenizer.reuse_points import reuse_offsets
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tokenspeed.contracts.conversation import Conversation
     from tokenspeed.engine.messages import ModelInfo
-    from tokenspeed.server.openai.schemas import ChatMessage, ChatRequest, CompletionRequest
     from tokenspeed.tokenizer.chat import ChatTemplate
     from tokenspeed.tokenizer.incremental import EncodeCache
     from tokenspeed.tokenizer.tokenizer import Tokenizer
@@ -70,51 +70,45 @@ class PromptReader:
         # Threads of their own: a template that works for seconds keeps no other work waiting.
         self._renderers = ThreadPoolExecutor(RENDER_THREADS, "render")
 
-    async def chat(self, request: ChatRequest) -> Prompt:
+    async def chat(self, conversation: Conversation) -> Prompt:
         """Render the conversation and encode it."""
-        text = await self.render(request.messages, request.chat_template_kwargs)
+        text = await self.render(conversation)
         self._check_chars(text, "messages", self._max_chars)
         ids = self._checked(await self._encode(text, add_special_tokens=False), "messages")
         if not self._model.has_snapshots:
             return Prompt(ids, text)
         assert self._template is not None, "the text was rendered by it"
-        messages = [_message(item) for item in request.messages]
-        find = partial(
-            reuse_offsets, self._template, messages, text, **request.chat_template_kwargs
-        )
+        messages, variables = _inputs(self._template, conversation)
+        find = partial(reuse_offsets, self._template, messages, text, **variables)
         offsets = await asyncio.get_running_loop().run_in_executor(self._renderers, find)
         return Prompt(ids, text, self._cache.token_positions(text, offsets))
 
     async def render(
-        self,
-        messages: Sequence[ChatMessage],
-        template_kwargs: dict[str, Any],
-        *,
-        add_generation_prompt: bool = True,
+        self, conversation: Conversation, *, add_generation_prompt: bool = True
     ) -> str:
-        """Return the text that the chat template makes of messages."""
+        """Return the text that the chat template makes of a conversation."""
         if self._template is None:
             raise RequestError(
                 f"model {self._model.name} has no chat template, so messages cannot be rendered; "
                 "use /v1/completions with a prompt",
                 param="messages",
             )
-        for name in sorted(_RESERVED & template_kwargs.keys()):
+        for name in sorted(_RESERVED & conversation.template_kwargs.keys()):
             raise RequestError(
                 f"chat_template_kwargs holds {name!r}, which the server sets itself; remove it",
                 param="chat_template_kwargs",
             )
+        messages, variables = _inputs(self._template, conversation)
         render = partial(
             self._template.render,
-            [_message(item) for item in messages],
+            messages,
             add_generation_prompt=add_generation_prompt,
-            **template_kwargs,
+            **variables,
         )
         return await asyncio.get_running_loop().run_in_executor(self._renderers, render)
 
-    async def completion(self, request: CompletionRequest) -> list[Prompt]:
+    async def plain(self, prompts: Sequence[str | list[int]]) -> list[Prompt]:
         """Return the prompts of a plain completion, in order."""
-        prompts = await asyncio.to_thread(split_prompts, request.prompt, self._limits)
         taken = []
         for item in prompts:
             taken.append(await self._one(item))
@@ -150,44 +144,9 @@ class PromptReader:
     def _check_chars(self, text: str, param: str, most: int) -> None:
         """Refuse by arithmetic what would take seconds to encode and could never fit."""
         if len(text) > most:
-            raise RequestError(
-                f"{param} has {len(text)} characters, at most {most} can fit (context "
-                f"{self._model.max_context_tokens} tokens); shorten it",
-                param=param,
-                code="context_length_exceeded",
-            )
-
-
-def split_prompts(prompt: Any, limits: FieldLimits) -> list[str] | list[list[int]]:
-    """Tell the four forms of `prompt` apart and return the prompts in it."""
-    if isinstance(prompt, str):
-        return [prompt]
-    if not isinstance(prompt, list):
-        raise _bad_prompt(prompt, "prompt")
-    if prompt and type(prompt[0]) is int:
-        limits.check_prompt_tokens(len(prompt))
-        if all(type(item) is int for item in prompt):
-            return [prompt]
-    if not prompt or len(prompt) > MAX_PROMPTS:
-        raise RequestError(
-            f"prompt is a list of {len(prompt)}, 1 to {MAX_PROMPTS} prompts are allowed; change it",
-            param="prompt",
-        )
-    if all(isinstance(item, str) for item in prompt):
-        return prompt
-    for index, item in enumerate(prompt):
-        if not isinstance(item, list):
-            raise _bad_prompt(item, f"prompt.{index}")
-        limits.check_prompt_tokens(len(item))
-        if not all(type(token) is int for token in item):
-            raise _bad_prompt(item, f"prompt.{index}")
-    return prompt
-
-
-def num_prompts(prompt: Any) -> int:
-    """Return how many prompts there are, if they are well-formed."""
-    is_several = isinstance(prompt, list) and prompt and type(prompt[0]) is not int
-    return len(prompt) if is_several else 1
+            # No text of n characters has fewer tokens than this.
+            least = -(-len(text) // max_token_chars(self._tokenizer.backend))
+            self._limits.check_prompt_tokens(least, param)
 
 
 def check_token_ids(ids: list[int], vocab_size: int, param: str) -> None:
@@ -200,30 +159,10 @@ def check_token_ids(ids: list[int], vocab_size: int, param: str) -> None:
         )
 
 
-def check_fits(prompt: Prompt, max_tokens: int | None, model: ModelInfo, param: str) -> None:
-    """Refuse an answer length that cannot fit beside the prompt."""
-    submits.check_fits(model, len(prompt.token_ids), max_tokens, param)
-
-
-def _bad_prompt(value: Any, param: str) -> RequestError:
-    return RequestError(
-        f"{param} is {shorten(value)}: a string, a list of strings, a list of token ids or a list "
-        "of lists of token ids is needed; change it",
-        param=param,
-    )
-
-
-def _message(message: ChatMessage) -> dict[str, Any]:
-    """Return a message as chat templates read it; they know no developer role."""
-    role = "system" if message.role == "developer" else message.role
-    content = message.content
-    if not isinstance(content, str):
-        return _named(message, role, [{"type": "text", "text": part.text} for part in content])
-    return _named(message, role, content)
-
-
-def _named(message: ChatMessage, role: str, content: Any) -> dict[str, Any]:
-    named = {} if message.name is None else {"name": message.name}
-    if message.reasoning_content:
-        named["reasoning_content"] = message.reasoning_content
-    return {"role": role, "content": content, **named}
+def _inputs(
+    template: ChatTemplate, conversation: Conversation
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return what a template is given of a conversation: its messages, and its variables."""
+    messages = template_messages(conversation.messages, argument_text=template.reads_argument_text)
+    tools = template_tools(conversation.tools)
+    return messages, {"tools": tools, **conversation.template_kwargs}

@@ -10,37 +10,38 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-from tokenspeed.server.openai.schemas import MAX_SESSION_CHARS, ChatRequest
+from tokenspeed.server.conversation.term_fields import MAX_SESSION_CHARS
 
 if TYPE_CHECKING:
     from starlette.datastructures import Headers
 
-    from tokenspeed.server.openai.schemas import ChatMessage, CompletionRequest
+    from tokenspeed.contracts.conversation import Conversation
+    from tokenspeed.server.conversation.term_fields import TermFields
 
 SESSION_HEADERS = ("x-session-id", "x-session-affinity", "session-id", "x-claude-code-session-id")
 """Headers by which agents name the conversation; the first one that is there counts."""
 
 
-def session_of(body: ChatRequest | CompletionRequest, headers: Headers) -> str:
+def session_of(body: TermFields, headers: Headers, conversation: Conversation | None = None) -> str:
     """Return a name of the request's conversation, "" for none."""
     if body.prompt_cache_key:
         return body.prompt_cache_key
     for name in SESSION_HEADERS:
         if given := headers.get(name, "").strip():
             return given[:MAX_SESSION_CHARS]
-    return _beginning(body) if isinstance(body, ChatRequest) else ""
+    return _beginning(conversation, body.cache_salt) if conversation is not None else ""
 
 
-def _beginning(body: ChatRequest) -> str:
+def _beginning(conversation: Conversation, salt: str) -> str:
     """Name a chat by its beginning; how a text is cut into parts and marked makes no difference.
 
     The salt belongs to it: a session may tell that it was there under another salt, and a name
     made of texts would then tell one salt what another one holds.
     """
     digest = hashlib.blake2b(digest_size=8)
-    _add(digest, body.cache_salt)
-    for message in body.messages:
-        for text in (message.role, message.name or "", _text(message)):
+    _add(digest, salt)
+    for message in conversation.messages:
+        for text in (message.role, message.name, "".join(message.content)):
             _add(digest, text)
         if message.role == "user":
             return f"chat:{digest.hexdigest()}"
@@ -50,9 +51,3 @@ def _beginning(body: ChatRequest) -> str:
 def _add(digest: hashlib.blake2b, text: str) -> None:
     data = text.encode()
     digest.update(len(data).to_bytes(8, "little") + data)
-
-
-def _text(message: ChatMessage) -> str:
-    if isinstance(message.content, str):
-        return message.content
-    return "".join(part.text for part in message.content)

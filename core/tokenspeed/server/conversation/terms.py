@@ -8,26 +8,26 @@ from tokenspeed.engine.messages import Terms
 from tokenspeed.errors import RequestError
 from tokenspeed.server.conversation.sessions import session_of
 from tokenspeed.server.http.fields import shorten
-from tokenspeed.server.openai.schemas import ChatRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from starlette.requests import Request
 
-    from tokenspeed.server.openai.schemas import CacheControl, CompletionRequest
+    from tokenspeed.contracts.conversation import Conversation
+    from tokenspeed.server.conversation.term_fields import TermFields
 
 TENANT_HEADER = "x-tenant"
 MAX_TENANT_CHARS = 64
 KEY_TENANT = "tokenspeed.tenant"
 """Scope entry in which `guard.py` leaves the tenant of the API key."""
-_TTL_S = {"5m": 300.0, "30m": 1800.0, "1h": 3600.0, "12h": 43_200.0}
-_DAY_S = 86_400.0
 
 
-def read_terms(body: ChatRequest | CompletionRequest, request: Request) -> Terms:
+def read_terms(
+    body: TermFields, request: Request, conversation: Conversation | None = None
+) -> Terms:
     """Return the terms of a request.
 
+    Args:
+        conversation: what a chat is known by when nobody names its session; None: a plain text.
     Raises:
         RequestError: the tenant's name is not acceptable, or not the API key's.
     """
@@ -35,10 +35,10 @@ def read_terms(body: ChatRequest | CompletionRequest, request: Request) -> Terms
         priority=body.priority,
         salt=body.cache_salt.encode(),
         tenant=_tenant(request),
-        session=session_of(body, request.headers),
+        session=session_of(body, request.headers, conversation),
         owner=_owner(request),
         timeout_s=body.timeout_s,
-        retain_s=max(_retentions(body), default=0.0),
+        retain_s=max(body.retentions_s(), default=0.0),
     )
 
 
@@ -70,27 +70,3 @@ def _owner(request: Request) -> str:
     if of_key is None:
         return f"tenant:{_tenant(request)}"
     return f"key-of:{of_key}"
-
-
-def _retentions(body: ChatRequest | CompletionRequest) -> Iterator[float]:
-    """Yield every time for which the request asks to keep its prompt; the longest one counts."""
-    yield body.cache_retention_s
-    if body.prompt_cache_retention == "24h":
-        yield _DAY_S
-    if body.prompt_cache_options is not None:
-        yield _TTL_S[body.prompt_cache_options.ttl]
-    if isinstance(body, ChatRequest):
-        yield from _marks(body)
-
-
-def _marks(body: ChatRequest) -> Iterator[float]:
-    for message in body.messages:
-        yield _ttl_s(message.cache_control)
-        for part in message.content if isinstance(message.content, list) else ():
-            yield _ttl_s(part.cache_control)
-            if part.prompt_cache_breakpoint is not None:
-                yield _TTL_S[part.prompt_cache_breakpoint.ttl or "30m"]
-
-
-def _ttl_s(control: CacheControl | None) -> float:
-    return 0.0 if control is None else _TTL_S[control.ttl]

@@ -10,8 +10,7 @@ import msgspec
 from starlette.requests import ClientDisconnect
 
 from tokenspeed.errors import RequestError
-from tokenspeed.server.http.fields import NEUTRAL
-from tokenspeed.server.openai.schemas import Schema, read_request
+from tokenspeed.server.http.schema import Schema, read_request
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -107,7 +106,7 @@ def _decoded(
         if name in schema.model_fields:
             limits.check_raw(name, text)
             values[name] = msgspec.json.decode(text)
-        elif name in NEUTRAL:
+        elif name in schema.neutral:
             is_short = len(text) <= MAX_NEUTRAL_BYTES
             values[name] = msgspec.json.decode(text) if is_short else text[:100].decode("latin-1")
         else:

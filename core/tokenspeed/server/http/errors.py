@@ -1,13 +1,15 @@
-"""Maps the classes of `tokenspeed.errors` to HTTP statuses and OpenAI error bodies.
+"""Maps the classes of `tokenspeed.errors` to HTTP statuses and the error bodies of each API.
 
-The one place that knows both. A traceback never leaves the process: an unexpected exception is
+The one place that knows them all. A traceback never leaves the process: an unexpected exception is
 logged once here and answered with a 500 that names a log reference.
 """
 
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 from starlette.responses import Response
@@ -28,9 +30,6 @@ from tokenspeed.errors import (
 )
 from tokenspeed.log import LOGGER
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 _STATUS: tuple[tuple[type[TokenSpeedError], int], ...] = (
     (RequestError, 400),
     (ConfigError, 400),
@@ -45,7 +44,12 @@ _STATUS: tuple[tuple[type[TokenSpeedError], int], ...] = (
 )
 _MAX_MESSAGE_CHARS = 1000
 _MAX_PARAM_CHARS = 200
-_CODE_STATUS = {"model_not_found": 404, "invalid_api_key": 401, "body_too_large": 413}
+_CODE_STATUS = {
+    "model_not_found": 404,
+    "response_not_found": 404,
+    "invalid_api_key": 401,
+    "body_too_large": 413,
+}
 
 
 class JsonResponse(Response):
@@ -66,19 +70,67 @@ def status_of(error: TokenSpeedError) -> int:
     return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
 
 
-def error_body(
-    message: str, status: int, *, param: str | None = None, code: str | None = None
-) -> dict[str, Any]:
-    """Return the body that OpenAI clients parse; a long text that a client sent is cut here."""
-    if len(message) > _MAX_MESSAGE_CHARS:
-        message = message[:_MAX_MESSAGE_CHARS] + "..."
-    param = param[:_MAX_PARAM_CHARS] if param is not None else None
-    return {"error": {"message": message, "type": _type_of(status), "param": param, "code": code}}
+@dataclass(frozen=True, slots=True)
+class ErrorForm:
+    """How one API spells errors.
+
+    Args:
+        types: status -> type; of others by class: below 500, and from 500 on.
+        has_details: the body names parameter and code.
+    """
+
+    types: Mapping[int, str]
+    below_500: str
+    from_500: str
+    has_details: bool
+
+    def body(
+        self, message: str, status: int, *, param: str | None = None, code: str | None = None
+    ) -> dict[str, Any]:
+        """Return the body that clients parse; a long text that a client sent is cut here."""
+        if len(message) > _MAX_MESSAGE_CHARS:
+            message = message[:_MAX_MESSAGE_CHARS] + "..."
+        kind = self.types.get(status, self.below_500 if status < 500 else self.from_500)
+        if not self.has_details:
+            return {"type": "error", "error": {"type": kind, "message": message}}
+        param = param[:_MAX_PARAM_CHARS] if param is not None else None
+        return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
-def body_of(error: TokenSpeedError) -> dict[str, Any]:
-    """Return the OpenAI body of an error of ours."""
-    return error_body(
+OPENAI = ErrorForm(
+    {
+        401: "authentication_error",
+        404: "not_found_error",
+        429: "rate_limit_error",
+        504: "timeout_error",
+    },
+    below_500="invalid_request_error",
+    from_500="server_error",
+    has_details=True,
+)
+ANTHROPIC = ErrorForm(
+    {
+        401: "authentication_error",
+        404: "not_found_error",
+        413: "request_too_large",
+        429: "rate_limit_error",
+        503: "overloaded_error",
+        504: "timeout_error",
+    },
+    below_500="invalid_request_error",
+    from_500="api_error",
+    has_details=False,
+)
+
+
+def form_of(path: str) -> ErrorForm:
+    """Return how errors of a route are spelled."""
+    return ANTHROPIC if path.startswith("/v1/messages") else OPENAI
+
+
+def body_of(error: TokenSpeedError, form: ErrorForm = OPENAI) -> dict[str, Any]:
+    """Return the body of an error of ours."""
+    return form.body(
         str(error),
         status_of(error),
         param=getattr(error, "param", None),
@@ -86,40 +138,28 @@ def body_of(error: TokenSpeedError) -> dict[str, Any]:
     )
 
 
-def error_response(error: BaseException) -> JsonResponse:
+def error_response(error: BaseException, form: ErrorForm = OPENAI) -> JsonResponse:
     """Answer any exception: ours by its class, a foreign one as a logged 500."""
     if not isinstance(error, TokenSpeedError):
-        return JsonResponse(_internal(error), 500)
+        return JsonResponse(_internal(error, form), 500)
     headers: Mapping[str, str] | None = None
     if isinstance(error, CapacityError) and error.retry_after_s is not None:
         headers = {"Retry-After": str(error.retry_after_s)}
     elif isinstance(error, RequestError) and error.code == "invalid_api_key":
         headers = {"WWW-Authenticate": "Bearer"}
-    return JsonResponse(body_of(error), status_of(error), headers=headers)
+    return JsonResponse(body_of(error, form), status_of(error), headers=headers)
 
 
-def stream_error(error: BaseException) -> dict[str, Any]:
+def stream_error(error: BaseException, form: ErrorForm = OPENAI) -> dict[str, Any]:
     """Return the body of the last event of a stream that failed after its 200 was sent."""
-    return body_of(error) if isinstance(error, TokenSpeedError) else _internal(error)
+    return body_of(error, form) if isinstance(error, TokenSpeedError) else _internal(error, form)
 
 
-def _internal(error: BaseException) -> dict[str, Any]:
+def _internal(error: BaseException, form: ErrorForm) -> dict[str, Any]:
     reference = secrets.token_hex(4)
     LOGGER.error("request failed unexpectedly (reference %s)", reference, exc_info=error)
-    return error_body(
+    return form.body(
         f"internal error; the server's log has the details under reference {reference}",
         500,
         code="internal_error",
     )
-
-
-def _type_of(status: int) -> str:
-    if status == 401:
-        return "authentication_error"
-    if status == 404:
-        return "not_found_error"
-    if status == 429:
-        return "rate_limit_error"
-    if status == 504:
-        return "timeout_error"
-    return "invalid_request_error" if status < 500 else "server_error"

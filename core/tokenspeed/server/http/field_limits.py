@@ -26,7 +26,8 @@ _TEXT = re.compile(rb'"[^"]*"')
 _MIN_DETOKENIZED = 65_536
 _SHORT_BYTES = 65_536
 _VALUES_A_MESSAGE = 16
-_LONG_FIELDS = frozenset({"prompt", "messages", "tokens"})
+_TURNS = ("messages", "input")
+_LONG_FIELDS = frozenset({"prompt", "tokens", "system", "instructions", "tools", *_TURNS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class FieldLimits:
             return
         if name not in _LONG_FIELDS:
             _check_count(name, len(raw), MAX_OTHER_BYTES, "bytes")
-        elif name == "messages":
+        elif name not in ("tokens", "prompt"):
             _check_values(name, raw, MAX_MESSAGES * _VALUES_A_MESSAGE, "values")
         elif name == "tokens":
             _check_values(name, raw, self.max_detokenized, "token ids")
@@ -67,12 +68,12 @@ class FieldLimits:
         _check_length("tokens", given.get("tokens"), self.max_detokenized, "token ids")
         _check_length("stop_token_ids", given.get("stop_token_ids"), MAX_STOP_TOKEN_IDS, "ids")
         _check_length("logit_bias", given.get("logit_bias"), MAX_BIASES, "token ids")
-        messages = given.get("messages")
-        _check_length("messages", messages, MAX_MESSAGES, "messages")
-        for index, message in enumerate(messages if isinstance(messages, list) else ()):
-            content = message.get("content") if isinstance(message, dict) else None
-            if isinstance(content, list):
-                _check_length(f"messages.{index}.content", content, MAX_MESSAGES, "parts")
+        for name in _TURNS:
+            messages = given.get(name)
+            _check_length(name, messages, MAX_MESSAGES, "messages")
+            for index, message in enumerate(messages if isinstance(messages, list) else ()):
+                content = message.get("content") if isinstance(message, dict) else None
+                _check_length(f"{name}.{index}.content", content, MAX_MESSAGES, "parts")
 
     @property
     def max_detokenized(self) -> int:
@@ -94,13 +95,17 @@ class FieldLimits:
     def check_prompt_tokens(self, count: int, param: str = "prompt") -> None:
         """Refuse a prompt of more tokens than ever fit.
 
+        Agents know by the words "prompt is too long: N tokens > M maximum" and "maximum context
+        length is N tokens" that they must compact their conversation.
+
         Raises:
             RequestError: with the code of the OpenAI API for that.
         """
         if count > self.max_prompt_tokens:
             raise RequestError(
-                f"{param} has {count} tokens, at most {self.max_prompt_tokens} fit "
-                f"(context {self.max_context_tokens} tokens); shorten it",
+                f"prompt is too long: {count} tokens > {self.max_prompt_tokens} maximum. This "
+                f"model's maximum context length is {self.max_context_tokens} tokens, and {param} "
+                f"has {count} tokens; reduce the length of the {param}",
                 param=param,
                 code="context_length_exceeded",
             )

@@ -1,4 +1,4 @@
-"""Which request fields are supported, inert, or refused; `docs/http-api.md` lists the same tables.
+"""Which request fields are supported, inert, or refused: by the tables of each API's schemas.
 
 A field is one of: a field of the schema (honoured), inert (accepted, changes nothing by its own
 meaning), or known but not built yet (accepted only at a neutral value). Anything else is unknown.
@@ -17,63 +17,6 @@ from tokenspeed.errors import RequestError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-INERT: Mapping[str, str] = {
-    "user": "an end-user label for the caller's own records",
-    "safety_identifier": "an end-user label for the caller's own records",
-    "metadata": "labels for the caller's own records",
-}
-"""Field -> why ignoring it changes nothing the caller could see."""
-
-NEUTRAL: Mapping[str, tuple[Any, ...]] = {
-    "store": (False,),
-    "service_tier": ("auto", "default"),
-    "best_of": (1,),
-    "suffix": ("",),
-    "response_format": ({"type": "text"},),
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
-    "parallel_tool_calls": (True, False),
-    "functions": ([],),
-    "function_call": ("none", "auto"),
-    "modalities": (["text"],),
-    "audio": (),
-    "prediction": (),
-    "reasoning_effort": (),
-    "verbosity": ("medium",),
-    "web_search_options": (),
-    "moderation": (),
-    "length_penalty": (1.0,),
-    "use_beam_search": (False,),
-    "skip_special_tokens": (True,),
-    "spaces_between_special_tokens": (True,),
-    "add_generation_prompt": (True,),
-    "continue_final_message": (False,),
-    "chat_template": (),
-    "documents": ([],),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
-    "structured_outputs": (),
-    "truncate_prompt_tokens": (),
-    "bad_words": ([],),
-    "lora_path": (),
-    "images": ([],),
-}
-"""Field that is not built yet -> the values (beside null) that ask for nothing."""
-
-NEUTRAL_MESSAGE: Mapping[str, tuple[Any, ...]] = {
-    "tool_calls": ([],),
-    "function_call": (),
-    "tool_call_id": (),
-    "audio": (),
-    "refusal": (),
-    "annotations": ([],),
-    "reasoning": ("",),
-}
-"""The same for the fields of one message, so that an answer can be sent back as it came."""
-
-
 _MAX_NAME_CHARS = 64
 """A longer unknown name is no typing mistake: none like it is looked for, and answers cut it."""
 _MAX_SHOWN_BITS = 256
@@ -83,8 +26,8 @@ def known_fields(
     body: Mapping[str, Any],
     supported: frozenset[str],
     *,
-    neutral: Mapping[str, tuple[Any, ...]] = NEUTRAL,
-    inert: Mapping[str, str] = INERT,
+    neutral: Mapping[str, tuple[Any, ...]],
+    inert: Mapping[str, str],
     prefix: str = "",
 ) -> dict[str, Any]:
     """Return the supported fields that were given, without nulls.

@@ -14,7 +14,7 @@ from starlette.datastructures import Headers
 
 from tokenspeed.errors import RequestError
 from tokenspeed.server.conversation.terms import KEY_TENANT
-from tokenspeed.server.http.errors import error_response
+from tokenspeed.server.http.errors import error_response, form_of
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -67,7 +67,7 @@ class Guard:
             self._check_key(scope)
             await self._app(scope, receive, counted_send)
         except Exception as error:
-            response = error_response(error)
+            response = error_response(error, form_of(scope["path"]))
             if not status:
                 await response(scope, receive, counted_send)
         finally:
@@ -77,13 +77,17 @@ class Guard:
     def _check_key(self, scope: Scope) -> None:
         if not self._keys or scope["path"] in OPEN_PATHS:
             return
-        given = Headers(scope=scope).get("authorization", "")
+        headers = Headers(scope=scope)
+        given = headers.get("authorization", "")
+        if not given and "x-api-key" in headers:
+            given = f"Bearer {headers['x-api-key']}"
         tenant = self._keys.tenant_of(given)
         if tenant is None:
             state = "wrong" if given else "missing"
             raise RequestError(
                 f"the API key is {state}: {scope['path']} needs the header "
-                "'Authorization: Bearer KEY'; send the key this server was started with",
+                "'Authorization: Bearer KEY' or 'x-api-key: KEY'; send the key this server was "
+                "started with",
                 code="invalid_api_key",
             )
         scope[KEY_TENANT] = tenant

@@ -32,6 +32,11 @@ def event(body: Any) -> bytes:
     return b"data: " + _encoder.encode(body) + b"\n\n"
 
 
+def named_event(body: dict[str, Any]) -> bytes:
+    """Encode one event that is named by its body's type."""
+    return b"event: " + str(body["type"]).encode() + b"\n" + event(body)
+
+
 class Mailbox:
     """Pieces of all choices of a request, merged by choice until the writer takes them.
 

@@ -9,6 +9,7 @@ from tokenspeed.server.openai.replies import chat_logprobs, envelope, prompt_log
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tokenspeed.contracts.parser import ToolCallDelta
     from tokenspeed.server.generation import Generation
     from tokenspeed.server.openai.schemas import ChatRequest
     from tokenspeed.server.pieces import Piece
@@ -24,6 +25,7 @@ class ChatReply:
         self._wants_logprobs = request.logprobs
         self._is_parsed = generation.parser is not None
         self._opened: set[int] = set()
+        self._called: set[int] = set()
         self.head = envelope(generation.request_id, "chat.completion.chunk", request.model)
 
     def chunk(self, index: int, piece: Piece) -> dict[str, Any]:
@@ -37,11 +39,13 @@ class ChatReply:
             delta["content"] = piece.text
         if piece.reasoning:
             delta["reasoning_content"] = piece.reasoning
+        if piece.tool_calls:
+            delta["tool_calls"] = [self._call_delta(index, call) for call in piece.tool_calls]
         choice = {
             "index": index,
             "delta": delta,
             "logprobs": self._logprobs(piece),
-            "finish_reason": piece.finish_reason,
+            "finish_reason": self._finish_reason(piece, called=index in self._called),
         }
         return {**self.head, "choices": [choice]}
 
@@ -52,7 +56,7 @@ class ChatReply:
                 "index": index,
                 "message": self._message(piece),
                 "logprobs": self._logprobs(piece),
-                "finish_reason": piece.finish_reason,
+                "finish_reason": self._finish_reason(piece, called=bool(piece.tool_calls)),
             }
             for index, piece in enumerate(pieces)
         ]
@@ -67,12 +71,33 @@ class ChatReply:
         return body
 
     def _message(self, piece: Piece) -> dict[str, Any]:
-        message = {"role": "assistant", "content": piece.text, "refusal": None}
+        content = None if piece.tool_calls and not piece.text else piece.text
+        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+        if piece.tool_calls:
+            message["tool_calls"] = [
+                {"id": call.call_id, "type": "function", "function": _function(call)}
+                for call in piece.tool_calls
+            ]
         if self._is_parsed:
             message["reasoning_content"] = piece.reasoning or None
         return message
+
+    def _call_delta(self, index: int, call: ToolCallDelta) -> dict[str, Any]:
+        """Write what is new about a call; its id, type and name come with its first delta."""
+        self._called.add(index)
+        if not call.call_id:
+            return {"index": call.index, "function": {"arguments": call.arguments}}
+        opening = {"index": call.index, "id": call.call_id, "type": "function"}
+        return {**opening, "function": _function(call)}
+
+    def _finish_reason(self, piece: Piece, *, called: bool) -> str | None:
+        return "tool_calls" if called and piece.finish_reason == "stop" else piece.finish_reason
 
     def _logprobs(self, piece: Piece) -> dict[str, Any] | None:
         if not self._wants_logprobs:
             return None
         return chat_logprobs(self._tokenizer, piece.logprobs)
+
+
+def _function(call: ToolCallDelta) -> dict[str, str]:
+    return {"name": call.name, "arguments": call.arguments}

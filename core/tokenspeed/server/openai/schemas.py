@@ -1,82 +1,121 @@
 """Request schemas of the OpenAI API, as far as this version supports them.
 
-pydantic checks the types; `fields.py` has already refused what is unknown or not built, and
+pydantic checks the types; the tables have already refused what is unknown or not built, and
 `SamplingParams.validate` checks the ranges. Knows no tokens and no engine.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-import pydantic
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
-from tokenspeed.engine.submits import MAX_TIMEOUT_S
-from tokenspeed.errors import RequestError
-from tokenspeed.server.http.fields import NEUTRAL_MESSAGE, known_fields, shorten
+from tokenspeed.server.conversation.term_fields import (
+    TTL_S,
+    CacheControl,
+    OpenAiTermFields,
+    ttl_s,
+)
+from tokenspeed.server.conversation.thinking import Effort
+from tokenspeed.server.http.fields import known_fields
+from tokenspeed.server.http.schema import Body, Lenient, Strict, unsupported
+from tokenspeed.server.openai.tables import INERT, NEUTRAL, NEUTRAL_MESSAGE
 
 if TYPE_CHECKING:
-    from tokenspeed.server.http.field_limits import FieldLimits
+    from collections.abc import Iterator, Mapping
 
 MAX_CHOICES = 128
 MAX_STOPS = 16
-MAX_SESSION_CHARS = 512
-MAX_RETENTION_S = 24 * 3600
-MAX_SALT_CHARS = 256
-"""Of `cache_salt`: the engine keeps it beside each session's and each block's place."""
 
 
-class _Strict(pydantic.BaseModel):
-    """No coercion: "3" is not 3 and true is not 1."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-
-
-class CacheControl(_Strict):
-    """Anthropic's mark: keep the prompt up to here."""
-
-    type: Literal["ephemeral"]
-    ttl: Literal["5m", "1h"] = "5m"
-
-
-class CacheBreakpoint(_Strict):
+class CacheBreakpoint(Strict):
     """OpenAI's mark: keep the prompt up to here; without `ttl` as long as the request says."""
 
     mode: Literal["explicit"]
     ttl: Literal["30m", "12h"] | None = None
 
 
-class CacheOptions(_Strict):
-    """OpenAI's options of the prompt cache."""
-
-    mode: Literal["implicit"] = "implicit"
-    ttl: Literal["30m"] = "30m"
-
-
-class TextPart(_Strict):
+class TextPart(Strict):
     type: Literal["text"]
     text: str
     cache_control: CacheControl | None = None
     prompt_cache_breakpoint: CacheBreakpoint | None = None
 
+    def retentions_s(self) -> Iterator[float]:
+        """Yield for how long its marks keep the prompt."""
+        yield ttl_s(self.cache_control)
+        if self.prompt_cache_breakpoint is not None:
+            yield TTL_S[self.prompt_cache_breakpoint.ttl or "30m"]
 
-class ChatMessage(_Strict):
+
+class CalledFunction(Lenient):
+    name: str
+    arguments: str = ""
+
+
+class ChatToolCall(Lenient):
+    """A call of an assistant's turn, as the answer that made it spelled it."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
+class ChatMessage(Strict):
     """One message; `name` and the reasoning are for the chat template, which may show them."""
 
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | Annotated[list[TextPart], Field(min_length=1)]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | Annotated[list[TextPart], Field(min_length=1)] | None = None
     name: str | None = None
     reasoning_content: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[ChatToolCall] = Field(default=[])
+    tool_call_id: str = ""
+    cache_control: CacheControl | None = None
+
+    def retentions_s(self) -> Iterator[float]:
+        """Yield for how long its marks keep the prompt."""
+        yield ttl_s(self.cache_control)
+        for part in self.content if isinstance(self.content, list) else ():
+            yield from part.retentions_s()
+
+
+class FunctionTool(Lenient):
+    name: str = Field(min_length=1, max_length=256)
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ChatTool(Lenient):
+    """A function that may be called."""
+
+    type: Literal["function"]
+    function: FunctionTool
     cache_control: CacheControl | None = None
 
 
-class StreamOptions(_Strict):
+class ChosenFunction(Lenient):
+    name: str
+
+
+class NamedChoice(Lenient):
+    """The one function that must be called."""
+
+    type: Literal["function"]
+    function: ChosenFunction
+
+
+class StreamOptions(Strict):
     include_usage: bool = False
     include_obfuscation: Literal[False] = False
 
 
-class _Sampling(_Strict):
+class _Sampling(OpenAiTermFields):
     """Fields that chat and plain completions share."""
+
+    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = NEUTRAL
+    inert: ClassVar[Mapping[str, str]] = INERT
 
     model: str
     stream: bool = False
@@ -90,123 +129,100 @@ class _Sampling(_Strict):
     min_p: float = 0.0
     seed: int | None = None
     stop: str | Annotated[list[str], Field(max_length=MAX_STOPS)] | None = None
-    stop_token_ids: list[int] = []
+    stop_token_ids: list[int] = Field(default=[])
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
     repetition_penalty: float = 1.0
-    logit_bias: dict[str, float] = {}
+    logit_bias: dict[str, float] = Field(default={})
     prompt_logprobs: int | None = None
-    priority: int = Field(0, ge=-(2**31), le=2**31 - 1)
-    cache_salt: str = Field("", max_length=MAX_SALT_CHARS)
-    prompt_cache_key: str = Field("", max_length=MAX_SESSION_CHARS)
-    prompt_cache_retention: Literal["in_memory", "in-memory", "24h"] = "in_memory"
-    prompt_cache_options: CacheOptions | None = None
-    cache_retention_s: float = Field(0.0, ge=0, le=MAX_RETENTION_S)
-    timeout_s: float | None = Field(None, gt=0, le=MAX_TIMEOUT_S)
 
 
 class ChatRequest(_Sampling):
     messages: list[ChatMessage] = Field(min_length=1)
+    tools: list[ChatTool] = Field(default=[])
+    tool_choice: Literal["none", "auto", "required"] | NamedChoice | None = None
+    parallel_tool_calls: bool = True
+    reasoning_effort: Effort | None = None
     max_completion_tokens: int | None = None
     logprobs: bool = False
     top_logprobs: int | None = None
-    chat_template_kwargs: dict[str, Any] = {}
+    chat_template_kwargs: dict[str, Any] = Field(default={})
+
+    @classmethod
+    def prepared(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """Look at messages and tools: what they hold beyond this version is named."""
+        return _known_tools(_known_messages(given))
+
+    def retentions_s(self) -> Iterator[float]:
+        """Yield the times of the marks in messages and tools too."""
+        yield from super().retentions_s()
+        for message in self.messages:
+            yield from message.retentions_s()
+        for tool in self.tools:
+            yield ttl_s(tool.cache_control)
 
 
 class CompletionRequest(_Sampling):
     prompt: Any
-    """str | list[str] | list[int] | list[list[int]]; `prompts.py` tells them apart."""
+    """str | list[str] | list[int] | list[list[int]]; `prompt_forms.py` tells them apart."""
     echo: bool = False
     logprobs: int | None = None
 
 
-class TokenizeRequest(_Strict):
+class TokenizeRequest(Body):
+    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = NEUTRAL
+    inert: ClassVar[Mapping[str, str]] = INERT
+
     model: str | None = None
     prompt: str | None = None
     messages: list[ChatMessage] | None = None
+    tools: list[ChatTool] = Field(default=[])
     add_special_tokens: bool = True
     add_generation_prompt: bool = True
 
+    @classmethod
+    def prepared(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """Look at messages and tools, as chat does."""
+        return _known_tools(_known_messages(given))
 
-class DetokenizeRequest(_Strict):
+
+class DetokenizeRequest(Body):
+    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = NEUTRAL
+    inert: ClassVar[Mapping[str, str]] = INERT
+
     model: str | None = None
     tokens: list[int]
     skip_special_tokens: bool = False
 
 
-Schema = TypeVar("Schema", bound=pydantic.BaseModel)
-
-
-def read_request(schema: type[Schema], body: Any, limits: FieldLimits) -> Schema:
-    """Check a decoded JSON body against a schema and the limits of its fields.
-
-    Raises:
-        RequestError: names the first offending field, its value and what is allowed.
-    """
-    if not isinstance(body, dict):
-        raise RequestError(
-            f"the body is a JSON {_json_type(body)}, a JSON object is needed; send one"
-        )
-    # A field of the schema is never "not built" there, whatever another route says.
-    given = known_fields(body, frozenset(schema.model_fields))
-    limits.check_lengths(given)
-    if isinstance(given.get("messages"), list):
-        given["messages"] = [_known_message(i, item) for i, item in enumerate(given["messages"])]
-    try:
-        return schema.model_validate(given)
-    except pydantic.ValidationError as error:
-        raise _request_error(error) from None
+def _known_messages(given: dict[str, Any]) -> dict[str, Any]:
+    messages = given.get("messages")
+    if not isinstance(messages, list):
+        return given
+    return {**given, "messages": [_known_message(i, item) for i, item in enumerate(messages)]}
 
 
 def _known_message(index: int, message: Any) -> Any:
     if not isinstance(message, dict):
         return message
     place = f"messages.{index}"
-    if message.get("role") in ("tool", "function"):
-        raise _unsupported(f"{place}.role", message["role"], "tools are")
-    _refuse_parts(place, message.get("content"))
+    if message.get("role") == "function":
+        raise unsupported(f"{place}.role", message["role"], "functions are")
+    content = message.get("content")
+    for number, part in enumerate(content if isinstance(content, list) else ()):
+        kind = part.get("type") if isinstance(part, dict) else None
+        if isinstance(kind, str) and kind != "text":
+            raise unsupported(f"{place}.content.{number}.type", kind, "only text parts are")
     names = frozenset(ChatMessage.model_fields)
     return known_fields(message, names, neutral=NEUTRAL_MESSAGE, inert={}, prefix=place + ".")
 
 
-def _refuse_parts(place: str, content: Any) -> None:
-    for index, part in enumerate(content if isinstance(content, list) else ()):
-        kind = part.get("type") if isinstance(part, dict) else None
-        if isinstance(kind, str) and kind != "text":
-            raise _unsupported(f"{place}.content.{index}.type", kind, "only text parts are")
-
-
-def _unsupported(param: str, value: Any, what: str) -> RequestError:
-    verb = f"{what} supported" if what.startswith("only") else f"{what} not supported"
-    return RequestError(
-        f"{param} is {shorten(value)}: {verb} in this version; remove it",
-        param=param,
-        code="unsupported_parameter",
-    )
-
-
-def _request_error(error: pydantic.ValidationError) -> RequestError:
-    errors = error.errors(include_url=False)
-    same = [item for item in errors if item["loc"][0] == errors[0]["loc"][0]]
-    # Of a union's branches, the one that the value's type fits says what is wrong with it.
-    first = next((item for item in same if not item["type"].endswith("_type")), same[0])
-    named = [part for part in first["loc"] if isinstance(part, int) or part.islower()]
-    param = ".".join(str(part)[:64] for part in named if part not in _UNION_TAGS)
-    if first["type"] == "missing":
-        return RequestError(f"{param} is missing; it is required, add it", param=param)
-    allowed = first["msg"][0].lower() + first["msg"][1:]
-    if first["type"] == "model_type":  # pydantic would name a class of ours
-        allowed = "input should be an object"
-    return RequestError(f"{param} is {shorten(first['input'])}: {allowed}; change it", param=param)
-
-
-_UNION_TAGS = frozenset({"str", "int", "list[str]", "list[int]", "list[list[int]]"})
-
-
-def _json_type(value: Any) -> str:
-    if value is None:
-        return "null"
-    names = {bool: "boolean", str: "string", int: "number", float: "number", list: "array"}
-    return names.get(type(value), type(value).__name__)
+def _known_tools(given: dict[str, Any]) -> dict[str, Any]:
+    tools = given.get("tools")
+    for number, tool in enumerate(tools if isinstance(tools, list) else ()):
+        kind = tool.get("type") if isinstance(tool, dict) else None
+        if isinstance(kind, str) and kind != "function":
+            raise unsupported(f"tools.{number}.type", kind, "only functions are")
+    return given

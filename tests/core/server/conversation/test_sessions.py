@@ -7,6 +7,7 @@ from typing import Any
 from starlette.datastructures import Headers
 
 from tokenspeed.server.conversation.sessions import session_of
+from tokenspeed.server.openai.conversation import conversation_of
 from tokenspeed.server.openai.schemas import ChatRequest, CompletionRequest
 
 
@@ -16,7 +17,7 @@ def chat(*contents: str, **fields: Any) -> str:
         {"role": role, "content": text} for role, text in zip(roles, contents, strict=False)
     ]
     body = ChatRequest.model_validate({"model": "m", "messages": messages, **fields})
-    return session_of(body, Headers())
+    return session_of(body, Headers(), conversation_of(body))
 
 
 def test_later_turns_of_a_chat_are_of_its_session() -> None:

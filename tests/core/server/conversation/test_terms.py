@@ -16,6 +16,7 @@ from tokenspeed.config.schema import ServeConfig
 from tokenspeed.errors import ConfigError, RequestError
 from tokenspeed.server.conversation.terms import KEY_TENANT, read_terms
 from tokenspeed.server.http.api_keys import read_api_keys
+from tokenspeed.server.openai.conversation import conversation_of
 from tokenspeed.server.openai.schemas import ChatRequest
 
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ def terms_of(fields: dict[str, Any], *, tenant: str = "", **headers: str) -> Ter
         ],
         KEY_TENANT: tenant,
     }
-    return read_terms(ChatRequest.model_validate(body), Request(scope))
+    chat = ChatRequest.model_validate(body)
+    return read_terms(chat, Request(scope), conversation_of(chat))
 
 
 def text(**mark: Any) -> dict[str, Any]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import http.client
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tokenspeed.server.http.fields import NEUTRAL
 from tokenspeed.server.openai.schemas import ChatRequest
+from tokenspeed.server.openai.tables import NEUTRAL
 
 if TYPE_CHECKING:
     from tests.support.server import ServerProcess
@@ -18,16 +19,24 @@ if TYPE_CHECKING:
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
 USER = [{"role": "user", "content": "x"}]
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "[1"}}
 
 # route, fields beside model (and messages), param in the error, words in its message
 GRID: list[tuple[str, dict[str, Any], str | None, str]] = [
     (CHAT, {"temprature": 1}, "temprature", "did you mean 'temperature'"),
-    (CHAT, {"tools": [{"type": "function"}]}, "tools", "not supported in this version"),
+    (CHAT, {"tools": [{"type": "function"}]}, "tools.0.function", "missing"),
+    (CHAT, {"tools": [{"type": "custom", "name": "f"}]}, "tools.0.type", "only functions"),
+    (CHAT, {"tools": [TOOL]}, "tools", "without a parser of tool calls"),
+    (CHAT, {"tools": [TOOL, TOOL]}, "tools.1", "another tool has"),
+    (CHAT, {"tool_choice": "required"}, "tool_choice", "there are no tools"),
+    (CHAT, {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}},
+     "tool_choice", "the tools are"),
     (CHAT, {"response_format": {"type": "json_object"}}, "response_format", "not supported"),
     (CHAT, {"modalities": ["text", "audio"]}, "modalities", "not supported"),
     (CHAT, {"audio": {"voice": "x"}}, "audio", "not supported"),
     (CHAT, {"store": True}, "store", "not supported"),
-    (CHAT, {"reasoning_effort": "high"}, "reasoning_effort", "not supported"),
+    (CHAT, {"reasoning_effort": "huge"}, "reasoning_effort", "'high'"),
     (TEXT, {"prompt": "x", "best_of": 2}, "best_of", "allowed is null, 1"),
     (TEXT, {"prompt": "x", "suffix": "y"}, "suffix", "not supported"),
     (CHAT, {"messages": "x"}, "messages", "list"),
@@ -36,9 +45,16 @@ GRID: list[tuple[str, dict[str, Any], str | None, str]] = [
     (CHAT, {"messages": [{"role": "user", "content": None}]}, "messages.0.content", "missing"),
     (CHAT, {"messages": [{"role": "user", "content": 1}]}, "messages.0.content", "string"),
     (CHAT, {"messages": [{"role": "king", "content": "x"}]}, "messages.0.role", "'system'"),
-    (CHAT, {"messages": [{"role": "tool", "content": "x"}]}, "messages.0.role", "not supported"),
+    (CHAT, {"messages": [{"role": "tool", "content": "x"}]}, "messages.0.tool_call_id", "missing"),
+    (CHAT, {"messages": [{"role": "function", "content": "x"}]}, "messages.0.role", "not support"),
     (CHAT, {"messages": [{"role": "user", "content": "x", "tool_calls": [1]}]},
-     "messages.0.tool_calls", "not supported"),
+     "messages.0.tool_calls.0", "object"),
+    (CHAT, {"messages": [{"role": "user", "content": "x", "tool_calls": [CALL]}]},
+     "messages.0.tool_calls", "makes no calls"),
+    (CHAT, {"messages": [{"role": "user", "content": "x", "tool_call_id": "c"}]},
+     "messages.0.tool_call_id", "answers no call"),
+    (CHAT, {"messages": [{"role": "assistant", "tool_calls": [CALL]}]},
+     "messages.0.tool_calls.0.function.arguments", "JSON text of an object"),
     (CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
      "messages.0.content.0.type", "only text parts"),
     (CHAT, {"messages": [{"role": "user", "content": "x", "foo": 1}]}, "messages.0.foo", "unknown"),
@@ -46,7 +62,6 @@ GRID: list[tuple[str, dict[str, Any], str | None, str]] = [
     (CHAT, {"max_tokens": "5"}, "max_tokens", "integer"),
     (CHAT, {"max_tokens": 1.5}, "max_tokens", "integer"),
     (CHAT, {"max_tokens": 4, "max_completion_tokens": 5}, "max_completion_tokens", "equal values"),
-    (CHAT, {"max_tokens": 100000}, "max_tokens", "2048"),
     (CHAT, {"temperature": -1}, "temperature", "[0.0, 100.0]"),
     (CHAT, {"temperature": "hot"}, "temperature", "number"),
     (CHAT, {"top_p": 0}, "top_p", "(0.0, 1.0]"),
@@ -131,10 +146,27 @@ def test_a_field_at_its_neutral_value_is_accepted(hash_server: ServerProcess) ->
     assert hash_server.call(CHAT, body).status == 200
 
 
-def test_too_long_prompts_and_answers_have_the_openai_code(hash_server: ServerProcess) -> None:
-    for fields in ({"prompt": "x" * 3000}, {"prompt": "x", "max_tokens": 2048}):
-        status, error = post(hash_server, TEXT, fields)
-        assert (status, error["code"]) == (400, "context_length_exceeded")
+@pytest.mark.parametrize("size", [3000, 3_000_000])
+def test_a_prompt_that_does_not_fit_is_told_in_words_that_make_clients_compact(
+    hash_server: ServerProcess, size: int
+) -> None:
+    fields = {"messages": [{"role": "user", "content": "x" * size}]}
+    status, error = post(hash_server, CHAT, fields)
+    assert (status, error["code"]) == (400, "context_length_exceeded")
+    assert re.search(r"prompt is too long: \d+ tokens > 2047 maximum", error["message"])
+    assert "This model's maximum context length is 2048 tokens" in error["message"]
+
+
+@pytest.mark.parametrize("route", [TEXT, CHAT])
+def test_a_longer_answer_than_fits_is_cut_to_what_fits(
+    hash_server: ServerProcess, route: str
+) -> None:
+    said = {"prompt": "x" * 2040} if route == TEXT else {"messages": [dict(USER[0])]}
+    if route == CHAT:
+        said["messages"][0]["content"] = "x" * 1990
+    answer = hash_server.call(route, {"model": "hashed", **said, "max_tokens": 100_000}).json()
+    assert answer["choices"][0]["finish_reason"] == "length"
+    assert answer["usage"]["total_tokens"] == 2048
 
 
 @pytest.mark.parametrize(

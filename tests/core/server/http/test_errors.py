@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tokenspeed.errors import EngineError, EngineGoneError
-from tokenspeed.server.http.errors import error_body, status_of
+from tokenspeed.server.http.errors import OPENAI, status_of
 
 
 def test_an_engine_that_is_given_up_is_503_as_in_health() -> None:
@@ -12,5 +12,5 @@ def test_an_engine_that_is_given_up_is_503_as_in_health() -> None:
 
 
 def test_whatever_a_message_echoes_its_body_is_short() -> None:
-    error = error_body("x" * 1_000_000, 400, param="y" * 1_000_000)["error"]
+    error = OPENAI.body("x" * 1_000_000, 400, param="y" * 1_000_000)["error"]
     assert len(error["message"]) + len(error["param"]) < 1300
