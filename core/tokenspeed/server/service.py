@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tokenspeed.contracts.parser import TOOL_CALLS
 from tokenspeed.errors import RequestError
 from tokenspeed.server.answer import Answerer
+from tokenspeed.server.conversation.terms import read_terms
 from tokenspeed.server.conversation.tools import check_tools
 from tokenspeed.server.generation import Generation
 from tokenspeed.server.http.body import read_body
@@ -24,8 +26,18 @@ if TYPE_CHECKING:
     from tokenspeed.sampling.params import SamplingParams
     from tokenspeed.server.answer import Reply
     from tokenspeed.server.conversation.prompts import Prompt
+    from tokenspeed.server.conversation.term_fields import TermFields
     from tokenspeed.server.http.schema import Schema
     from tokenspeed.server.parts import ApiParts
+
+
+@dataclass(frozen=True, slots=True)
+class ChatTurn:
+    """The next turn of a chat, before it is generated."""
+
+    conversation: Conversation
+    terms: Terms
+    prompt: Prompt
 
 
 class Service:
@@ -47,12 +59,17 @@ class Service:
             self.check_model(name)
         return body
 
-    async def prompt(self, conversation: Conversation) -> Prompt:
-        """Return the prompt of a conversation whose tools can be called as asked."""
+    async def turn(self, body: TermFields, request: Request, said: Conversation) -> ChatTurn:
+        """Return what a chat asks for next: cleaned, on its terms, with its prompt.
+
+        Raises:
+            RequestError: a tool cannot be called as asked, or the prompt does not fit.
+        """
         parser = self.parts.reasoning_parser
-        can_parse = parser is not None and TOOL_CALLS in parser.parses
-        check_tools(conversation, can_parse=can_parse)
-        return await self.parts.prompts.chat(conversation)
+        check_tools(said, can_parse=parser is not None and TOOL_CALLS in parser.parses)
+        chat = await self.parts.chats.clean(said)
+        terms = read_terms(body, request, self.parts.sessions, chat)
+        return ChatTurn(chat.conversation, terms, await self.parts.chats.read(chat, terms))
 
     def generation(
         self,

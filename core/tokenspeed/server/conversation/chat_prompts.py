@@ -13,21 +13,27 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tokenspeed.errors import RequestError
+from tokenspeed.server.conversation.cleaned import cleaned
 from tokenspeed.server.conversation.continuation import RestFinder, alone, marked
-from tokenspeed.server.conversation.fingerprint import message_prints, scope_print
+from tokenspeed.server.conversation.fingerprint import scope_print
 from tokenspeed.server.conversation.next_turn import NextTurn
 from tokenspeed.server.conversation.prompts import Prompt
+from tokenspeed.server.conversation.rules import ClientRules
+from tokenspeed.server.conversation.turn_memory import TurnMemory
 from tokenspeed.tokenizer.reuse_points import MAX_REUSE_POINTS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
+    from tokenspeed.config.schema import ServeConfig
     from tokenspeed.contracts.conversation import Conversation
     from tokenspeed.engine.messages import ModelInfo, Terms
+    from tokenspeed.server.conversation.cleaned import Chat
     from tokenspeed.server.conversation.prompts import PromptReader
-    from tokenspeed.server.conversation.rules import ClientRules
-    from tokenspeed.server.conversation.turn_memory import Place, Turn, TurnMemory
-    from tokenspeed.server.metrics import TurnMetrics
+    from tokenspeed.server.conversation.rules import NamedRule
+    from tokenspeed.server.conversation.turn_memory import Place, Turn
+    from tokenspeed.server.metrics import Metrics, TurnMetrics
+    from tokenspeed.tokenizer.tokenizer import Tokenizer
 
 
 class ChatPrompts:
@@ -57,25 +63,23 @@ class ChatPrompts:
         self._finder = RestFinder(end_texts, reader.begins_special)
         self._metrics = metrics
 
-    async def clean(self, conversation: Conversation) -> Conversation:
+    async def clean(self, conversation: Conversation) -> Chat:
         """Apply the client rules.
 
         Raises:
             EngineError: a rule failed.
         """
-        return await asyncio.to_thread(self._rules.apply, conversation)
+        return await asyncio.to_thread(cleaned, conversation, self._rules)
 
-    async def read(self, conversation: Conversation, terms: Terms) -> Prompt:
-        """Return the prompt of a conversation that was cleaned."""
-        memory = self._memory
+    async def read(self, chat: Chat, terms: Terms) -> Prompt:
+        """Return the prompt of a chat."""
+        conversation, memory = chat.conversation, self._memory
         if memory is None:
             return await self._reader.chat(conversation)
-        scope, prints = await asyncio.to_thread(
-            lambda: (scope_print(conversation, terms), message_prints(conversation.messages))
-        )
-        place = memory.find(scope, prints)
+        scope = await asyncio.to_thread(scope_print, conversation, terms)
+        place = memory.find(scope, chat.prints)
         if place.refused:
-            self._metrics.refused.labels(place.refused).inc()
+            self._refuse(place.refused)
         prompt = await self._continued(conversation, place)
         if prompt is not None:
             self._metrics.continued.inc()
@@ -96,7 +100,7 @@ class ChatPrompts:
         if rest is None:
             return self._refuse("template")
         ids = place.turn.token_ids()
-        ids.extend(await self._reader.encode_rest(rest))
+        ids.extend(await self._reader.encode(rest, add_special_tokens=False))
         if len(ids) > self._model.max_prompt_tokens:
             return self._refuse("context")
         points = await self._reuse_points(conversation, place, text, rest, mark)
@@ -138,3 +142,25 @@ def _points(turn: Turn, in_rest: tuple[int, ...]) -> tuple[int, ...]:
     behind = {turn.num_tokens + position for position in in_rest if position > 0}
     latest = sorted(behind)[-(MAX_REUSE_POINTS - 1) :]
     return (*turn.reuse_points[:1], *latest)
+
+
+def make_chats(
+    config: ServeConfig,
+    reader: PromptReader,
+    tokenizer: Tokenizer,
+    model: ModelInfo,
+    rules: Sequence[NamedRule],
+    metrics: Metrics,
+) -> ChatPrompts:
+    """Put the parts together as the settings say."""
+    changes = {item.pin: metrics.rule_changes.labels(item.pin) for item in rules}
+    memory = TurnMemory(config.turn_memory_mib << 20, metrics.turns.note_memory)
+    ends = {tokenizer.added_tokens.get(token, "") for token in model.eos_token_ids}
+    return ChatPrompts(
+        reader,
+        rules=ClientRules(rules, lambda pin: changes[pin].inc()),
+        memory=memory if config.turn_memory_mib else None,
+        model=model,
+        end_texts=ends - {""},
+        metrics=metrics.turns,
+    )

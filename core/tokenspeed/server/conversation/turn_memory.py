@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from tokenspeed.server.conversation.fingerprint import digest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from tokenspeed.server.conversation.fingerprint import MessagePrint
 
@@ -93,10 +93,14 @@ class TurnMemory:
 
     Args:
         max_bytes: of tokens and nodes.
+        note: told of the number of turns and their bytes after each change.
     """
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(
+        self, max_bytes: int, note: Callable[[int, int], None] = lambda turns, size: None
+    ) -> None:
         self._max_bytes = max_bytes
+        self._note = note
         self._turns: dict[bytes, Turn] = {}
         self._follows: Counter[bytes] = Counter()
         # Least recently used first. A turn is always moved before its parent, so the first one
@@ -175,6 +179,7 @@ class TurnMemory:
         self._touch(turn)
         while self.num_bytes > self._max_bytes:
             self._forget(next(iter(self._lru)))
+        self._note(len(self._lru), self.num_bytes)
 
     def _touch(self, turn: Turn) -> None:
         for one in turn.chain():
