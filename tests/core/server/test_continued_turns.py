@@ -121,7 +121,8 @@ def test_a_recurrent_model_goes_on_from_where_the_turn_ended(recurrent: ServerPr
 
 def test_without_a_memory_the_template_writes_every_turn_anew(tmp_path: Path) -> None:
     model = write_model(tmp_path / "model", FAMILIES["strips"])
-    with ServerProcess(model, tmp_path, "--turn-memory-mib", "0") as server:
+    flags = ("--turn-memory-mib", "0", "--reasoning-parser", "think")
+    with ServerProcess(model, tmp_path, *flags) as server:
         message, usage = ask(server, SAID)
         _, after = ask(server, [*SAID, {"role": "assistant", "content": message["content"]}, NEXT])
         assert 0 < cached(after) < usage["prompt_tokens"] + usage["completion_tokens"] - 1
