@@ -307,6 +307,13 @@ class ServeConfig(EngineConfig):
     max_body_mib: int = setting(
         64, "largest request body, MiB; 1M tokens are about 5 MiB", low=1, high=4096
     )
+    response_store_mib: int = setting(
+        256,
+        "disk in the server's temporary folder for stored responses of /v1/responses, MiB; the "
+        "least recently used go first; 0: none is stored",
+        low=0,
+        high=1 << 20,
+    )
     log_level: str = setting("info", "log level", choices=("debug", "info", "warning", "error"))
 
 

@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 import msgspec
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from tokenspeed.engine.frontend import Frontend
     from tokenspeed.plugins import Registry
     from tokenspeed.server.parsers import ReasoningParser
+    from tokenspeed.server.responses.store import ResponseStore
     from tokenspeed.tokenizer.tokenizer import Tokenizer
 
 GRACE_S = 2
@@ -49,12 +51,14 @@ class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
         engine_address: ZeroMQ address of the engine.
         socket_fd: inherited listening socket.
         plugins: `PluginPlan.to_json()`, as the launcher made it.
+        folder: of this server, gone when it ends; for what its API processes share.
     """
 
     config: ServeConfig
     engine_address: str
     socket_fd: int
     plugins: dict[str, Any]
+    folder: str
 
 
 class ApiReady(msgspec.Struct, frozen=True, tag="ready"):
@@ -99,7 +103,15 @@ async def _serve(settings: ApiSettings) -> None:
     threading.Thread(target=_die_with_launcher, daemon=True).start()
     frontend = await Frontend.connect(settings.engine_address)
     check_engine(frontend.plan_digest, report)
-    app = make_app(settings.config, frontend, tokenizer, report, parser=parser, registry=registry)
+    app = make_app(
+        settings.config,
+        frontend,
+        tokenizer,
+        report,
+        parser=parser,
+        responses=_response_store(settings),
+        registry=registry,
+    )
 
     class Server(uvicorn.Server):
         """Gives running answers `GRACE_S`, then ends each with an error that names the stop."""
@@ -150,6 +162,7 @@ def make_app(
     report: StartReport,
     *,
     parser: ReasoningParser | None = None,
+    responses: ResponseStore | None = None,
     registry: Registry | None = None,
 ) -> ASGIApp:
     """Put the parts of the application together."""
@@ -184,8 +197,19 @@ def make_app(
         max_body_bytes=config.max_body_mib << 20,
         max_waiting=config.max_waiting,
         reasoning_parser=parser,
+        responses=responses,
     )
     return create_app(parts)
+
+
+def _response_store(settings: ApiSettings) -> ResponseStore | None:
+    """Make this process's share of the store of responses; None: there is none."""
+    from tokenspeed.server.responses.store import ResponseStore
+
+    max_bytes = (settings.config.response_store_mib << 20) // settings.config.api_workers
+    if not max_bytes:
+        return None
+    return ResponseStore(Path(settings.folder) / "responses", max_bytes=max_bytes)
 
 
 def _read_report(stdin: BinaryIO) -> StartReport:

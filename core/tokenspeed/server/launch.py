@@ -74,6 +74,7 @@ def _run(
         engine_address=address,
         socket_fd=listener.fileno(),
         plugins=plugins.to_json(),
+        folder=str(folder),
     )
     metrics_folder = folder / "metrics"
     metrics_folder.mkdir()

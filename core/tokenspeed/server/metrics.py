@@ -92,6 +92,12 @@ class Metrics:
             registry=own,
             multiprocess_mode="livesum",
         )
+        self.special_tools = Counter(
+            "tokenspeed_special_tools",
+            "tools in requests that are no plain functions; only namespaces reach the model",
+            ("api", "type"),
+            registry=own,
+        )
         self.aborted = Counter(
             "tokenspeed_requests_aborted", "generations whose client went away", registry=own
         )

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tokenspeed.server.http.api_keys import ApiKeys
     from tokenspeed.server.metrics import Metrics
     from tokenspeed.server.parsers import ReasoningParser
+    from tokenspeed.server.responses.store import ResponseStore
     from tokenspeed.tokenizer.tokenizer import Tokenizer
 
 
@@ -33,3 +34,4 @@ class ApiParts:
     max_body_bytes: int = 64 << 20
     max_waiting: int = 4096
     reasoning_parser: ReasoningParser | None = None
+    responses: ResponseStore | None = None

@@ -42,6 +42,7 @@ class Piece:
         drafts: guessed tokens that were verified, and those of them that were right.
         cache: the rest of what the cache did for the prompt; None: not known yet.
         finish_reason: None while it goes on, else "stop" or "length".
+        stop_text: the stop string that ended it.
     """
 
     text: str = ""
@@ -55,6 +56,7 @@ class Piece:
     drafts: tuple[int, int] = (0, 0)
     cache: CacheReport | None = None
     finish_reason: str | None = None
+    stop_text: str = ""
 
     def __add__(self, later: Piece) -> Piece:
         return Piece(
@@ -69,6 +71,7 @@ class Piece:
             drafts=(self.drafts[0] + later.drafts[0], self.drafts[1] + later.drafts[1]),
             cache=self.cache or later.cache,
             finish_reason=later.finish_reason or self.finish_reason,
+            stop_text=later.stop_text or self.stop_text,
         )
 
 
@@ -161,6 +164,7 @@ class TextAssembler:
             drafts=delta.drafts,
             cache=delta.cache,
             finish_reason="stop" if self._text.is_stopped else delta.finish_reason,
+            stop_text=self._text.stop_text,
         )
 
     def _whole(self, delta: Delta) -> Piece:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from tokenspeed.server.http.field_limits import FieldLimits
 from tokenspeed.server.http.fields import shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from starlette.requests import Request
     from starlette.responses import Response
@@ -29,6 +30,33 @@ if TYPE_CHECKING:
     from tokenspeed.server.conversation.term_fields import TermFields
     from tokenspeed.server.http.schema import Schema
     from tokenspeed.server.parts import ApiParts
+
+TOOL_TYPES = frozenset(
+    {
+        "apply_patch",
+        "bash",
+        "code_execution",
+        "code_interpreter",
+        "computer",
+        "computer_use_preview",
+        "custom",
+        "file_search",
+        "image_generation",
+        "local_shell",
+        "mcp",
+        "memory",
+        "namespace",
+        "shell",
+        "text_editor",
+        "tool_search",
+        "web_fetch",
+        "web_search",
+        "web_search_preview",
+    }
+)
+"""Types of tools that are counted by name: whatever clients send cannot grow the metrics."""
+_DATE = re.compile(r"_\d{8}$")
+"""What one of the vendors ends its types with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +128,13 @@ class Service:
     ) -> Response:
         """Run a generation to its response."""
         return await self._answerer.respond(request.receive, generation, reply, streams=streams)
+
+    def count_tools(self, api: str, kinds: Iterable[str | None]) -> None:
+        """Count tools that are no plain functions, by their types."""
+        for kind in kinds:
+            plain = _DATE.sub("", kind or "")
+            name = plain if plain in TOOL_TYPES else "other"
+            self.parts.metrics.special_tools.labels(api, name).inc()
 
     def check_model(self, name: str) -> None:
         """Refuse the name of a model that is not served."""

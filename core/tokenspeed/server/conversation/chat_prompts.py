@@ -98,11 +98,13 @@ class ChatPrompts:
             text = ""
         rest = await self._rest(conversation, place.index, text, mark)
         if rest is None:
-            return self._refuse("template")
+            self._refuse("template")
+            return None
         ids = place.turn.token_ids()
         ids.extend(await self._reader.encode(rest, add_special_tokens=False))
         if len(ids) > self._model.max_prompt_tokens:
-            return self._refuse("context")
+            self._refuse("context")
+            return None
         points = await self._reuse_points(conversation, place, text, rest, mark)
         return Prompt(ids, rest, points)
 

@@ -31,7 +31,7 @@ def read_terms(
     Raises:
         RequestError: the tenant's name is not acceptable, or not the API key's.
     """
-    owner = _owner(request)
+    owner = owner_of(request)
     identity = sessions.identify(body, request.headers, owner, chat)
     return Terms(
         priority=body.priority,
@@ -65,7 +65,7 @@ def _tenant(request: Request) -> str:
     return of_key or given
 
 
-def _owner(request: Request) -> str:
+def owner_of(request: Request) -> str:
     """Return who names the sessions: the key's tenant, else the key's holder, else the tenant.
 
     A key without a tenant may speak for many tenants; its holder sees what becomes of them all.

@@ -25,7 +25,6 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "modalities": (["text"],),
     "audio": (),
     "prediction": (),
-    "reasoning_effort": (),
     "verbosity": ("medium",),
     "web_search_options": (),
     "moderation": (),

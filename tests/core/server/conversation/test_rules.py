@@ -3,57 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.client_rules import Rule, core_registry
 
-from tokenspeed.builtin import CLIENT_RULES, plugin
+from tokenspeed.builtin import CLIENT_RULES
 from tokenspeed.contracts.client_rule import TemplateFacts
 from tokenspeed.contracts.conversation import Conversation, Message
 from tokenspeed.contracts.registration import Offer
 from tokenspeed.errors import CapabilityError, EngineError, PluginError
-from tokenspeed.plugins.registry import Registry
 from tokenspeed.server.conversation.rules import ClientRules, NamedRule, load_rules
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 CORE = [f"core/{name}" for name in CLIENT_RULES]
 CHAT = Conversation((Message("user", ("a", "b")),))
 
 
-class Rule:
-    """Does what it is told to."""
-
-    def __init__(self, apply: Callable[[Conversation], object]) -> None:
-        self.apply = apply
-
-
-class Stage:
-    """Collects what the core offers."""
-
-    def __init__(self) -> None:
-        self.offers: list[Offer] = []
-
-    def offer(self, offer: Offer) -> None:
-        self.offers.append(offer)
-
-
-def registry(*others: str) -> Registry:
-    """The core's rules, and those of other plugins that do nothing."""
-    stage = Stage()
-    plugin.register_client_rules(stage)  # type: ignore[arg-type]
-    found = Registry()
-    for pin in others:
-        name = pin.partition("/")[2]
-        offer = Offer("client_rule", name, lambda template: Rule(lambda chat: chat))
-        found.commit(pin.partition("/")[0], "1.0", [("client_rule", offer)])
-    found.commit("core", "1.0", [("client_rule", offer) for offer in stage.offers])
-    return found
-
-
 def chosen(*names: str, others: tuple[str, ...] = ()) -> list[str]:
-    return [item.pin for item in load_rules(names, registry(*others), TemplateFacts())]
+    return [item.pin for item in load_rules(names, core_registry(*others), TemplateFacts())]
 
 
 def test_all_rules_run_unless_switched_off() -> None:
@@ -80,7 +46,7 @@ def test_a_name_that_means_no_rule_ends_the_start(name: str, words: str) -> None
 
 
 def test_a_rule_that_cannot_be_loaded_is_named() -> None:
-    found = registry()
+    found = core_registry()
     found.commit("acme", "2.0", [("client_rule", Offer("client_rule", "bad", lambda: None))])
     with pytest.raises(PluginError, match=r"plugin acme 2\.0 failed at load of client_rule/bad"):
         load_rules(("all",), found, TemplateFacts())
@@ -99,7 +65,7 @@ def test_a_rule_that_raises_or_returns_nonsense_ends_the_request_and_is_named() 
 def test_only_rules_that_changed_something_are_counted() -> None:
     counts: Counter[str] = Counter()
     rules = ClientRules(
-        load_rules(("all",), registry(), TemplateFacts()), lambda pin: counts.update([pin])
+        load_rules(("all",), core_registry(), TemplateFacts()), lambda pin: counts.update([pin])
     )
     rules.apply(rules.apply(CHAT))
     assert counts == {"core/blocks": 1}
