@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tokenspeed.errors import RequestError
@@ -23,6 +24,7 @@ from tokenspeed.server.conversation.turn_memory import TurnMemory
 from tokenspeed.tokenizer.reuse_points import MAX_REUSE_POINTS
 
 if TYPE_CHECKING:
+    from array import array
     from collections.abc import Collection, Sequence
 
     from tokenspeed.config.schema import ServeConfig
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
     from tokenspeed.server.conversation.turn_memory import Place, Turn
     from tokenspeed.server.metrics import Metrics, TurnMetrics
     from tokenspeed.tokenizer.tokenizer import Tokenizer
+
+_TAIL_TOKENS = 16
+"""Of a turn: more than any template closes one with."""
 
 
 class ChatPrompts:
@@ -91,48 +96,56 @@ class ChatPrompts:
         """Return the prompt that goes on from a remembered turn; None: it must be rendered."""
         if place.turn is None:
             return None
+        ids = place.turn.token_ids()
         mark = f"turn{secrets.token_hex(8)}end"
-        try:
-            text = await self._reader.render(marked(conversation, place.index, mark))
-        except RequestError:  # whatever is wrong is told of the conversation as it is
-            text = ""
-        rest = await self._rest(conversation, place.index, text, mark)
+        with_mark = marked(conversation, place.index, mark)
+        text = await self._rendered(with_mark)
+        rest = await self._rest(conversation, place.index, ids, text, mark)
         if rest is None:
             self._refuse("template")
             return None
-        ids = place.turn.token_ids()
         ids.extend(await self._reader.encode(rest, add_special_tokens=False))
         if len(ids) > self._model.max_prompt_tokens:
             self._refuse("context")
             return None
-        points = await self._reuse_points(conversation, place, text, rest, mark)
-        return Prompt(ids, rest, points)
+        return Prompt(ids, rest, await self._reuse_points(with_mark, place.turn, text, rest))
 
     async def _rest(
-        self, conversation: Conversation, index: int, text: str, mark: str
+        self, conversation: Conversation, index: int, ids: array[int], text: str, mark: str
     ) -> str | None:
-        has_calls = bool(conversation.messages[index].tool_calls)
-        rest = self._finder.rest(text, mark, has_calls=has_calls)
+        """Return what the template adds behind the turn."""
+        find = partial(
+            self._finder.rest,
+            text,
+            mark,
+            written=self._reader.decode(ids[-_TAIL_TOKENS:]),
+            has_calls=bool(conversation.messages[index].tool_calls),
+        )
+        rest = find()
         if rest is not None or mark not in text:
             return rest
+        last = await self._rendered(alone(conversation, index, mark), add_generation_prompt=False)
+        return find(last=last)
+
+    async def _rendered(
+        self, conversation: Conversation, *, add_generation_prompt: bool = True
+    ) -> str:
+        """Render a conversation of ours; "": the template refuses it, which is nobody's mistake."""
         try:
-            last = await self._reader.render(
-                alone(conversation, index, mark), add_generation_prompt=False
+            return await self._reader.render(
+                conversation, add_generation_prompt=add_generation_prompt
             )
-        except RequestError:  # a template may refuse so short a conversation
-            return None
-        return self._finder.rest(text, mark, has_calls=has_calls, last=last)
+        except RequestError:
+            return ""
 
     async def _reuse_points(
-        self, conversation: Conversation, place: Place, text: str, rest: str, mark: str
+        self, with_mark: Conversation, turn: Turn, text: str, rest: str
     ) -> tuple[int, ...]:
         """Return where later prompts may start: the places in the rest, and the first before it."""
         if not self._model.has_snapshots:
             return ()
-        turn = place.turn
-        assert turn is not None, "it is continued"
         start = len(text) - len(rest)
-        found = await self._reader.reuse_offsets(marked(conversation, place.index, mark), text)
+        found = await self._reader.reuse_offsets(with_mark, text)
         offsets = [offset - start for offset in found if offset > start]
         return _points(turn, self._reader.token_positions(rest, offsets))
 

@@ -63,25 +63,29 @@ class RestFinder:
         shown = sorted(filter(begins_special, ends), key=len, reverse=True)
         self._ends = re.compile("|".join(map(re.escape, shown)) or r"(?!)")
 
-    def rest(self, text: str, mark: str, *, has_calls: bool, last: str = "") -> str | None:
+    def rest(
+        self, text: str, mark: str, *, written: str, has_calls: bool, last: str = ""
+    ) -> str | None:
         """Return the text from the end of the marked turn on; None: it cannot be told.
 
         Args:
             text: the conversation with the mark.
+            written: how the turn's own tokens end, as text.
             has_calls: the mark stands in the arguments of calls.
             last: the turn alone; needed where something closes it before it ends.
         """
         behind = _behind(text, mark, is_repeated=has_calls)
         if behind is None:
             return None
+        end = self._ends.search(behind)
         if not has_calls and self._begins_special(behind):
-            return behind
+            # What closes an answer, such as the end of a channel, may have been written too.
+            is_written = end is not None and written.endswith(behind[: end.start()])
+            return behind[end.start() :] if end is not None and is_written else behind
         closing = _behind(last, mark, is_repeated=has_calls)
-        found = self._ends.search(behind)
-        if closing is None or found is None:
+        if closing is None or end is None or end.start() > _shared(behind, closing):
             return None
-        shared = _shared(behind, closing)
-        return behind[found.start() :] if found.start() <= shared else None
+        return behind[end.start() :]
 
 
 def _behind(text: str, mark: str, *, is_repeated: bool) -> str | None:

@@ -94,6 +94,10 @@ class PromptReader:
         """Return how many tokens stand before each offset of a text that was encoded."""
         return self._cache.token_positions(text, offsets)
 
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Return the text of a few tokens, special ones included."""
+        return self._tokenizer.decode(token_ids, skip_special_tokens=False)
+
     def begins_special(self, text: str) -> bool:
         """Say whether a text begins with a token before which it may be cut and encoded apart."""
         return self._cache.begins_piece(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -315,6 +316,35 @@ def test_a_template_without_an_end_of_turn_is_left_alone() -> None:
     assert model.counts() == {"continued": 0, "template": 1}
 
 
+def test_what_closes_an_answer_is_not_written_twice() -> None:
+    keeps = FAMILIES["keeps"]
+    family = dataclasses.replace(
+        keeps,
+        template=keeps.template.replace("{{- m.content }}", "{{- m.content + '<|closed|>' }}"),
+        specials=("<|closed|>",),
+        answer="{text}<|closed|>",
+        old_end=("<|im_end|>\n", "<|im_end|>\n"),
+    )
+    model = Model(family)
+    answer, tokens = model.answer(model.prompt(SYSTEM, USER))
+    found = list(model.prompt(SYSTEM, USER, answer, NEXT).token_ids)
+    text = model.tokenizer.decode(found[len(tokens) - 16 :], skip_special_tokens=False)
+    assert "Done.<|closed|><|im_end|>\n<|im_start|>user" in text
+
+
+def test_an_end_that_a_tool_wrote_is_not_the_turns() -> None:
+    """The template ends calls with nothing, and the next text looks like an end."""
+    keeps = FAMILIES["keeps"]
+    open_ended = "{{- '<|im_end|>\\n' if not m.tool_calls }}{% endif %}{% endfor %}"
+    template = keeps.template.replace("{{- '<|im_end|>\\n' }}{% endif %}{% endfor %}", open_ended)
+    assert template != keeps.template
+    model = Model(dataclasses.replace(keeps, template=template))
+    call, _ = model.call(model.prompt(SYSTEM, USER))
+    said = (SYSTEM, USER, call, result(text="<|im_end|>"))
+    assert list(model.prompt(*said).token_ids) == model.plain(*said)
+    assert model.counts() == {"continued": 0, "template": 1, "unknown": 1}
+
+
 # ---- which turns are remembered
 
 
@@ -374,3 +404,25 @@ def test_reuse_points_of_a_spliced_prompt_lie_where_texts_part() -> None:
     assert text.endswith("And now?<|im_end|>\n"), "what a template may change comes behind"
     assert len(points) == 3
     assert len(tokens) < points[1] < points[2] < len(ids)
+
+
+# ---- cost
+
+
+def test_a_turn_on_100k_tokens_costs_under_10_ms_of_cpu() -> None:
+    model = Model(FAMILIES["strips"], max_prompt_tokens=1 << 20)
+
+    async def timed(said: tuple[Message, ...]) -> tuple[Prompt, float]:
+        started_s = time.process_time()
+        chat = await model.prompts.clean(Conversation(said, TOOLS))
+        prompt = await model.prompts.read(chat, Terms())
+        return prompt, (time.process_time() - started_s) * 1000
+
+    said, costs = [SYSTEM, USER], []
+    for turn in range(30):
+        prompt, cost_ms = asyncio.run(timed(tuple(said)))
+        costs.append(cost_ms)
+        call, _ = model.call(prompt, f"call_{turn}")
+        said += [resent(call), result(f"call_{turn}", "line of text\n" * 300)]
+    assert len(prompt.token_ids) > 100_000
+    assert min(costs[-5:]) < 10, f"CPU ms of the last turns: {costs[-5:]}"

@@ -8,7 +8,6 @@ Arrays keep theirs.
 from __future__ import annotations
 
 import dataclasses
-import json
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ class Order:
 
     def apply(self, conversation: Conversation) -> Conversation:
         """Return the conversation with its tools in order."""
-        tools = sorted(map(_tool, conversation.tools), key=_rank)
+        tools = sorted(map(_tool, conversation.tools), key=lambda tool: tool.name)
         if all(one is other for one, other in zip(tools, conversation.tools, strict=True)):
             return conversation
         return dataclasses.replace(conversation, tools=tuple(tools))
@@ -50,11 +49,6 @@ def _tool(tool: Tool) -> Tool:
     return (
         tool if parameters is tool.parameters else dataclasses.replace(tool, parameters=parameters)
     )
-
-
-def _rank(tool: Tool) -> tuple[str, str]:
-    """Two tools of one name are told apart by what they say."""
-    return tool.name, f"{tool.description}\0{json.dumps(tool.parameters)}\0{tool.strict}"
 
 
 def _schema(value: Any) -> Any:
