@@ -188,3 +188,8 @@ def _place(error: BaseException) -> str:
         return ""
     file = Path(frames[-1].filename)
     return f" ({file.parent.name}/{file.name}:{frames[-1].lineno})"
+
+
+def reason_of(error: BaseException) -> str:
+    """Return why something failed, for a message that names the file itself: OSErrors repeat it."""
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)

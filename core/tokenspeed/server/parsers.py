@@ -14,6 +14,7 @@ from tokenspeed.contracts.parser import (
     Parser,
 )
 from tokenspeed.errors import CapabilityError, EngineError, PluginError
+from tokenspeed.kernels.not_offered import not_offered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -131,8 +132,4 @@ def _chosen(name: str, offers: tuple[RegisteredOffer[Offer], ...]) -> Registered
             f"reasoning_parser {name!r} is offered by {pins}; name one with its plugin",
             id="pin-unknown",
         )
-    raise CapabilityError(
-        f"reasoning_parser {name!r} is not offered; loaded plugins have: {pins or 'none'}; choose "
-        "one, or load its plugin with --plugins (its roles must have api)",
-        id="pin-unknown",
-    )
+    raise not_offered("reasoning_parser", name, (item.pin for item in able))
