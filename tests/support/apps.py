@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.parser import AnswerStart
     from tokenspeed.engine.messages import Submit, Terms
     from tokenspeed.sampling.params import SamplingParams
+    from tokenspeed.server.conversation.rules import NamedRule
     from tokenspeed.tokenizer.tokenizer import Tokenizer
 
 THINK, SAID, CALL, ARGS, END, BAD = "^", "$", "@", "#", "~", "!"
@@ -218,11 +219,18 @@ class App:
 
     Args:
         turn_memory_mib: 0: every turn is rendered.
+        rules: against client noise, behind the core's.
         parts: other ones than the usual.
     """
 
     def __init__(
-        self, folder: Path, *, context: int = 4096, turn_memory_mib: int = 0, **parts: Any
+        self,
+        folder: Path,
+        *,
+        context: int = 4096,
+        turn_memory_mib: int = 0,
+        rules: tuple[NamedRule, ...] = (),
+        **parts: Any,
     ) -> None:
         path = write_scripted_model(folder / "m")
         told = {"eos_token": "<|im_end|>", "chat_template": HERMES_TEMPLATE}
@@ -247,7 +255,10 @@ class App:
         )
         self.metrics = Metrics(lambda: None)
         config = ServeConfig(turn_memory_mib=turn_memory_mib)
-        rules = load_rules(config.client_rules, core_registry(), facts_of(template))
+        rules = (
+            *load_rules(config.client_rules, core_registry(), facts_of(template)),
+            *rules,
+        )
         made = {
             "frontend": frontend,
             "tokenizer": tokenizer,

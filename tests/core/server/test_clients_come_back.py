@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.apps import App, answer
+from tests.support.client_rules import Rule
+
+from tokenspeed.server.conversation.rules import NamedRule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from tokenspeed.contracts.conversation import Conversation
 
 ARGUMENTS = '{"n": 1.0,   "x":  "\\u00e9"}'
 """As no template would write it."""
@@ -102,3 +108,50 @@ def test_agents_are_known_by_their_headers(app: App) -> None:
     app.call("/v1/chat/completions", {**body}, x_session_id="o", x_parent_session_id="p")
     found = [(terms.session, terms.parent, terms.root) for terms in app.engine.terms]
     assert found == [("c/a", "c", "c"), ("s", "", ""), ("o", "p", "p")]
+
+
+def test_a_rule_that_raises_ends_one_request_and_is_named(tmp_path: Path) -> None:
+    def picky(conversation: Conversation) -> Conversation:
+        if conversation.messages[-1].text == "bad":
+            raise KeyError("bad")
+        return conversation
+
+    app = App(tmp_path, rules=(NamedRule("acme/picky", Rule(picky)),))  # type: ignore[arg-type]
+    for text, status in (("good", 200), ("bad", 500), ("good", 200)):
+        body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": text}]}
+        for path in ("/v1/chat/completions", "/v1/messages"):
+            reply = app.call(path, body)
+            assert reply.status == status, reply.text
+            assert ("client rule acme/picky failed" in reply.text) == (status == 500)
+
+
+def test_a_turn_whose_client_went_away_is_not_remembered(app: App) -> None:
+    app.engine.pause_s = 0.01
+    body = {"model": "m", "messages": [{"role": "user", "content": "go"}], "stream": True}
+
+    async def leave() -> None:
+        scope_gone = asyncio.Event()
+        sent = 0
+
+        async def receive() -> dict[str, Any]:
+            if not scope_gone.is_set():
+                scope_gone.set()
+                return {"type": "http.request", "body": json.dumps(body).encode()}
+            await asyncio.sleep(0.1)
+            return {"type": "http.disconnect"}
+
+        async def send(message: dict[str, Any]) -> None:
+            nonlocal sent
+            sent += 1
+
+        scope = {
+            "type": "http", "method": "POST", "path": "/v1/chat/completions", "headers": [],
+            "query_string": b"", "raw_path": b"", "root_path": "", "scheme": "http",
+            "server": ("test", 80), "client": ("test", 1), "http_version": "1.1",
+        }  # fmt: skip
+        await app.asgi(scope, receive, send)
+        assert sent > 1
+
+    asyncio.run(leave())
+    assert len(app.engine.submits) == 1
+    assert app.metrics.turns.remembered._value.get() == 0

@@ -4,9 +4,9 @@ A session is named by its agent's headers or `prompt_cache_key` (`identity.py`);
 known by how it began: its cache salt and its messages up to the first of the user, which every
 later turn repeats. A plain completion without a name is no turn.
 
-Clients that name nothing compact too: they send all that was said, with another system prompt or
-without tools. So a chat that begins with the whole last turn of a session, and is not simply its
-next one, is a child of that session.
+Clients that name nothing compact too: they send all that was said, without tools or with another
+system prompt. So a chat that begins with the whole last turn of a session, but lost its tools or
+has another head, is a child of that session.
 
     session   system, tools | user, answer, result          (its last turn)
     child     other system  | user, answer, result, "Summarise."
@@ -41,12 +41,12 @@ class _Known:
 
     Args:
         said: digest of its last turn, system prompt left out; b"": it had no answer in it yet.
-        shape: digest of its system prompt, and whether there were tools.
+        has_tools: its last turn had some.
     """
 
     root: str
     said: bytes = b""
-    shape: bytes = b""
+    has_tools: bool = False
 
 
 class Sessions:
@@ -90,11 +90,10 @@ class Sessions:
             return found
         owner, salt = scope
         ancestor = self._ancestor(owner, _beginnings(chat, salt))
-        if not ancestor or self._known[owner, ancestor].shape == _shape(chat):
-            return found
         if ancestor == found.session:
+            is_next = bool(chat.conversation.tools) or not self._known[owner, ancestor].has_tools
             name = ancestor[: MAX_SESSION_CHARS - len(COMPACTION)] + COMPACTION
-            return Identity(name, ancestor, found.root)
+            return found if is_next else Identity(name, ancestor, found.root)
         return found if given.session else Identity(found.session, ancestor)
 
     def _ancestor(self, owner: str, beginnings: list[bytes]) -> str:
@@ -116,7 +115,8 @@ class Sessions:
         self._known.move_to_end(key)
         if chat is not None and chat.has_answer:
             self._forget_turn(key, known)
-            known.said, known.shape = _beginnings(chat, salt)[-1], _shape(chat)
+            known.said = _beginnings(chat, salt)[-1]
+            known.has_tools = bool(chat.conversation.tools)
             self._last[key[0], known.said] = key[1]
         if len(self._known) > MAX_SESSIONS:
             self._forget_turn(*self._known.popitem(last=False))
@@ -152,12 +152,3 @@ def _beginnings(chat: Chat, salt: str) -> list[bytes]:
         if has_answer:
             found.append(said)
     return found
-
-
-def _shape(chat: Chat) -> bytes:
-    heads = (
-        printed.body
-        for message, printed in zip(chat.conversation.messages, chat.prints, strict=True)
-        if message.role == "system"
-    )
-    return digest(next(heads, b""), b"tools" if chat.conversation.tools else b"")

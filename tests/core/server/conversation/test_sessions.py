@@ -150,6 +150,16 @@ def test_a_compaction_call_without_tools_is_a_child() -> None:
     assert side == Identity(f"{main.session}:compaction", main.session, main.session)
 
 
+def test_a_named_session_whose_system_prompt_tells_the_time_has_one_name() -> None:
+    sessions = Sessions()
+    names = set()
+    for hour in range(4):
+        said = ["fix", *("done", "more") * 3][: 2 * hour + 1]
+        turn = chat(f"It is {hour}.", *said, tools=TOOLS)
+        names.add(identify(sessions, turn, headers={"x-session-id": "s"}))
+    assert names == {Identity("s")}
+
+
 def test_the_next_turn_is_no_child() -> None:
     sessions = Sessions()
     main = identify(sessions, chat("code", "fix", "done", "more", tools=TOOLS))
