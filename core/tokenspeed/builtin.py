@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokenspeed.contracts.registration import Offer
 from tokenspeed.hookspecs import hookimpl
+from tokenspeed.parsers.formats import FORMATS
 from tokenspeed.plugins.targets import lazy, resolve
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ POLICIES = {
     "return_time": "tokenspeed.scheduler.policies:ReturnTimePolicy",
     "lru": "tokenspeed.scheduler.policies:LruPolicy",
 }
-
-PARSERS = {"think": ("tokenspeed.server.think_parser:ThinkParser", ("reasoning",))}
 
 CLIENT_RULES = {
     "attribution": "attribution:Attribution",
@@ -69,8 +68,8 @@ class BuiltinPlugin:
     @hookimpl
     def register_parsers(self, context: Registration) -> None:
         """Offer the parsers of answers."""
-        for name, (target, parses) in PARSERS.items():
-            context.offer(Offer("parser", name, _build(target), facts={"parses": parses}))
+        for name, form in FORMATS.items():
+            context.offer(Offer("parser", name, _build(form.path), facts=form.facts))
 
     @hookimpl
     def register_client_rules(self, context: Registration) -> None:

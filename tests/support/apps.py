@@ -29,7 +29,7 @@ from tokenspeed.server.conversation.sessions import Sessions
 from tokenspeed.server.conversation.template_facts import facts_of
 from tokenspeed.server.http.api_keys import ApiKeys
 from tokenspeed.server.metrics import Metrics
-from tokenspeed.server.parsers import ReasoningParser
+from tokenspeed.server.parsers import AnswerFormat, ChosenParsers
 from tokenspeed.server.parts import ApiParts
 from tokenspeed.tokenizer.chat import ChatTemplate
 from tokenspeed.tokenizer.incremental import EncodeCache
@@ -248,7 +248,8 @@ class App:
         self.engine = PlayedEngine(model, tokenizer)
         frontend: Any = self.engine
         report: Any = {"plan_digest": "d"}
-        parser = ReasoningParser("test/marks", MarkParser(), parses=("reasoning", "tool_calls"))
+        parses = ("reasoning", "tool_calls")
+        form = AnswerFormat("test/marks", MarkParser(), parses=parses)
         template = ChatTemplate.of(tokenizer)
         prompts = PromptReader(
             tokenizer, template=template, cache=EncodeCache(tokenizer), model=model
@@ -268,7 +269,7 @@ class App:
             "metrics": self.metrics,
             "report": report,
             "keys": ApiKeys({}),
-            "reasoning_parser": parser,
+            "parsers": ChosenParsers(form),
             **parts,
         }
         self.asgi = create_app(ApiParts(**made))

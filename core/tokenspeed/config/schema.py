@@ -280,10 +280,16 @@ class ServeConfig(EngineConfig):
         "tenant's account",
         metavar="FILE",
     )
+    tool_parser: str = setting(
+        "auto",
+        "reads the tool calls that the model writes: NAME or PLUGIN/NAME, such as hermes; auto: "
+        "by the chat template and the model type; none: requests with tools are refused",
+    )
     reasoning_parser: str = setting(
-        "",
+        "auto",
         "splits the model's thinking off chat answers into reasoning_content: NAME or PLUGIN/NAME, "
-        "such as think (<think>...</think>); empty: answers are left as they are",
+        "such as think (<think>...</think>); auto: by the chat template and the model type; none: "
+        "answers are left as they are",
     )
     client_rules: tuple[str, ...] = setting(
         ("all",),

@@ -168,7 +168,8 @@ class EngineSupervisor:
             LOGGER.exception("the engine's supervisor failed")
             self._failure = StartFailure(
                 kind="EngineError",
-                message=f"the engine's supervisor failed: {error!r}; its log has the traceback",
+                message=f"the engine's supervisor failed: {type(error).__name__}: {error}; its log "
+                "has the traceback",
             )
             if self._process is not None:
                 self._process.kill()
@@ -217,7 +218,7 @@ class EngineSupervisor:
 
     def _spawn(self, report_fd: int) -> subprocess.Popen[bytes]:
         command = [
-            sys.executable, "-m", "tokenspeed.engine.process",
+            sys.executable, "-P", "-m", "tokenspeed.engine.process",
             "--address", self.address, "--epoch", str(self.epoch), "--record", str(self._record),
             "--report-fd", str(report_fd), "--log-level", self._log_level,
         ]  # fmt: skip

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from tokenspeed.engine.frontend import Frontend
     from tokenspeed.plugins import Registry
-    from tokenspeed.server.parsers import ReasoningParser
+    from tokenspeed.server.parsers import ChosenParsers
     from tokenspeed.server.responses.store import ResponseStore
     from tokenspeed.tokenizer.tokenizer import Tokenizer
 
@@ -62,9 +62,14 @@ class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ApiReady(msgspec.Struct, frozen=True, tag="ready"):
-    """The process accepts connections."""
+    """The process accepts connections.
+
+    Args:
+        parsers: what it parses answers with: part -> PLUGIN/NAME, or "none".
+    """
 
     pid: int
+    parsers: dict[str, str]
 
 
 ApiReport = ApiReady | StartFailure
@@ -83,7 +88,7 @@ def main() -> int:
     except Exception as error:
         LOGGER.debug("an API process failed", exc_info=error)
         is_ours = isinstance(error, TokenSpeedError)
-        message = f"an API process failed: {error!r}"
+        message = f"an API process failed: {type(error).__name__}: {error}"
         _report(failure_of(error) if is_ours else StartFailure(kind="EngineError", message=message))
         return 1
     return 0
@@ -93,13 +98,13 @@ async def _serve(settings: ApiSettings) -> None:
     import uvicorn
 
     from tokenspeed.engine.frontend import Frontend
-    from tokenspeed.server.parsers import reasoning_parser_of
     from tokenspeed.tokenizer.load import load_tokenizer
 
     registry = load_planned(adopt_plan(settings.plugins, role="api"), role="api")
-    parser = reasoning_parser_of(settings.config.reasoning_parser, registry)
     tokenizer = load_tokenizer(settings.config.model)
+    parsers = choose_parsers(settings.config, registry, tokenizer)
     report = await asyncio.to_thread(_read_report, sys.stdin.buffer)
+    report = msgspec.structs.replace(report, parsers=dict(parsers.pins))
     threading.Thread(target=_die_with_launcher, daemon=True).start()
     frontend = await Frontend.connect(settings.engine_address)
     check_engine(frontend.plan_digest, report)
@@ -108,7 +113,7 @@ async def _serve(settings: ApiSettings) -> None:
         frontend,
         tokenizer,
         report,
-        parser=parser,
+        parsers=parsers,
         responses=_response_store(settings),
         registry=registry,
     )
@@ -136,7 +141,7 @@ async def _serve(settings: ApiSettings) -> None:
     )
     gc.collect()
     gc.freeze()
-    _report(ApiReady(os.getpid()))
+    _report(ApiReady(os.getpid(), report.parsers))
     await server.serve(sockets=[socket.socket(fileno=settings.socket_fd)])
     await frontend.close()
 
@@ -155,13 +160,31 @@ def check_engine(plan_digest: str, report: StartReport) -> None:
         )
 
 
+def choose_parsers(config: ServeConfig, registry: Registry, tokenizer: Tokenizer) -> ChosenParsers:
+    """Choose what answers are parsed with, as the settings say.
+
+    Raises:
+        TokenSpeedError: a parser that was named is not there or cannot be loaded.
+    """
+    from tokenspeed.checkpoint.model_type import model_type_of
+    from tokenspeed.server.parser_choice import ParserChooser
+    from tokenspeed.tokenizer.chat import ChatTemplate
+
+    chooser = ParserChooser(
+        registry,
+        template=ChatTemplate.of(tokenizer),
+        model_type=model_type_of(config.model),
+    )
+    return chooser.choose(tools=config.tool_parser, reasoning=config.reasoning_parser)
+
+
 def make_app(
     config: ServeConfig,
     frontend: Frontend,
     tokenizer: Tokenizer,
     report: StartReport,
     *,
-    parser: ReasoningParser | None = None,
+    parsers: ChosenParsers,
     responses: ResponseStore | None = None,
     registry: Registry | None = None,
 ) -> ASGIApp:
@@ -196,7 +219,7 @@ def make_app(
         keep_alive_s=config.keep_alive_s,
         max_body_bytes=config.max_body_mib << 20,
         max_waiting=config.max_waiting,
-        reasoning_parser=parser,
+        parsers=parsers,
         responses=responses,
     )
     return create_app(parts)

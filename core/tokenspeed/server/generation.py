@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tokenspeed.contracts.conversation import Conversation
+from tokenspeed.contracts.parser import looks_for_calls
 from tokenspeed.errors import EngineError
 from tokenspeed.server.call_ids import CallIds
 from tokenspeed.server.http.stream import Mailbox
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from tokenspeed.server.conversation.next_turn import TurnRecorder
     from tokenspeed.server.conversation.prompts import Prompt
     from tokenspeed.server.metrics import RequestTimer
-    from tokenspeed.server.parsers import GuardedAnswer, ReasoningParser
+    from tokenspeed.server.parsers import AnswerFormat, GuardedAnswer
     from tokenspeed.tokenizer.tokenizer import Tokenizer
 
 
@@ -52,7 +53,7 @@ class Generation:
         n: int = 1,
         terms: Terms,
         timer: RequestTimer,
-        parser: ReasoningParser | None = None,
+        parser: AnswerFormat | None = None,
         conversation: Conversation | None = None,
     ) -> None:
         self.request_id = request_id
@@ -69,7 +70,10 @@ class Generation:
         self._terms = terms
         eos = () if params.ignore_eos else frontend.model.eos_token_ids
         self._stop_ids = frozenset((*eos, *params.stop_token_ids))
-        self._shown_ids = parser.shown_ids(tokenizer) if parser else frozenset[int]()
+        reads_calls = looks_for_calls(self._conversation.tools, self._conversation.tool_choice)
+        self._shown_ids = (
+            parser.shown_ids(tokenizer, reads_calls=reads_calls) if parser else frozenset[int]()
+        )
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:

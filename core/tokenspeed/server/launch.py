@@ -9,6 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from tokenspeed.checkpoint.model_path import existing_model
 from tokenspeed.config.load import replace_settings
 from tokenspeed.engine.rules import rules_of
@@ -83,8 +85,8 @@ def _run(
         workers.start()
         with progress:
             report = supervisor.start(meanwhile=workers.check_starting)
-            workers.serve(report)
-        _print_block(report, url_of(listener))
+            ready = workers.serve(report)
+        _print_block(msgspec.structs.replace(report, parsers=ready.parsers), url_of(listener))
         workers.run(report)
     except KeyboardInterrupt:
         say("tokenspeed: stopping")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from tokenspeed.server.parsers import ChosenParsers
 
 if TYPE_CHECKING:
     from tokenspeed.engine.frontend import Frontend
@@ -13,7 +15,6 @@ if TYPE_CHECKING:
     from tokenspeed.server.conversation.sessions import Sessions
     from tokenspeed.server.http.api_keys import ApiKeys
     from tokenspeed.server.metrics import Metrics
-    from tokenspeed.server.parsers import ReasoningParser
     from tokenspeed.server.responses.store import ResponseStore
     from tokenspeed.tokenizer.tokenizer import Tokenizer
 
@@ -33,5 +34,5 @@ class ApiParts:
     keep_alive_s: float = 10.0
     max_body_bytes: int = 64 << 20
     max_waiting: int = 4096
-    reasoning_parser: ReasoningParser | None = None
+    parsers: ChosenParsers = field(default_factory=ChosenParsers)
     responses: ResponseStore | None = None

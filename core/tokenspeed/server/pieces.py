@@ -93,13 +93,15 @@ def join_calls(
     return tuple(calls[index] for index in sorted(calls))
 
 
-def read(parsed: ParsedDelta) -> Piece:
+def read(parsed: ParsedDelta, *, is_cut: bool = False) -> Piece:
     """Return the Piece of what a parser told.
 
+    Args:
+        is_cut: the answer ended by its length: what is unfinished then is no mistake.
     Raises:
         ToolCallError: the model wrote a call that cannot be read.
     """
-    if parsed.bad_call is not None:
+    if parsed.bad_call is not None and not (is_cut and parsed.bad_call.is_unfinished):
         text = parsed.bad_call.text[:_MAX_CALL_CHARS]
         raise ToolCallError(
             f"the model wrote a tool call that cannot be read: {parsed.bad_call.reason}; it wrote "
@@ -181,7 +183,8 @@ class TextAssembler:
         else:
             piece += self._fed(parser, delta.tokens[-1:], delta.finish_reason)
         if self._text.is_stopped or delta.finish_reason is not None:
-            piece += read(parser.finish())
+            is_cut = delta.finish_reason == "length" and not self._text.is_stopped
+            piece += read(parser.finish(), is_cut=is_cut)
         return piece
 
     def _fed(

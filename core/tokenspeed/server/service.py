@@ -6,7 +6,6 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tokenspeed.contracts.parser import TOOL_CALLS
 from tokenspeed.errors import RequestError
 from tokenspeed.server.answer import Answerer
 from tokenspeed.server.conversation.terms import read_terms
@@ -17,6 +16,7 @@ from tokenspeed.server.http.field_limits import FieldLimits
 from tokenspeed.server.http.fields import shorten
 
 if TYPE_CHECKING:
+    from array import array
     from collections.abc import Iterable, Sequence
 
     from starlette.requests import Request
@@ -93,11 +93,19 @@ class Service:
         Raises:
             RequestError: a tool cannot be called as asked, or the prompt does not fit.
         """
-        parser = self.parts.reasoning_parser
-        check_tools(said, can_parse=parser is not None and TOOL_CALLS in parser.parses)
+        check_tools(said, refusal=self.parts.parsers.refusal)
         chat = await self.parts.chats.clean(said)
         terms = read_terms(body, request, self.parts.sessions, chat)
         return ChatTurn(chat.conversation, terms, await self.parts.chats.read(chat, terms))
+
+    async def token_ids(
+        self, said: Conversation, *, add_generation_prompt: bool = True
+    ) -> array[int]:
+        """Return the tokens of a conversation's prompt as a stranger's, more than fits too."""
+        prompts = self.parts.prompts
+        chat = await self.parts.chats.clean(said)
+        text = await prompts.render(chat.conversation, add_generation_prompt=add_generation_prompt)
+        return await prompts.encode(text, add_special_tokens=False)
 
     def generation(
         self,
@@ -119,7 +127,7 @@ class Service:
             n=n,
             terms=terms,
             timer=self.parts.metrics.timer(len(prompts) * n),
-            parser=self.parts.reasoning_parser if conversation is not None else None,
+            parser=self.parts.parsers.form if conversation is not None else None,
             conversation=conversation,
         )
 

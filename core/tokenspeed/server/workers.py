@@ -59,17 +59,20 @@ class ApiWorkers:
             if process.stdout and select.select([process.stdout], [], [], 0)[0]:
                 _wait_ready(process)
 
-    def serve(self, report: StartReport) -> None:
+    def serve(self, report: StartReport) -> ApiReady:
         """Hand the engine's report over and wait until all accept connections.
 
+        Returns:
+            What one of them, and so all, say.
         Raises:
             TokenSpeedError: one of them could not start.
         """
         for process in self._processes:
             self._hand_over(process, report)
         for process in self._processes:
-            _wait_ready(process)
+            ready = _wait_ready(process)
             self._watch(process)
+        return ready
 
     def run(self, report: StartReport) -> None:
         """Restart what dies; returns only by an exception.
@@ -111,7 +114,7 @@ class ApiWorkers:
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tokenspeed.server.api_process"],
+            [sys.executable, "-P", "-m", "tokenspeed.server.api_process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             pass_fds=(self._settings.socket_fd,),
@@ -149,7 +152,7 @@ def _write_line(process: subprocess.Popen[bytes], line: bytes) -> None:
         process.stdin.flush()
 
 
-def _wait_ready(process: subprocess.Popen[bytes]) -> None:
+def _wait_ready(process: subprocess.Popen[bytes]) -> ApiReady:
     assert process.stdout is not None
     while not select.select([process.stdout], [], [], POLL_S)[0]:
         pass
@@ -167,5 +170,5 @@ def _wait_ready(process: subprocess.Popen[bytes]) -> None:
             "something in it prints on stdout; see the log, and report it"
         ) from None
     if isinstance(report, ApiReady):
-        return
+        return report
     raise error_of(report)

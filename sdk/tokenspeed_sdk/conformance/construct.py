@@ -48,7 +48,7 @@ def construct(offer: SubjectOffer, runtime: DeviceRuntime, folder: Path, **trait
     """
     if other := needs_another_device(offer, runtime):
         pytest.skip(other)
-    make = _ARGUMENTS.get(offer.slot)
+    make = ARGUMENTS.get(offer.slot)
     arguments = {} if make is None else make(offer, runtime, traits, folder)
     return _load(offer, **arguments)
 
@@ -144,7 +144,7 @@ def _communicator(_: SubjectOffer, runtime: DeviceRuntime, *__: Any) -> dict[str
     }
 
 
-_ARGUMENTS: dict[str, Callable[..., dict[str, Any]]] = {
+ARGUMENTS: dict[str, Callable[..., dict[str, Any]]] = {
     "attention": _attention,
     "moe": _moe,
     "sampler": _sampler,

@@ -82,6 +82,7 @@ LOAD_KEYWORDS: Mapping[str, Mapping[str, str]] = {
 OPTIONAL: Mapping[str, tuple[tuple[str, str, str], ...]] = {
     "device": (("features", "pinned", "allocate_pinned"),),
     "moe": (("fuses_routing", "", "route_and_forward"),),
+    "parser": (("structures", "", "structure"),),
     "speculator": (("facts.observes", "", "observe"),),
     "communicator": tuple(
         ("features", feature, method)

@@ -95,7 +95,7 @@ class MessagesReply:
         stop = piece.stop_text or None
         return {"stop_reason": _stop_reason(piece), "stop_sequence": stop}
 
-    def _usage(self, piece: Piece) -> dict[str, int]:
+    def _usage(self, piece: Piece) -> dict[str, Any]:
         """Count tokens; those that the cache keeps now count as created where marks ask for it."""
         counts = counts_of(self._generation.prompts[0], piece)
         created = counts.written if self._request.has_marks else 0
@@ -104,6 +104,7 @@ class MessagesReply:
             "cache_creation_input_tokens": created,
             "cache_read_input_tokens": counts.cached,
             "output_tokens": counts.output,
+            **counts.truth,
         }
 
     def _event(self, change: Change) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from tokenspeed.sampling.params import SamplingParams
@@ -30,7 +31,8 @@ class AnthropicRoutes:
         params = _params(body, self._service.info.vocab_size)
         special = (tool.type for tool in body.tools if tool.type not in CUSTOM)
         self._service.count_tools("anthropic", special)
-        turn = await self._service.turn(body, request, conversation_of(body))
+        said = await asyncio.to_thread(conversation_of, body)
+        turn = await self._service.turn(body, request, said)
         generation = self._service.generation(
             new_id("msg"), [turn.prompt], params, turn.terms, conversation=turn.conversation
         )
@@ -40,11 +42,8 @@ class AnthropicRoutes:
     async def count_tokens(self, request: Request) -> Response:
         """Answer POST /v1/messages/count_tokens; more than fits is counted too."""
         body = await self._service.read(request, PromptFields)
-        prompts = self._service.parts.prompts
-        chat = await self._service.parts.chats.clean(conversation_of(body))
-        text = await prompts.render(chat.conversation)
-        ids = await prompts.encode(text, add_special_tokens=False)
-        return JsonResponse({"input_tokens": len(ids)})
+        said = await asyncio.to_thread(conversation_of, body)
+        return JsonResponse({"input_tokens": len(await self._service.token_ids(said))})
 
 
 def _params(body: MessagesRequest, vocab_size: int) -> SamplingParams:

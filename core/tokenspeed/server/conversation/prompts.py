@@ -86,8 +86,7 @@ class PromptReader:
     async def reuse_offsets(self, conversation: Conversation, text: str) -> tuple[int, ...]:
         """Return where later turns may start in what a conversation was rendered to."""
         assert self._template is not None, "the text was rendered by it"
-        messages, variables = _inputs(self._template, conversation)
-        find = partial(reuse_offsets, self._template, messages, text, **variables)
+        find = partial(_reuse_offsets, self._template, conversation, text)
         return await asyncio.get_running_loop().run_in_executor(self._renderers, find)
 
     def token_positions(self, text: str, offsets: Sequence[int]) -> tuple[int, ...]:
@@ -117,12 +116,8 @@ class PromptReader:
                 f"chat_template_kwargs holds {name!r}, which the server sets itself; remove it",
                 param="chat_template_kwargs",
             )
-        messages, variables = _inputs(self._template, conversation)
         render = partial(
-            self._template.render,
-            messages,
-            add_generation_prompt=add_generation_prompt,
-            **variables,
+            _rendered, self._template, conversation, add_generation_prompt=add_generation_prompt
         )
         return await asyncio.get_running_loop().run_in_executor(self._renderers, render)
 
@@ -176,6 +171,20 @@ def check_token_ids(ids: list[int], vocab_size: int, param: str) -> None:
             f"{param} holds token id {shorten(bad)}, allowed is [0, {vocab_size - 1}]; change it",
             param=param,
         )
+
+
+def _rendered(
+    template: ChatTemplate, conversation: Conversation, *, add_generation_prompt: bool
+) -> str:
+    messages, variables = _inputs(template, conversation)
+    return template.render(messages, add_generation_prompt=add_generation_prompt, **variables)
+
+
+def _reuse_offsets(
+    template: ChatTemplate, conversation: Conversation, text: str
+) -> tuple[int, ...]:
+    messages, variables = _inputs(template, conversation)
+    return reuse_offsets(template, messages, text, **variables)
 
 
 def _inputs(

@@ -44,7 +44,8 @@ class OpenAiRoutes:
         body = await self._service.read(request, ChatRequest)
         params = chat_params(body, self._info.vocab_size)
         self._service.check_choices(body.n)
-        turn = await self._service.turn(body, request, conversation_of(body))
+        said = await asyncio.to_thread(conversation_of, body)
+        turn = await self._service.turn(body, request, said)
         generation = self._service.generation(
             _new_id("chatcmpl"),
             [turn.prompt],
@@ -88,16 +89,15 @@ class OpenAiRoutes:
                 f"prompt and messages: {given} given, exactly one is needed; give one of them",
                 param="prompt",
             )
-        prompts = self._parts.prompts
         if body.messages is not None:
-            chat = await self._parts.chats.clean(messages_of(body.messages, tools=body.tools))
-            text = await prompts.render(
-                chat.conversation, add_generation_prompt=body.add_generation_prompt
+            said = messages_of(body.messages, tools=body.tools)
+            ids = await self._service.token_ids(
+                said, add_generation_prompt=body.add_generation_prompt
             )
-            ids = await prompts.encode(text, add_special_tokens=False)
         else:
-            text = body.prompt or ""
-            ids = await prompts.encode(text, add_special_tokens=body.add_special_tokens)
+            ids = await self._parts.prompts.encode(
+                body.prompt or "", add_special_tokens=body.add_special_tokens
+            )
         limit = self._info.max_context_tokens
         return JsonResponse({"tokens": list(ids), "count": len(ids), "max_model_len": limit})
 

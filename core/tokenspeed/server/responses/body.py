@@ -82,6 +82,7 @@ def _usage(prompt: Prompt, piece: Piece) -> dict[str, Any]:
         "input_tokens_details": {
             "cached_tokens": counts.cached,
             "cache_write_tokens": counts.written,
+            **counts.truth,
         },
         "output_tokens": counts.output,
         "output_tokens_details": {"reasoning_tokens": counts.reasoning},

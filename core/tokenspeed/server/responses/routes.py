@@ -71,8 +71,8 @@ class ResponsesRoutes:
     ) -> Response:
         tools = ToolTable(body.tools)
         self._service.count_tools("responses", tools.special)
-        earlier = await self._earlier(body, owner_of(request))
-        said = conversation_of(body, tools.tools, earlier)
+        earlier = await asyncio.to_thread(self._earlier, body, owner_of(request))
+        said = await asyncio.to_thread(conversation_of, body, tools.tools, earlier)
         turn = await self._service.turn(body, request, said)
         generation = self._service.generation(
             response_id, [turn.prompt], params, turn.terms, conversation=turn.conversation
@@ -92,13 +92,12 @@ class ResponsesRoutes:
         self._stored().delete(response_id, owner_of(request))
         return JsonResponse({"id": response_id, "object": "response", "deleted": True})
 
-    async def _earlier(self, body: ResponsesRequest, owner: str) -> list[Item]:
+    def _earlier(self, body: ResponsesRequest, owner: str) -> list[Item]:
         """Return the items of what the request goes on from."""
         if body.previous_response_id is None:
             return []
         store = self._stored("previous_response_id")
-        items = await asyncio.to_thread(store.chain, body.previous_response_id, owner)
-        return _ITEMS.validate_python(items)
+        return _ITEMS.validate_python(store.chain(body.previous_response_id, owner))
 
     def _keep(self, body: ResponsesRequest, owner: str) -> Keep | None:
         """Return what stores the finished body; None: it is not to be stored."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 TEXTS = ("input_text", "output_text", "text", "refusal")
 ITEMS = ("message", "function_call", "function_call_output", "reasoning")
 ENCRYPTED = "reasoning.encrypted_content"
+LOGPROBS = "message.output_text.logprobs"
 
 
 class TextPart(Lenient):
@@ -141,8 +142,9 @@ class ResponsesRequest(OpenAiTermFields):
         """Name what items, tools' choice and text ask beyond this version."""
         _check_text(given.get("text"))
         _check_choice(given.get("tool_choice"))
-        if "message.output_text.logprobs" in (given.get("include") or ()):
-            raise unsupported("include", "message.output_text.logprobs", "logprobs here are")
+        included = given.get("include")
+        if isinstance(included, list) and LOGPROBS in included:
+            raise unsupported("include", LOGPROBS, "logprobs here are")
         items = given.get("input")
         if isinstance(items, list):
             given = {**given, "input": [known_item(item, i) for i, item in enumerate(items)]}

@@ -38,6 +38,8 @@ def test_an_answer_is_text_with_usage(app: App) -> None:
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": 0,
         "output_tokens": 7,
+        "recomputed_tokens": 0,
+        "match_ends": [{"position": 0, "reason": "never_stored"}],
     }
 
 

@@ -35,7 +35,12 @@ def test_an_answer_is_a_message_item_with_usage(app: App) -> None:
     prompt = len(app.engine.submits[0].prompt_ids) // 4
     assert body["usage"] == {
         "input_tokens": prompt,
-        "input_tokens_details": {"cached_tokens": 16, "cache_write_tokens": prompt - 16},
+        "input_tokens_details": {
+            "cached_tokens": 16,
+            "cache_write_tokens": prompt - 16,
+            "recomputed_tokens": 0,
+            "match_ends": [{"position": 16, "reason": "never_stored"}],
+        },
         "output_tokens": 7,
         "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": prompt + 7,
