@@ -30,9 +30,18 @@ POLICIES = {
     "lru": "tokenspeed.scheduler.policies:LruPolicy",
 }
 
+CLIENT_RULES = {
+    "attribution": "attribution:Attribution",
+    "cache_markers": "cache_markers:CacheMarkers",
+    "system_in_place": "system_in_place:SystemInPlace",
+    "blocks": "blocks:Blocks",
+    "order": "order:Order",
+}
+"""In the order in which they run."""
+
 
 class BuiltinPlugin:
-    """The core's operators, policies and parsers, and the index of its architectures."""
+    """The core's operators, policies, parsers and client rules; the index of its architectures."""
 
     @hookimpl
     def register_operators(self, context: Registration) -> None:
@@ -61,6 +70,18 @@ class BuiltinPlugin:
         """Offer the parsers of answers."""
         for name, form in FORMATS.items():
             context.offer(Offer("parser", name, _build(form.path), facts=form.facts))
+
+    @hookimpl
+    def register_client_rules(self, context: Registration) -> None:
+        """Offer the rules against client noise."""
+        for place, (name, target) in enumerate(CLIENT_RULES.items()):
+            load = _make(f"tokenspeed.server.conversation.client_rules.{target}")
+            context.offer(Offer("client_rule", name, load, facts={"place": place}))
+
+
+def _make(target: str) -> Callable[..., Any]:
+    """Return a function that imports `target` when it is called, and hands its arguments on."""
+    return lambda **arguments: resolve(target)(**arguments)
 
 
 def _build(target: str) -> Callable[[], Any]:

@@ -25,7 +25,9 @@ from tokenspeed.contracts.attention import (
 )
 from tokenspeed.contracts.capability import TRAITS, VOCABULARY_VERSION, Clause, Trait
 from tokenspeed.contracts.cli import Command
+from tokenspeed.contracts.client_rule import ClientRule, TemplateFacts
 from tokenspeed.contracts.communicator import OPTIONAL_METHODS, Communicator
+from tokenspeed.contracts.conversation import Conversation, Message, Tool, ToolCall, ToolChoice
 from tokenspeed.contracts.device import DeviceFacts, DeviceRuntime
 from tokenspeed.contracts.faults import Fault, Faults
 from tokenspeed.contracts.kernel import Band, Case, Domain, KernelBinder, KernelOffer, Operator
@@ -116,9 +118,11 @@ __all__ = [
     "CheckpointError",
     "ClampedSwiGLU",
     "Clause",
+    "ClientRule",
     "Command",
     "Communicator",
     "ConfigError",
+    "Conversation",
     "DeviceFacts",
     "DeviceRuntime",
     "Domain",
@@ -138,6 +142,7 @@ __all__ = [
     "KernelOffer",
     "Keys",
     "LinearWeight",
+    "Message",
     "MixtureOfExperts",
     "MoEBackend",
     "ModelContext",
@@ -169,9 +174,13 @@ __all__ = [
     "StateView",
     "StoreDone",
     "StoreFacts",
+    "TemplateFacts",
     "TokenLogprobs",
     "TokenSpeedError",
+    "Tool",
+    "ToolCall",
     "ToolCallDelta",
+    "ToolChoice",
     "Trait",
     "WeightFormat",
     "WeightSource",

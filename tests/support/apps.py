@@ -12,15 +12,21 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 import httpx
+from tests.support.client_rules import core_registry
 from tests.support.dialogue import HERMES_TEMPLATE
 from tests.support.scripted import write_scripted_model
 
+from tokenspeed.config.schema import ServeConfig
 from tokenspeed.contracts.parser import BadToolCall, ParsedDelta, ToolCallDelta
 from tokenspeed.engine.messages import CacheReport, Delta, ModelInfo
 from tokenspeed.engine.submits import make_submit
 from tokenspeed.errors import TokenSpeedError
 from tokenspeed.server.app import create_app
+from tokenspeed.server.conversation.chat_prompts import make_chats
 from tokenspeed.server.conversation.prompts import PromptReader
+from tokenspeed.server.conversation.rules import load_rules
+from tokenspeed.server.conversation.sessions import Sessions
+from tokenspeed.server.conversation.template_facts import facts_of
 from tokenspeed.server.http.api_keys import ApiKeys
 from tokenspeed.server.metrics import Metrics
 from tokenspeed.server.parsers import AnswerFormat, ChosenParsers
@@ -36,6 +42,7 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.parser import AnswerStart
     from tokenspeed.engine.messages import Submit, Terms
     from tokenspeed.sampling.params import SamplingParams
+    from tokenspeed.server.conversation.rules import NamedRule
     from tokenspeed.tokenizer.tokenizer import Tokenizer
 
 THINK, SAID, CALL, ARGS, END, BAD = "^", "$", "@", "#", "~", "!"
@@ -208,12 +215,26 @@ class Reply:
 
 
 class App:
-    """An application and the engine behind it."""
+    """An application and the engine behind it.
 
-    def __init__(self, folder: Path, *, context: int = 4096, **parts: Any) -> None:
+    Args:
+        turn_memory_mib: 0: every turn is rendered.
+        rules: against client noise, behind the core's.
+        parts: other ones than the usual.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        context: int = 4096,
+        turn_memory_mib: int = 0,
+        rules: tuple[NamedRule, ...] = (),
+        **parts: Any,
+    ) -> None:
         path = write_scripted_model(folder / "m")
-        config = {"eos_token": "<|im_end|>", "chat_template": HERMES_TEMPLATE}
-        (path / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+        told = {"eos_token": "<|im_end|>", "chat_template": HERMES_TEMPLATE}
+        (path / "tokenizer_config.json").write_text(json.dumps(told), encoding="utf-8")
         tokenizer = load_tokenizer(path)
         model = ModelInfo(
             name="m",
@@ -229,17 +250,22 @@ class App:
         report: Any = {"plan_digest": "d"}
         parses = ("reasoning", "tool_calls")
         form = AnswerFormat("test/marks", MarkParser(), parses=parses)
+        template = ChatTemplate.of(tokenizer)
         prompts = PromptReader(
-            tokenizer,
-            template=ChatTemplate.of(tokenizer),
-            cache=EncodeCache(tokenizer),
-            model=model,
+            tokenizer, template=template, cache=EncodeCache(tokenizer), model=model
         )
         self.metrics = Metrics(lambda: None)
+        config = ServeConfig(turn_memory_mib=turn_memory_mib)
+        rules = (
+            *load_rules(config.client_rules, core_registry(), facts_of(template)),
+            *rules,
+        )
         made = {
             "frontend": frontend,
             "tokenizer": tokenizer,
             "prompts": prompts,
+            "chats": make_chats(config, prompts, tokenizer, model, rules, self.metrics),
+            "sessions": Sessions(),
             "metrics": self.metrics,
             "report": report,
             "keys": ApiKeys({}),
@@ -247,6 +273,10 @@ class App:
             **parts,
         }
         self.asgi = create_app(ApiParts(**made))
+
+    def tokens(self, text: str) -> list[int]:
+        """Return what the engine says for a script, without the token that ends it."""
+        return list(self.engine.tokenizer.encode(text, add_special_tokens=False))
 
     def call(self, path: str, body: Any = None, *, method: str = "", **headers: str) -> Reply:
         """Send a request (POST when it has a body) and return the whole answer."""

@@ -291,6 +291,19 @@ class ServeConfig(EngineConfig):
         "such as think (<think>...</think>); auto: by the chat template and the model type; none: "
         "answers are left as they are",
     )
+    client_rules: tuple[str, ...] = setting(
+        ("all",),
+        "rules against client noise, which would end cached prefixes early: all, or NAME or "
+        "PLUGIN/NAME for only these, -NAME to switch one off (all,-order), none",
+    )
+    turn_memory_mib: int = setting(
+        256,
+        "host memory of each API process for the token ids of finished chat turns, MiB: a turn "
+        "that comes back unchanged is continued from its own tokens, so that none is computed "
+        "again; 256 holds about 1,000 agent sessions; 0: off",
+        low=0,
+        high=1 << 20,
+    )
     keep_alive_s: float = setting(
         10.0,
         "seconds between comment lines on a silent stream; proxies cut at 30 to 60",

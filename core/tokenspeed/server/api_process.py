@@ -108,8 +108,15 @@ async def _serve(settings: ApiSettings) -> None:
     threading.Thread(target=_die_with_launcher, daemon=True).start()
     frontend = await Frontend.connect(settings.engine_address)
     check_engine(frontend.plan_digest, report)
-    store = _response_store(settings)
-    app = make_app(settings.config, frontend, tokenizer, report, parsers=parsers, responses=store)
+    app = make_app(
+        settings.config,
+        frontend,
+        tokenizer,
+        report,
+        parsers=parsers,
+        responses=_response_store(settings),
+        registry=registry,
+    )
 
     class Server(uvicorn.Server):
         """Gives running answers `GRACE_S`, then ends each with an error that names the stop."""
@@ -179,27 +186,34 @@ def make_app(
     *,
     parsers: ChosenParsers,
     responses: ResponseStore | None = None,
+    registry: Registry | None = None,
 ) -> ASGIApp:
     """Put the parts of the application together."""
     from tokenspeed.server.app import create_app
+    from tokenspeed.server.conversation.chat_prompts import make_chats
     from tokenspeed.server.conversation.prompts import PromptReader
+    from tokenspeed.server.conversation.rules import load_rules
+    from tokenspeed.server.conversation.sessions import Sessions
+    from tokenspeed.server.conversation.template_facts import facts_of
     from tokenspeed.server.http.api_keys import read_api_keys
     from tokenspeed.server.metrics import Metrics
     from tokenspeed.server.parts import ApiParts
     from tokenspeed.tokenizer.chat import ChatTemplate
     from tokenspeed.tokenizer.incremental import EncodeCache
 
+    metrics = Metrics(lambda: frontend.stats, report.plan)
+    template = ChatTemplate.of(tokenizer)
     prompts = PromptReader(
-        tokenizer,
-        template=ChatTemplate.of(tokenizer),
-        cache=EncodeCache(tokenizer),
-        model=frontend.model,
+        tokenizer, template=template, cache=EncodeCache(tokenizer), model=frontend.model
     )
+    rules = load_rules(config.client_rules, registry, facts_of(template)) if registry else ()
     parts = ApiParts(
         frontend=frontend,
         tokenizer=tokenizer,
         prompts=prompts,
-        metrics=Metrics(lambda: frontend.stats, report.plan),
+        chats=make_chats(config, prompts, tokenizer, frontend.model, rules, metrics),
+        sessions=Sessions(),
+        metrics=metrics,
         report=report,
         keys=read_api_keys(config),
         keep_alive_s=config.keep_alive_s,

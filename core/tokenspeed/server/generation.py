@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tokenspeed.engine.frontend import Frontend
     from tokenspeed.engine.messages import Terms
     from tokenspeed.sampling.params import SamplingParams
+    from tokenspeed.server.conversation.next_turn import TurnRecorder
     from tokenspeed.server.conversation.prompts import Prompt
     from tokenspeed.server.metrics import RequestTimer
     from tokenspeed.server.parsers import AnswerFormat, GuardedAnswer
@@ -124,6 +125,12 @@ class Generation:
             tool_choice=self._conversation.tool_choice,
         )
 
+    def _recorder_of(self, choice: int) -> TurnRecorder | None:
+        prompt = self.prompt_of(choice)
+        if prompt.next_turn is None:
+            return None
+        return prompt.next_turn.recorder(prompt, self._stop_ids)
+
     async def _run(self, index: int) -> None:
         try:
             await self._pump(index)
@@ -143,6 +150,7 @@ class Generation:
             shown_ids=self._shown_ids,
         )
         call_ids = CallIds()
+        recorder = self._recorder_of(index)
         stream = self._frontend.submit(
             self.prompt_of(index).token_ids,
             params,
@@ -153,6 +161,8 @@ class Generation:
             async for delta in stream:
                 piece = call_ids.filled(text.push(delta))
                 self.timer.observe(piece)
+                if recorder is not None:  # before the client hears of the end and comes back
+                    recorder.push(delta.tokens, piece)
                 self.mailbox.put(index, piece)
                 if piece.finish_reason is not None:
                     self._frontend.stop(engine_id)

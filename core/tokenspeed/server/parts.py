@@ -10,7 +10,9 @@ from tokenspeed.server.parsers import ChosenParsers
 if TYPE_CHECKING:
     from tokenspeed.engine.frontend import Frontend
     from tokenspeed.engine.reports import StartReport
+    from tokenspeed.server.conversation.chat_prompts import ChatPrompts
     from tokenspeed.server.conversation.prompts import PromptReader
+    from tokenspeed.server.conversation.sessions import Sessions
     from tokenspeed.server.http.api_keys import ApiKeys
     from tokenspeed.server.metrics import Metrics
     from tokenspeed.server.responses.store import ResponseStore
@@ -24,6 +26,8 @@ class ApiParts:
     frontend: Frontend
     tokenizer: Tokenizer
     prompts: PromptReader
+    chats: ChatPrompts
+    sessions: Sessions
     metrics: Metrics
     report: StartReport
     keys: ApiKeys

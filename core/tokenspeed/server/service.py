@@ -88,21 +88,23 @@ class Service:
         return body
 
     async def turn(self, body: TermFields, request: Request, said: Conversation) -> ChatTurn:
-        """Return what a chat asks for next: on its terms, with its prompt.
+        """Return what a chat asks for next: cleaned, on its terms, with its prompt.
 
         Raises:
             RequestError: a tool cannot be called as asked, or the prompt does not fit.
         """
         check_tools(said, refusal=self.parts.parsers.refusal)
-        terms = read_terms(body, request, said)
-        return ChatTurn(said, terms, await self.parts.prompts.chat(said))
+        chat = await self.parts.chats.clean(said)
+        terms = read_terms(body, request, self.parts.sessions, chat)
+        return ChatTurn(chat.conversation, terms, await self.parts.chats.read(chat, terms))
 
     async def token_ids(
         self, said: Conversation, *, add_generation_prompt: bool = True
     ) -> array[int]:
-        """Return the tokens of a conversation's prompt, more than fits too."""
+        """Return the tokens of a conversation's prompt as a stranger's, more than fits too."""
         prompts = self.parts.prompts
-        text = await prompts.render(said, add_generation_prompt=add_generation_prompt)
+        chat = await self.parts.chats.clean(said)
+        text = await prompts.render(chat.conversation, add_generation_prompt=add_generation_prompt)
         return await prompts.encode(text, add_special_tokens=False)
 
     def generation(

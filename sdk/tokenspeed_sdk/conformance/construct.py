@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tokenspeed.plugins.requested import REFERENCE
-from tokenspeed_sdk import ExpertGroup, KernelOffer, Offer, Operator, Routing
+from tokenspeed_sdk import ExpertGroup, KernelOffer, Offer, Operator, Routing, TemplateFacts
 from tokenspeed_sdk.conformance.domain import allowed_value
 from tokenspeed_sdk.conformance.subject import Subject
 
@@ -116,6 +116,10 @@ def expert_group(offer: SubjectOffer, traits: dict[str, Any]) -> ExpertGroup:
     )
 
 
+def _client_rule(*_: Any) -> dict[str, Any]:
+    return {"template": TemplateFacts()}
+
+
 def _sampler(_: SubjectOffer, runtime: DeviceRuntime, *__: Any) -> dict[str, Any]:
     return {"device": runtime.torch_device(), "vocab_size": VOCAB_SIZE}
 
@@ -144,6 +148,7 @@ ARGUMENTS: dict[str, Callable[..., dict[str, Any]]] = {
     "attention": _attention,
     "moe": _moe,
     "sampler": _sampler,
+    "client_rule": _client_rule,
     "kv_store": _kv_store,
     "speculator": _speculator,
     "communicator": _communicator,

@@ -10,6 +10,7 @@ from tokenspeed_sdk import (
     OPTIONAL_METHODS,
     AttentionBackend,
     CausalLM,
+    ClientRule,
     Command,
     Communicator,
     DeviceRuntime,
@@ -35,6 +36,7 @@ INTERFACES: Mapping[str, type] = {
     "model": CausalLM,
     "policy": Policy,
     "parser": Parser,
+    "client_rule": ClientRule,
     "speculator": Speculator,
     "communicator": Communicator,
     "cli": Command,
@@ -73,6 +75,7 @@ LOAD_KEYWORDS: Mapping[str, Mapping[str, str]] = {
         "max_running": "most requests at once",
         "vocab_size": "columns of the logits",
     },
+    "client_rule": {"template": "TemplateFacts of the served model's chat template"},
 }
 """Slot -> keywords that an offer's `load` is called with; other slots: none."""
 

@@ -62,7 +62,7 @@ class OpenAiRoutes:
         """Answer POST /v1/completions."""
         body = await self._service.read(request, CompletionRequest)
         params = completion_params(body, self._info.vocab_size)
-        terms = read_terms(body, request)
+        terms = read_terms(body, request, self._parts.sessions)
         self._service.check_choices(num_prompts(body.prompt) * body.n)
         forms = await asyncio.to_thread(split_prompts, body.prompt, self._service.limits)
         prompts = await self._parts.prompts.plain(forms)

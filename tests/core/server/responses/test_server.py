@@ -28,7 +28,7 @@ def test_a_stored_response_is_found_by_every_api_process(script_server: ServerPr
 
 
 def test_a_second_turn_of_messages_is_read_from_the_cache(hash_server: ServerProcess) -> None:
-    said = [{"role": "user", "content": "A long story. " * 20}]
+    said = [{"role": "user", "content": "Another story. " * 20}]
     body = {"model": "hashed", "max_tokens": 8, "messages": said}
     first = hash_server.call("/v1/messages", body).json()
     assert first["stop_reason"] == "max_tokens"
