@@ -29,6 +29,7 @@ from tokenspeed.models.llama import LlamaForCausalLM
 from tokenspeed.server.api_process import make_app
 from tokenspeed.server.conversation.prompts import Prompt, PromptReader
 from tokenspeed.server.openai.schemas import ChatRequest
+from tokenspeed.server.parsers import ChosenParsers
 from tokenspeed.server.pieces import Piece, TextAssembler
 from tokenspeed.tokenizer.load import load_tokenizer
 from tokenspeed_reference.attention_native import NativePagedAttention
@@ -177,7 +178,7 @@ async def ask(engine: Engine, journal: Journal, folder: Path) -> bytes:
     try:
         frontend = await Frontend.connect(address, timeout_s=20)
         tokenizer = load_tokenizer(engine.info.path)
-        app = make_app(ServeConfig(), frontend, tokenizer, engine.report)
+        app = make_app(ServeConfig(), frontend, tokenizer, engine.report, parsers=ChosenParsers())
         transport = httpx.ASGITransport(app=app)
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             answer = await client.post("/v1/chat/completions", json=request_body(engine))
