@@ -28,6 +28,13 @@ from tokenspeed.contracts.cli import Command
 from tokenspeed.contracts.communicator import OPTIONAL_METHODS, Communicator
 from tokenspeed.contracts.device import DeviceFacts, DeviceRuntime
 from tokenspeed.contracts.faults import Fault, Faults
+from tokenspeed.contracts.grammar import (
+    CompiledGrammar,
+    GrammarEngine,
+    GrammarMatcher,
+    GrammarSpec,
+    GrammarVocabulary,
+)
 from tokenspeed.contracts.kernel import Band, Case, Domain, KernelBinder, KernelOffer, Operator
 from tokenspeed.contracts.kv_store import KEY_BYTES, KVStore, StoreDone, StoreFacts
 from tokenspeed.contracts.model import (
@@ -118,6 +125,7 @@ __all__ = [
     "Clause",
     "Command",
     "Communicator",
+    "CompiledGrammar",
     "ConfigError",
     "DeviceFacts",
     "DeviceRuntime",
@@ -131,6 +139,10 @@ __all__ = [
     "ForwardContext",
     "GgufHeader",
     "GgufTensor",
+    "GrammarEngine",
+    "GrammarMatcher",
+    "GrammarSpec",
+    "GrammarVocabulary",
     "HfFolder",
     "KVStore",
     "KVView",

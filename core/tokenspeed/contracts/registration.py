@@ -20,6 +20,7 @@ class Offer:
             the slot: device (), attention (AttentionRequest traits as keywords), sampler (device),
             speculator (max_drafts, max_running, vocab_size), weight_format (), policy (), model ()
             -> EntryClass, moe (group, dtype, device), parser () -> Parser, cli () -> Command,
+            grammar (vocabulary: GrammarVocabulary) -> GrammarEngine,
             communicator (see `contracts/communicator.py`), kernels as KernelOffer.load.
         band: name of a `Band`.
         requires: trait name -> allowed values; fail closed.

@@ -123,7 +123,7 @@ def _missing_entry(plugin_id: str) -> dict[str, Any]:
 
 
 def _bare_entry(plugin_id: str, version: str, wheel: str, loads: str) -> dict[str, Any]:
-    names = ("model", "operator", "parser", "policy") if plugin_id == CORE_ID else ()
+    names = ("grammar", "model", "operator", "parser", "policy") if plugin_id == CORE_ID else ()
     return {
         "id": plugin_id,
         "version": version,

@@ -34,7 +34,9 @@ CORE_MANIFEST = Manifest(
     vendor="tokenspeed",
     device_kinds=(),
     roles=("api", "engine", "worker", "cli"),
-    slots={name: SLOTS[name].version for name in ("model", "operator", "parser", "policy")},
+    slots={
+        name: SLOTS[name].version for name in ("grammar", "model", "operator", "parser", "policy")
+    },
 )
 CORE = FoundPlugin(CORE_ID, "tokenspeed", __version__, BUILTIN_TARGET, "", CORE_MANIFEST)
 
