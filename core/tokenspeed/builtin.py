@@ -29,6 +29,8 @@ POLICIES = {
     "lru": "tokenspeed.scheduler.policies:LruPolicy",
 }
 
+XGRAMMAR = "tokenspeed.grammar.xgrammar_engine:XGrammarEngine"
+
 PARSERS = {"think": ("tokenspeed.server.think_parser:ThinkParser", ("reasoning",))}
 
 
@@ -58,15 +60,20 @@ class BuiltinPlugin:
             context.offer(Offer("policy", name, _build(target)))
 
     @hookimpl
+    def register_grammars(self, context: Registration) -> None:
+        """Offer the engine for languages of answers; its library is imported by the first one."""
+        context.offer(Offer("grammar", "xgrammar", _build(XGRAMMAR), band="PORTABLE"))
+
+    @hookimpl
     def register_parsers(self, context: Registration) -> None:
         """Offer the parsers of answers."""
         for name, (target, parses) in PARSERS.items():
             context.offer(Offer("parser", name, _build(target), facts={"parses": parses}))
 
 
-def _build(target: str) -> Callable[[], Any]:
+def _build(target: str) -> Callable[..., Any]:
     """Return a function that imports `target` when it is called, and calls it."""
-    return lambda: resolve(target)()
+    return lambda **arguments: resolve(target)(**arguments)
 
 
 plugin = BuiltinPlugin()

@@ -14,7 +14,7 @@ LAYERS = (
     {"engine", "simulator"},
     {"executor", "models"},
     {"layers", "speculation", "sampling"},
-    {"scheduler", "kv", "placement", "plugins", "kernels", "ops", "hookspecs"},
+    {"scheduler", "kv", "placement", "plugins", "kernels", "ops", "hookspecs", "grammar"},
     {"contracts", "config", "tokenizer"},
     {"checkpoint"},
     {"errors", "env", "log"},

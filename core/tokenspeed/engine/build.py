@@ -42,7 +42,7 @@ from tokenspeed.engine.tiers import (
     host_blocks,
     write_policy,
 )
-from tokenspeed.engine.vocabulary import check_vocabulary
+from tokenspeed.engine.vocabulary import check_vocabulary, grammar_vocabulary
 from tokenspeed.env import is_strict
 from tokenspeed.errors import CapacityError, CheckpointError, RequestError
 from tokenspeed.kernels import KernelRegistry
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from tokenspeed.config.schema import EngineConfig
     from tokenspeed.contracts.attention import AttentionBackend
     from tokenspeed.contracts.device import DeviceRuntime
+    from tokenspeed.contracts.grammar import GrammarVocabulary
     from tokenspeed.contracts.model import CausalLM
     from tokenspeed.contracts.moe import MoEBackend
     from tokenspeed.contracts.speculator import Speculator
@@ -170,7 +171,10 @@ def _build_parts(
     model_class = choices.model_class(model_config)
     groups = model_class.cache_groups(model_config)
     sizes = resolve_sizes(config, model_config, device_kind=runtime.facts.kind)
-    eos_token_ids = check_vocabulary(load_tokenizer(path), sizes.vocab_size)
+    tokenizer = load_tokenizer(path)
+    eos_token_ids = check_vocabulary(tokenizer, sizes.vocab_size)
+    vocabulary = grammar_vocabulary(path, tokenizer, sizes.vocab_size)
+    del tokenizer
     speculator = choices.speculator(sizes)
     check_speculation(config, groups)
     check_tables(config, groups, sizes, free_bytes=runtime.free_memory_bytes())
@@ -205,7 +209,7 @@ def _build_parts(
         sizes=sizes,
         layout=layout,
         executor=_build_executor(
-            config, model, arena, sizes, attention, choices, runtime, transfers
+            config, model, arena, sizes, attention, choices, runtime, transfers, binder, vocabulary
         ),
         scheduler=scheduler,
         recorder=RecordWriter(Path(config.record), settings) if config.record else None,
@@ -213,6 +217,7 @@ def _build_parts(
         drafting=_drafting(config, choices, speculator, scheduler, settings, sizes),
         communicator=choices.communicator(sizes, runtime),
         store=store,
+        grammars=choices.grammars(vocabulary),
         policy=policy,
         binder=binder,
         model_config=model_config,
@@ -290,8 +295,11 @@ def _build_executor(
     choices: Choices,
     runtime: DeviceRuntime,
     transfers: TierTransfers | None,
+    binder: Binder,
+    vocabulary: GrammarVocabulary,
 ) -> StepExecutor:
     from tokenspeed.executor import Executor
+    from tokenspeed.grammar import AnswerMasks
 
     return Executor(
         model,
@@ -304,6 +312,10 @@ def _build_executor(
         vocab_size=sizes.vocab_size,
         device=runtime.torch_device(),
         transfers=transfers,
+        mask_logits=binder.bind(ops.sampling.mask_logits),
+        masks=AnswerMasks(
+            sizes.vocab_size, vocabulary.stop_token_ids, vocabulary.special_token_ids
+        ),
     )
 
 
@@ -406,6 +418,7 @@ def _finish(
         transfers=parts.transfers,
         communicator=parts.communicator,
         store=parts.store,
+        grammars=parts.grammars,
         kv_events=_kv_events(config, parts),
     )
 

@@ -8,6 +8,7 @@ from uuid import uuid4
 
 from tokenspeed.contracts.attention import CacheDemand
 from tokenspeed.contracts.speculator import SpeculatorFacts
+from tokenspeed.engine.grammars import Grammars
 from tokenspeed.engine.policy_guard import GuardedPolicy
 from tokenspeed.engine.rules import device_traits, rules_of
 from tokenspeed.engine.store_guard import GuardedStore
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.binding import RegisteredOffer
     from tokenspeed.contracts.communicator import Communicator
     from tokenspeed.contracts.device import DeviceRuntime
+    from tokenspeed.contracts.grammar import GrammarEngine, GrammarVocabulary
     from tokenspeed.contracts.kv_store import KVStore
     from tokenspeed.contracts.model import CacheGroup, CausalLM
     from tokenspeed.contracts.moe import ExpertGroup, MoEBackend
@@ -234,6 +236,26 @@ class Choices:
         )
         check_speculator(speculator, self.decisions["speculator"])
         return speculator
+
+    def grammars(self, vocabulary: GrammarVocabulary) -> Grammars | None:
+        """Choose what keeps answers in a language; None where no loaded plugin offers it.
+
+        Raises:
+            PluginError: it cannot be built, or is not what it says.
+        """
+        offers = self._registry.offers("grammar")
+        if not offers:
+            return None
+        decision = self._decide("grammar", offers, {})
+        engine: GrammarEngine = self._load("grammar", decision, vocabulary=vocabulary)
+        if not callable(getattr(engine, "compile", None)):
+            winner = decision.winner
+            raise PluginError(
+                f"plugin {winner.plugin_id} {winner.plugin_version}: grammar/{winner.offer.name} "
+                "has no compile; add what contracts/grammar.py asks for",
+                id="offer-invalid",
+            )
+        return Grammars(engine, decision.winner.pin)
 
     def policy(self) -> Policy:
         """Choose the policy; it is always named, so that installing a wheel changes no order."""

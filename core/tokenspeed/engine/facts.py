@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.policy import Policy
     from tokenspeed.engine.drafting import Drafting
     from tokenspeed.engine.engine import StepExecutor
+    from tokenspeed.engine.grammars import Grammars
     from tokenspeed.engine.store_guard import GuardedStore
     from tokenspeed.executor.transfers import TierTransfers
     from tokenspeed.kernels import Binder
@@ -51,6 +52,7 @@ class EngineParts:
     drafting: Drafting | None
     communicator: Communicator
     store: GuardedStore | None
+    grammars: Grammars | None
 
 
 def model_name(path: Path) -> str:
