@@ -50,6 +50,10 @@ An offer that declares `deterministic` says that a row's result does not depend 
 `ops.alone.depends_on_batch(operator, ops.backends.implementation(operator, my_offer), case)` cuts a
 case into pieces and says where a bit differs.
 
+A request for any operator carries the [traits](traits.md) `device`, `arch` and `dtype`, and what
+its section says that it carries; an offer that does not list one of them is refused.
+`explain --why-not PLUGIN/NAME` says which, and so does level C2 of the kit.
+
 ## All operators
 """
 
@@ -109,6 +113,7 @@ def _operator(operator: Operator) -> Iterator[str]:
         yield f"- `{name}`: {meaning}"
     yield f"- returns: {_line(sections['Returns'])}\n"
     yield f"{_tolerance(operator.tolerance)}{_scratch(operator)}\n"
+    yield f"{_traits(operator)}\n"
     yield f"Cases: {_cases(operator)}.\n"
     yield f"Source: {_line(sections['Source'])}\n"
 
@@ -141,6 +146,15 @@ def _tolerance(tolerance: Mapping[str, tuple[float, float]]) -> str:
 def _scratch(operator: Operator) -> str:
     names = ", ".join(f"`{name}`" for name in operator.overwrites)
     return f" May be overwritten: {names}." if names else ""
+
+
+def _traits(operator: Operator) -> str:
+    """Say what an offer must declare beside device, arch and dtype to be chosen at all."""
+    assert operator.cases is not None
+    names = dict.fromkeys(name for case in operator.cases(Domain()) for name in case.traits)
+    if not names:
+        return "Requests carry no trait of its own."
+    return f"Requests carry {', '.join(f'`{name}`' for name in names)}."
 
 
 def _cases(operator: Operator) -> str:

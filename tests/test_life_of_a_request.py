@@ -27,9 +27,9 @@ from tokenspeed.engine.frontend import Frontend
 from tokenspeed.engine.messages import Submit
 from tokenspeed.models.llama import LlamaForCausalLM
 from tokenspeed.server.api_process import make_app
-from tokenspeed.server.openai import ChatRequest
+from tokenspeed.server.conversation.prompts import Prompt, PromptReader
+from tokenspeed.server.openai.schemas import ChatRequest
 from tokenspeed.server.pieces import Piece, TextAssembler
-from tokenspeed.server.prompts import Prompt, PromptReader
 from tokenspeed.tokenizer.load import load_tokenizer
 from tokenspeed_reference.attention_native import NativePagedAttention
 from tokenspeed_reference.sampler import PhiloxSampler
@@ -118,14 +118,14 @@ def model(tmp_path: Path) -> Path:
 def journal(monkeypatch: pytest.MonkeyPatch) -> Journal:
     journal = Journal()
     places: list[tuple[str, Any, str, bool]] = [
-        ("1 HTTP in", tokenspeed.server.app, "read_body", False),
+        ("1 HTTP in", tokenspeed.server.service, "read_body", False),
         ("2 text to tokens", PromptReader, "chat", False),
         ("3 submit", tokenspeed.engine.frontend, "make_submit", False),
         ("7 execute", LlamaForCausalLM, "forward", True),
         ("8 kernels", NativePagedAttention, "attend", True),
         ("9 sample", PhiloxSampler, "sample", False),
         ("11 tokens to text", TextAssembler, "push", False),
-        ("12 stream out", tokenspeed.server.answer, "event", False),
+        ("12 stream out", tokenspeed.server.openai.chunks, "event", False),
     ]
     for row, owner, name, before in places:
         monkeypatch.setattr(owner, name, journal.wrap(row, getattr(owner, name), before=before))

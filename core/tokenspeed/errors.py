@@ -1,4 +1,4 @@
-"""Every error a user can meet, in one tree; `server/errors.py` maps each class to an HTTP status.
+"""Every error a user can meet, in one tree; `server/http/errors.py` knows their HTTP statuses.
 
 TokenSpeedError
 |- ConfigError      a flag, setting or model folder is wrong       (exit 2; HTTP 400)
@@ -188,3 +188,8 @@ def _place(error: BaseException) -> str:
         return ""
     file = Path(frames[-1].filename)
     return f" ({file.parent.name}/{file.name}:{frames[-1].lineno})"
+
+
+def reason_of(error: BaseException) -> str:
+    """Return why something failed, for a message that names the file itself: OSErrors repeat it."""
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)

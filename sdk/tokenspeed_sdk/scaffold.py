@@ -47,6 +47,10 @@ ABOUT = {
 }
 """The stable slots, in the order of a bring-up."""
 
+EXPERIMENTAL_ABOUT = {"operator": About("kernels of single operators", "`rms_norm`")}
+"""Slots that have to be named and opted in to."""
+TEMPLATES = {**ABOUT, **EXPERIMENTAL_ABOUT}
+
 _ID = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
@@ -56,7 +60,7 @@ class Scaffold:
 
     Args:
         id: plugin id: lower-case words joined by "-".
-        slots: of ABOUT, without repeats.
+        slots: of TEMPLATES, without repeats.
         native: with a kernel in C++; needs slot attention.
     Raises:
         ConfigError: a bad or reserved id, an unknown slot, none, or native without attention.
@@ -71,15 +75,17 @@ class Scaffold:
         if not self.slots:
             raise ConfigError(f"no plugin is made: it fills no slot; allowed: {_known()}; name one")
         for slot in self.slots:
-            if slot not in ABOUT:
-                raise ConfigError(
-                    f"no plugin is made: unknown slot {slot!r}; {suggestion(slot, ABOUT)}"
-                )
+            _check_slot(slot)
         if self.native and "attention" not in self.slots:
             raise ConfigError(
                 f"no plugin is made: --native with slots {', '.join(self.slots)}; the native part "
                 "is a kernel of slot attention; add attention to --slots or leave --native out"
             )
+
+    @property
+    def is_experimental(self) -> bool:
+        """Say whether whoever serves must opt in."""
+        return any(slot in EXPERIMENTAL_ABOUT for slot in self.slots)
 
     @property
     def package(self) -> str:
@@ -168,14 +174,35 @@ def _names(scaffold: Scaffold) -> dict[str, Any]:
         "package": scaffold.package,
         "class_name": "".join(word.title() for word in scaffold.id.split("-")),
         "distribution": f"tokenspeed-{scaffold.id}",
-        "slots": sorted(scaffold.slots, key=list(ABOUT).index),
+        "slots": sorted(scaffold.slots, key=list(TEMPLATES).index),
+        "imports": _imports(scaffold),
+        "opt_in": f" --allow-experimental {scaffold.id}" if scaffold.is_experimental else "",
         "native": scaffold.native,
         "device_kind": scaffold.id if "device" in scaffold.slots else "*",
-        "hooks": {slot: SLOTS[slot].hooks[0] for slot in ABOUT},
-        "versions": {slot: SLOTS[slot].version for slot in ABOUT},
+        "hooks": {**{slot: SLOTS[slot].hooks[0] for slot in ABOUT}, "operator": "register_kernels"},
+        "versions": {slot: SLOTS[slot].version for slot in TEMPLATES},
         "api": f">={API_VERSION},<{int(API_VERSION.split('.', maxsplit=1)[0]) + 1}",
-        "about": ABOUT,
+        "about": TEMPLATES,
     }
+
+
+def _imports(scaffold: Scaffold) -> str:
+    """Return what the plugin object takes from the sdk."""
+    names = ["hookimpl", "lazy"]
+    names += ["Offer"] if set(scaffold.slots) - {"operator"} else []
+    names += ["Band", "KernelOffer"] if "operator" in scaffold.slots else []
+    return ", ".join(sorted(names))
+
+
+def _check_slot(slot: str) -> None:
+    if slot in TEMPLATES:
+        return
+    if slot in SLOTS:
+        raise ConfigError(
+            f"no plugin is made: slot {slot!r} has no template; those that have one: {_known()}; "
+            "leave it out, docs/plugins/index.md shows what is written by hand"
+        )
+    raise ConfigError(f"no plugin is made: unknown slot {slot!r}; {suggestion(slot, TEMPLATES)}")
 
 
 def _check_id(plugin_id: str) -> None:
@@ -192,4 +219,4 @@ def _check_id(plugin_id: str) -> None:
 
 
 def _known() -> str:
-    return ", ".join(ABOUT)
+    return ", ".join(TEMPLATES)

@@ -6,7 +6,7 @@ import ast
 import tomllib
 from typing import TYPE_CHECKING
 
-from tokenspeed.plugins.compatibility import check_compatible
+from tokenspeed.plugins.compatibility import check_compatible, opt_in_note
 from tokenspeed.plugins.discovery import GROUP
 from tokenspeed.plugins.manifest import MANIFEST_NAME, Manifest, read_manifest
 from tokenspeed.plugins.nearest import suggestion
@@ -38,6 +38,16 @@ def validate_folder(folder: Path) -> list[PluginError]:
     for plugin_id, target in entries.items():
         problems += _problems_of(folder, str(plugin_id), str(target))
     return problems
+
+
+def opt_ins(folder: Path) -> list[str]:
+    """Say what whoever serves has to opt in to, of plugins without a problem."""
+    notes = []
+    for manifest_path in sorted(folder.rglob(MANIFEST_NAME)):
+        manifest = read_manifest(manifest_path)
+        if note := opt_in_note(manifest):
+            notes.append(note)
+    return notes
 
 
 def _problems_of(folder: Path, plugin_id: str, target: str) -> Iterator[PluginError]:

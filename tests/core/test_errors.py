@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tokenspeed.errors import CapabilityError, PluginError, cause_lines
+from tokenspeed.errors import CapabilityError, PluginError, cause_lines, reason_of
 
 
 def chained() -> PluginError:
@@ -53,3 +53,11 @@ def test_causes_of_another_process_follow() -> None:
     outer.__cause__ = error
     assert cause_lines(outer) == ("RuntimeError: far away (a/b.py:1)",)
     assert cause_lines(PluginError("x")) == ()
+
+
+def test_the_reason_of_a_file_error_does_not_repeat_the_file() -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        open("/nowhere/at-all")  # noqa: SIM115
+    assert reason_of(caught.value) == "No such file or directory"
+    assert reason_of(OSError("the wheel came off")) == "the wheel came off"
+    assert reason_of(ValueError("not a number")) == "not a number"

@@ -111,6 +111,8 @@ def test_what_is_rendered_registers_an_offer_for_each_slot(
         ("core", ("device",), False, "taken"),
         ("acme", (), False, "fills no slot"),
         ("acme", ("atention",), False, "did you mean 'attention'"),
+        ("acme", ("policy",), False, "'policy' has no template.*by hand"),
+        ("acme", ("operator",), False, "has no template.*--native makes a kernel"),
         ("acme", ("device",), True, "add attention"),
     ],
 )

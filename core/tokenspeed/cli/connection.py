@@ -5,10 +5,13 @@ from __future__ import annotations
 import http.client
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from tokenspeed.errors import ConfigError, EngineError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class StatusError(EngineError):
@@ -51,7 +54,11 @@ class ServerAddress:
     timeout_s: float = 600.0
 
     def send(
-        self, method: str, path: str, body: dict[str, Any] | None = None
+        self,
+        method: str,
+        path: str,
+        body: dict[str, Any] | None = None,
+        more_headers: Mapping[str, str] | None = None,
     ) -> tuple[Connection, http.client.HTTPResponse]:
         """Send a request; return the open connection and its 200 answer.
 
@@ -60,7 +67,7 @@ class ServerAddress:
             StatusError: another status; carries the server's own words.
         """
         connection = self._connect()
-        headers = {"Content-Type": "application/json"}
+        headers = {"Content-Type": "application/json", **(more_headers or {})}
         if self.api_key:
             headers["Authorization"] = f"Bearer {self.api_key}"
         connection.request(method, path, None if body is None else json.dumps(body), headers)

@@ -58,11 +58,12 @@ def run_lock(args: argparse.Namespace) -> int:
 def run_verify(args: argparse.Namespace) -> int:
     """Check every locked plugin (or every installed one); 3 when one differs."""
     rows = _against_lock(args.file) if args.file else _against_records()
+    fine = "as locked" if args.file else "as installed"
     if args.json:
         print(json.dumps(rows, indent=2))
     else:
         for row in rows:
-            print(f"{row['id']}: {row['problem'] or 'as it was'}")
+            print(f"{row['id']}: {row['problem'] or fine}")
     return NOT_TRUSTED if any(row["problem"] for row in rows) else 0
 
 

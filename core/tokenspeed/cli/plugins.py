@@ -125,7 +125,8 @@ def _device(entry: dict[str, Any]) -> str:
         return "-"
     if not entry["is_first_party"]:
         return "not probed: a stranger's code runs only when named, as in `plugins doctor ID`"
-    result = run_probes({found.id: found.manifest.probe})[found.id]
+    manifest = found.manifest
+    result = run_probes({found.id: manifest.probe}, {found.id: manifest.device_kinds})[found.id]
     return result.reason or "; ".join(
         f"{facts.count} x {facts.name} ({facts.arch}, {facts.memory_bytes / 2**30:.1f} GiB)"
         for facts in result.devices

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 SAME, DIFFERENT = 0, 1
 ABSENT = "-"
+ADVICE = "give the output of `tokenspeed plugins explain --json`, or of GET /v1/engine/plan"
 
 
 def fill_diff(parser: argparse.ArgumentParser) -> None:
@@ -84,9 +85,9 @@ def _records(file: str) -> dict[str, Mapping[str, Any]]:
     from tokenspeed.checkpoint.json_file import read_json_object
 
     try:
-        data = read_json_object(Path(file))
+        data = read_json_object(Path(file), advice=ADVICE)
     except CheckpointError as error:
-        raise ConfigError(f"{error}") from error
+        raise ConfigError(str(error)) from error
     data = data.get("plan", data)
     try:
         if "candidates" in data:
@@ -97,10 +98,7 @@ def _records(file: str) -> dict[str, Mapping[str, Any]]:
         named = {_kernel_name(record): record for record in (*kernels, *failed)}
         return {**slots, **named}
     except (KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(
-            f"{file} is neither a plan nor a record: {error!r}; give the output of `tokenspeed "
-            "plugins explain --json` or of GET /v1/engine/plan"
-        ) from error
+        raise ConfigError(f"{file} is neither a plan nor a record: {error!r}; {ADVICE}") from error
 
 
 def _kernel_name(record: Mapping[str, Any]) -> str:

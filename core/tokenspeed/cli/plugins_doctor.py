@@ -76,7 +76,11 @@ def _models(plugin_id: str | None, findings: list[Finding]) -> Iterator[Finding]
             counts[owner] += 1
     for owner, count in counts.items():
         if count:
-            yield Finding(owner, "model", FINE, f"{count} architectures can be used")
+            yield Finding(owner, "model", FINE, f"{_architectures(count)} can be used")
+
+
+def _architectures(count: int) -> str:
+    return "1 architecture" if count == 1 else f"{count} architectures"
 
 
 def _text(item: Any) -> str:

@@ -1,4 +1,4 @@
-"""`tokenspeed plugins explain --model M`: what would be chosen, from config.json alone, and why."""
+"""`tokenspeed plugins explain [MODEL]`: what would be chosen, from config.json alone, and why."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def fill_explain(parser: argparse.ArgumentParser) -> None:
         "Exit code 5: something cannot be filled."
     )
     parser.add_argument(
-        "--model",
-        required=True,
+        "model_argument",
+        nargs="?",
         metavar="MODEL",
-        help="model folder, its config.json, or a .gguf file",
+        help="model folder, its config.json, or a .gguf file; absent: SmolLM2-135M-Instruct",
     )
     parser.add_argument(
         "--device",
@@ -47,7 +47,7 @@ def fill_explain(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
-    add_settings(parser, EngineConfig, skip=("model", "device"))
+    add_settings(parser, EngineConfig, skip=("device",))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -116,6 +116,11 @@ def _print(
     print(f"device   {facts.kind} ({facts.name}, {facts.arch})")
     taint = "   TAINTED by --unsafe-force" if plan.forced else ""
     print(f"plan     {plan.digest}{taint}")
+    for plugin_id in explanation.silent_plugins():
+        print(
+            f"plugin   {plugin_id} is known by its manifest alone, which states no [[offers]]: "
+            "nothing of it can be chosen here"
+        )
     for _, record in records:
         print()
         rows = [_row(entry) for entry in record["candidates"]]
@@ -124,7 +129,7 @@ def _print(
         if _is_in(name, slot):
             print(f"\n{name} CANNOT BE FILLED: {error}")
     for note in explanation.notes if slot is None else ():
-        print(f"\nnot shown: {note}")
+        print(f"\nnote: {note}")
 
 
 def _row(entry: Mapping[str, Any]) -> tuple[str, ...]:

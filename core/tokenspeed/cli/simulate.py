@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokenspeed.cli.load_progress import LoadProgress
 from tokenspeed.cli.table import print_table
-from tokenspeed.errors import ConfigError, PluginError
+from tokenspeed.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -213,8 +213,9 @@ def policy_maker(plugins: str, pin: str, *, experimental: str = "") -> Callable[
     """Return what builds the chosen policy, anew for each replay.
 
     Raises:
-        PluginError: no loaded plugin offers it.
+        CapabilityError: no loaded plugin offers it.
     """
+    from tokenspeed.kernels.not_offered import not_offered
     from tokenspeed.plugins import load_plugins
 
     offers = load_plugins(_names(plugins), role="cli", experimental=_names(experimental)).offers(
@@ -223,11 +224,7 @@ def policy_maker(plugins: str, pin: str, *, experimental: str = "") -> Callable[
     for offer in offers:
         if offer.pin == pin:
             return offer.offer.load
-    raise PluginError(
-        f"policy {pin!r} is not offered; loaded plugins have "
-        f"{', '.join(offer.pin for offer in offers)}; load its plugin with --plugins",
-        id="pin-unknown",
-    )
+    raise not_offered("policy", pin, (offer.pin for offer in offers))
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     server = ServerAddress(base_url(args.url), args.api_key, TIMEOUT_S)
     if args.once:
         return _once(server, as_json=args.json)
-    from tokenspeed.server.signals import StopSignals
+    from tokenspeed.server.http.signals import StopSignals
 
     StopSignals().install()
     with contextlib.suppress(KeyboardInterrupt):  # the way out, and no failure

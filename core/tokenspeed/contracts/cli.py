@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 CORE_COMMANDS: Mapping[str, tuple[str, ...]] = {
     "serve": (),
     "generate": (),
-    "bench": (),
+    "bench": ("load", "agentic"),
     "simulate": (),
     "top": (),
     "plugins": ("list", "info", "doctor", "explain", "diff", "lock", "verify"),

@@ -16,15 +16,13 @@ class Offer:
     Args:
         slot: such as "attention"; the hook called fixes it.
         name: unique in plugin and slot; pins are written PLUGIN/NAME.
-        load: builds the implementation; imports what it needs only then. What it takes depends on
-            the slot: device (), attention (AttentionRequest traits as keywords), sampler (device),
-            speculator (max_drafts, max_running, vocab_size), weight_format (), policy (), model ()
-            -> EntryClass, moe (group, dtype, device), parser () -> Parser, cli () -> Command,
-            grammar (vocabulary: GrammarVocabulary) -> GrammarEngine,
-            communicator (see `contracts/communicator.py`), kernels as KernelOffer.load.
+        load: builds the implementation; imports what it needs only then. It is called with the
+            keywords of its slot, which docs/plugins/slots.md lists, and returns what fills the
+            slot; of a model its EntryClass.
         band: name of a `Band`.
         requires: trait name -> allowed values; fail closed.
-        facts: slot-specific facts: `architectures` of a model, what a parser `parses`.
+        facts: slot-specific facts: `kind` of a device, `cache` (a CacheDemand) of an attention
+            backend, `architectures` of a model, what a parser `parses`.
     """
 
     slot: str
@@ -42,7 +40,7 @@ class Registration(Protocol):
     role: str
     """Process role: api, engine, worker or cli."""
     config: Mapping[str, Any]
-    """The plugin's own settings, checked against its manifest."""
+    """The plugin's own settings: every key of the manifest's [config], as set or by default."""
 
     def offer(self, offer: Any) -> None:
         """Stage an Offer, KernelOffer or Operator.

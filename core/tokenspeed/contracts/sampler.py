@@ -1,7 +1,11 @@
 """Sampler slot: logits to tokens, for rows that each have their own parameters.
 
 Randomness is Philox4x32-10 keyed by (seed, output position, purpose), so a seeded request draws the
-same numbers whatever else is in the batch. R rows, V vocabulary.
+same numbers whatever else is in the batch, and on every device. The key is the seed, low word
+first; the counter is (position low, position high, purpose, 0). Of the words w that come out, the
+number is ((w0 >> 5) 2^26 + (w1 >> 6)) / 2^53, in [0, 1). The token is the first one, in the order
+of the ids, whose cumulated probability is above it. What top_k leaves is renormalised before top_p
+counts; top_p and min_p then look at the same probabilities. R rows, V vocabulary.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ import numpy as np
 from tokenspeed import ops
 from tokenspeed.checkpoint.model_path import existing_model
 from tokenspeed.contracts.model import ModelContext, expert_groups_of
+from tokenspeed.engine.built import check_arena
 from tokenspeed.engine.checked_store import CheckedStore
 from tokenspeed.engine.choices import Choices
 from tokenspeed.engine.drafting import Drafting
@@ -24,6 +25,7 @@ from tokenspeed.engine.facts import EngineParts, model_info, start_report
 from tokenspeed.engine.kv_events import EventGroup
 from tokenspeed.engine.kv_publisher import KvEventSettings, check_addresses
 from tokenspeed.engine.memory import memory_errors
+from tokenspeed.engine.pins import idle_pins
 from tokenspeed.engine.reports import Progress, ProgressCallback
 from tokenspeed.engine.rules import device_traits
 from tokenspeed.engine.sizes import (
@@ -197,6 +199,7 @@ def _build_parts(
     )
     LOGGER.info("%s", describe(layout))
     storage = runtime.allocate_arena(layout.total_bytes)
+    check_arena(storage, layout.total_bytes, choices.decisions["device"].winner.pin)
     store = choices.kv_store(cache_namespace(path, layout, sizes.dtype))
     checked = None if store is None else CheckedStore(store)
     transfers = build_transfers(config, layout, storage, runtime, checked)
@@ -402,6 +405,8 @@ def _finish(
     parts.binder.freeze()
     registry.freeze(strict=is_strict())
     plan = BindingPlan.of(choices.decisions, parts.binder.decisions)
+    for text in idle_pins(choices.rules.pins, plan.names()):
+        LOGGER.warning("%s", text)
     return Engine(
         info=model_info(config, path, parts),
         scheduler=parts.scheduler,

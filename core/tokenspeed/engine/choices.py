@@ -8,12 +8,15 @@ from uuid import uuid4
 
 from tokenspeed.contracts.attention import CacheDemand
 from tokenspeed.contracts.speculator import SpeculatorFacts
+from tokenspeed.engine.built import check_built, check_kind
 from tokenspeed.engine.grammars import Grammars
+from tokenspeed.engine.pins import check_pins
 from tokenspeed.engine.policy_guard import GuardedPolicy
 from tokenspeed.engine.rules import device_traits, rules_of
 from tokenspeed.engine.store_guard import GuardedStore
 from tokenspeed.errors import CapabilityError, CheckpointError, ConfigError, PluginError
 from tokenspeed.kernels import Decision, select
+from tokenspeed.kernels.not_offered import not_offered
 from tokenspeed.kernels.rules import AUTO
 from tokenspeed.log import LOGGER
 from tokenspeed.models.registry import architecture_of, candidates, load_model_class
@@ -31,7 +34,6 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.kv_store import KVStore
     from tokenspeed.contracts.model import CacheGroup, CausalLM
     from tokenspeed.contracts.moe import ExpertGroup, MoEBackend
-    from tokenspeed.contracts.policy import Policy
     from tokenspeed.contracts.registration import Offer
     from tokenspeed.contracts.sampler import Sampler
     from tokenspeed.contracts.speculator import Speculator
@@ -53,6 +55,7 @@ class Choices:
         self._config = config
         self._registry = registry
         self.rules = rules_of(config)
+        check_pins(self.rules.pins, registry.operators)
 
     def device(self) -> DeviceRuntime:
         """Choose the accelerator.
@@ -74,6 +77,7 @@ class Choices:
         decision = self._decide("device", offers, {})
         self._check_device_fallback(_kind(decision.winner))
         runtime: DeviceRuntime = self._load("device", decision)
+        check_kind(_kind(decision.winner), runtime.facts.kind, decision.winner.pin)
         return runtime
 
     def _check_device_fallback(self, chosen: str) -> None:
@@ -190,6 +194,15 @@ class Choices:
         )
         return communicator
 
+    def named(self, slot: str) -> Decision | None:
+        """Choose what is only used when the setting of the slot's name names it; None: it does not.
+
+        Raises:
+            CapabilityError: no loaded plugin offers it.
+        """
+        name: str = getattr(self._config, slot)
+        return self._decide(slot, self._offers_named(slot, name), {}) if name else None
+
     def check_kv_store(self) -> None:
         """Check that the store that is asked for is offered; it is opened when its name is known.
 
@@ -197,7 +210,7 @@ class Choices:
             CapabilityError: no loaded plugin offers it.
         """
         if self._config.kv_store:
-            self._named("kv_store", self._config.kv_store)
+            self._offers_named("kv_store", self._config.kv_store)
 
     def kv_store(self, namespace: str) -> GuardedStore | None:
         """Open the store behind the host tier; None where none is asked for.
@@ -205,10 +218,9 @@ class Choices:
         Raises:
             CapabilityError: no loaded plugin offers it.
         """
-        config = self._config
-        if not config.kv_store:
+        config, decision = self._config, self.named("kv_store")
+        if decision is None:
             return None
-        decision = self._decide_named("kv_store", config.kv_store)
         store: KVStore = self._load(
             "kv_store",
             decision,
@@ -225,16 +237,17 @@ class Choices:
             CapabilityError: no loaded plugin offers it.
             PluginError: it cannot be built, or is not what it says.
         """
-        if not self._config.speculator:
+        decision = self.named("speculator")
+        if decision is None:
             return None
         speculator: Speculator = self._load(
             "speculator",
-            self._decide_named("speculator", self._config.speculator),
+            decision,
             max_drafts=self._config.max_drafts,
             max_running=self._config.max_running,
             vocab_size=sizes.vocab_size,
         )
-        check_speculator(speculator, self.decisions["speculator"])
+        check_speculator(speculator, decision)
         return speculator
 
     def grammars(self, vocabulary: GrammarVocabulary) -> Grammars | None:
@@ -248,16 +261,9 @@ class Choices:
             return None
         decision = self._decide("grammar", offers, {})
         engine: GrammarEngine = self._load("grammar", decision, vocabulary=vocabulary)
-        if not callable(getattr(engine, "compile", None)):
-            winner = decision.winner
-            raise PluginError(
-                f"plugin {winner.plugin_id} {winner.plugin_version}: grammar/{winner.offer.name} "
-                "has no compile; add what contracts/grammar.py asks for",
-                id="offer-invalid",
-            )
         return Grammars(engine, decision.winner.pin)
 
-    def policy(self) -> Policy:
+    def policy(self) -> GuardedPolicy:
         """Choose the policy; it is always named, so that installing a wheel changes no order."""
         decision = self._decide("policy", self._registry.offers("policy"), {})
         return GuardedPolicy(self._load("policy", decision), decision.winner.pin)
@@ -307,7 +313,7 @@ class Choices:
         )
         return backend
 
-    def _named(self, slot: str, name: str) -> Sequence[RegisteredOffer[Offer]]:
+    def _offers_named(self, slot: str, name: str) -> Sequence[RegisteredOffer[Offer]]:
         """Return the offers of a slot with this PLUGIN/NAME or NAME.
 
         Raises:
@@ -316,17 +322,8 @@ class Choices:
         offers = self._registry.offers(slot)
         named = [item for item in offers if name in (item.pin, item.offer.name)]
         if not named:
-            known = ", ".join(item.pin for item in offers)
-            raise CapabilityError(
-                f"{slot} {name!r} is not offered; loaded plugins have: {known or 'none'}; choose "
-                "one, or load its plugin with --plugins",
-                id="pin-unknown",
-            )
+            raise not_offered(slot, name, (item.pin for item in offers))
         return named
-
-    def _decide_named(self, slot: str, name: str) -> Decision:
-        """Choose what is only used when it is named, by PLUGIN/NAME or NAME."""
-        return self._decide(slot, self._named(slot, name), {})
 
     def _decide(
         self, slot: str, offers: Sequence[RegisteredOffer[Offer]], traits: Mapping[str, object]
@@ -339,6 +336,7 @@ class Choices:
             offers,
             traits,
             pin=pin,
+            pinned_as="the default" if slot in rules.defaults else "pinned",
             fallback=rules.fallback,
             # What nobody computes with has no determinism to ask for.
             objective=rules.objective if traits else "latency",
@@ -351,7 +349,7 @@ class Choices:
     def _load(self, slot: str, decision: Decision, **arguments: Any) -> Any:
         winner = decision.winner
         try:
-            return winner.offer.load(**arguments)
+            built = winner.offer.load(**arguments)
         except ConfigError:  # a setting is wrong, not the plugin
             raise
         except Exception as error:
@@ -361,6 +359,8 @@ class Choices:
                 "the plugin",
                 id="offer-load-failed",
             ) from error
+        check_built(slot, built, winner.pin)
+        return built
 
 
 def check_speculator(speculator: Speculator, decision: Decision) -> None:

@@ -11,16 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 from tokenspeed import ops
 from tokenspeed.checkpoint.json_file import read_json_object
-from tokenspeed.checkpoint.model_path import existing_model
 from tokenspeed.config.load import replace_settings
 from tokenspeed.contracts.model import expert_groups_of
+from tokenspeed.engine.build import model_path
 from tokenspeed.engine.choices import Choices
 from tokenspeed.engine.evidence import evidence_for
+from tokenspeed.engine.facts import model_name
+from tokenspeed.engine.pins import idle_pins
 from tokenspeed.engine.profile import ProfileRuntime, profile_of
 from tokenspeed.engine.rules import device_traits
 from tokenspeed.engine.shapes import ShapeBinder, bind_weights, build_shapes
-from tokenspeed.engine.sizes import resolve_sizes
+from tokenspeed.engine.sizes import check_speculation, resolve_sizes
 from tokenspeed.engine.start_settings import plugins_of
+from tokenspeed.engine.tiers import check_tiers
 from tokenspeed.errors import CapabilityError, CheckpointError, IdentifiedError
 from tokenspeed.kernels.rules import AUTO
 from tokenspeed.models.modules import register_model_modules
@@ -49,7 +52,7 @@ class Explanation:
     Args:
         plan: every choice that can be made.
         failures: slot or operator -> why nobody can fill it.
-        notes: what this explanation leaves out.
+        notes: what this explanation leaves out, and pins that nothing asked for.
     """
 
     model: str
@@ -69,6 +72,12 @@ class Explanation:
             record = getattr(error, "record", None)
             if record is not None:
                 yield name, record
+
+    def silent_plugins(self) -> tuple[str, ...]:
+        """Return the plugins that are known by a manifest alone, and one that states no offer."""
+        offering = self.registry.offering()
+        stated = (item.id for item in self.registry.plugins if item.state == "stated")
+        return tuple(plugin_id for plugin_id in stated if plugin_id not in offering)
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as `GET /v1/engine/plan` has it, the device, and what fails."""
@@ -101,7 +110,8 @@ def explain_start(config: EngineConfig, profile: DeviceFacts | None = None) -> E
     Raises:
         TokenSpeedError: the model's config, a setting or a named plugin is wrong.
     """
-    path = existing_model(config.model)
+    check_tiers(config)
+    path = model_path(config)
     if profile is not None:
         config = replace_settings(config, device=profile.kind)
     registry = _registry(config, profile)
@@ -114,6 +124,7 @@ def explain_start(config: EngineConfig, profile: DeviceFacts | None = None) -> E
     model_class = choices.model_class(model_config)
     sizes = resolve_sizes(config, model_config, device_kind=runtime.facts.kind)
     groups = model_class.cache_groups(model_config)
+    check_speculation(config, groups)
     for group in groups:
         with _Collected(f"attention.{group.name}", failures):
             choices.attention((group,), sizes, runtime)
@@ -130,12 +141,14 @@ def explain_start(config: EngineConfig, profile: DeviceFacts | None = None) -> E
     for name, choose in _rest(choices, sizes, runtime).items():
         with _Collected(name, failures):
             choose()
+    plan = BindingPlan.of(choices.decisions, binder.decisions)
+    notes += idle_pins(choices.rules.pins, {*plan.names(), *failures})
     return Explanation(
-        model=config.model,
+        model=config.model or model_name(path),
         architecture=architecture_of(model_config),
         dtype=sizes.dtype,
         device=runtime.facts,
-        plan=BindingPlan.of(choices.decisions, binder.decisions),
+        plan=plan,
         registry=registry,
         failures=failures,
         notes=notes,
@@ -192,7 +205,8 @@ def _rest(
         "sampler": lambda: choices.sampler(sizes, runtime),
         "communicator": lambda: choices.communicator(sizes, runtime),
         "policy": choices.policy,
-        "kv_store": lambda: choices.kv_store(""),
+        "kv_store": lambda: choices.named("kv_store"),
+        "speculator": lambda: choices.named("speculator"),
     }
 
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import tokenspeed
 from tokenspeed.engine.messages import ModelInfo
-from tokenspeed.engine.reports import StartReport
+from tokenspeed.engine.reports import StartReport, size_text
 from tokenspeed.engine.sizes import EngineSizes, max_sequence_tokens
+from tokenspeed.engine.tiers import host_blocks, write_policy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,10 +21,10 @@ if TYPE_CHECKING:
     from tokenspeed.config.schema import EngineConfig
     from tokenspeed.contracts.communicator import Communicator
     from tokenspeed.contracts.device import DeviceRuntime
-    from tokenspeed.contracts.policy import Policy
     from tokenspeed.engine.drafting import Drafting
     from tokenspeed.engine.engine import StepExecutor
     from tokenspeed.engine.grammars import Grammars
+    from tokenspeed.engine.policy_guard import GuardedPolicy
     from tokenspeed.engine.store_guard import GuardedStore
     from tokenspeed.executor.transfers import TierTransfers
     from tokenspeed.kernels import Binder
@@ -41,7 +42,7 @@ class EngineParts:
     layout: ArenaLayout
     executor: StepExecutor
     scheduler: Scheduler
-    policy: Policy
+    policy: GuardedPolicy
     recorder: RecordWriter | None
     binder: Binder
     model_config: Mapping[str, Any]
@@ -113,6 +114,10 @@ def start_report(
         block_tokens=parts.sizes.block_tokens,
         kv_blocks=(parts.layout.num_physical_blocks - 1) * parts.layout.groups[0].packing,
         kv_bytes=parts.layout.total_bytes,
+        tiers=_tiers(config, plan, parts.layout),
+        policy=parts.policy.name,
+        speculator=parts.drafting.name if parts.drafting else "",
+        max_drafts=config.max_drafts if parts.drafting else 0,
         max_context_tokens=parts.sizes.max_context_tokens,
         max_running=config.max_running,
         max_step_tokens=parts.sizes.max_step_tokens,
@@ -120,9 +125,22 @@ def start_report(
         kernels=tuple(
             (slot, name)
             for slot, name in {**chosen, **kernels}.items()
-            if slot.partition(".")[0] in ("attention", "moe", "sampler", "speculator")
-            or slot in kernels
+            if slot.partition(".")[0] in ("attention", "moe", "sampler") or slot in kernels
         ),
         plan_digest=plan.digest,
         plan={**plan.to_json(), "plugins": [asdict(status) for status in registry.plugins]},
     )
+
+
+def _tiers(
+    config: EngineConfig, plan: BindingPlan, layout: ArenaLayout
+) -> tuple[tuple[str, str], ...]:
+    """Return the tiers behind the device, nearest first, with what each is."""
+    num_blocks = host_blocks(config, layout)
+    if not num_blocks:
+        return ()
+    host = f"{size_text(num_blocks * layout.physical_bytes)}, {write_policy(config)}"
+    if "kv_store" not in plan.slots:
+        return (("host", host),)
+    store = f"{plan.slots['kv_store'].winner.pin}, at most {config.kv_store_gib:,g} GiB"
+    return (("host", host), ("store", store))

@@ -17,9 +17,10 @@ from tokenspeed.engine.completion import Completion, RequestOutput
 from tokenspeed.engine.event_loop import EventLoop
 from tokenspeed.engine.kv_publisher import open_kv_publisher
 from tokenspeed.engine.messages import Abort, Refused, Stop, Terms, TokensOut
+from tokenspeed.engine.script_input import params_of, prompt_ids, prompts_of
 from tokenspeed.engine.streams import error_of
 from tokenspeed.engine.submits import make_submit
-from tokenspeed.errors import ConfigError, EngineError, RequestError
+from tokenspeed.errors import ConfigError, EngineError
 from tokenspeed.sampling.params import SamplingParams
 from tokenspeed.tokenizer import ChatTemplate, EncodeCache, load_tokenizer
 from tokenspeed.tokenizer.reuse_points import reuse_offsets
@@ -27,14 +28,11 @@ from tokenspeed.tokenizer.reuse_points import reuse_offsets
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    import numpy as np
-    from numpy.typing import NDArray
-
     from tokenspeed.engine.messages import EngineStats, Submit
     from tokenspeed.engine.reports import ProgressCallback
+    from tokenspeed.engine.script_input import Prompt
     from tokenspeed.tokenizer import Tokenizer
 
-    Prompt = str | Sequence[int] | NDArray[np.int32]
     Message = Mapping[str, Any]
 
 EPOCH = 1
@@ -81,8 +79,8 @@ class LLM:
         Raises:
             RequestError, CapacityError: a prompt or parameter is not acceptable; nothing runs on.
         """
-        many = _as_list(prompts)
-        each = _params_for(many, params)
+        many = prompts_of(prompts)
+        each = params_of(len(many), params)
         return self._answer(
             [self._prepare(*item, timeout_s=timeout_s) for item in zip(many, each, strict=True)]
         )
@@ -115,7 +113,7 @@ class LLM:
                 f"model {self.engine.info.name} has no chat template, chat needs one; use "
                 "generate() with a prompt, or a model made for chat"
             )
-        each = _params_for(conversations, params)
+        each = params_of(len(conversations), params)
         completions = []
         for conversation, own_params in zip(conversations, each, strict=True):
             text = template.render(conversation, **template_variables)
@@ -133,7 +131,8 @@ class LLM:
         Raises:
             EngineError: the engine failed the request.
         """
-        submit, completion = self._prepare(prompt, params or SamplingParams())
+        (own_params,) = params_of(1, params)
+        submit, completion = self._prepare(prompt, own_params)
         try:
             self._submit(submit, completion)
             while completion.finish_reason is None:
@@ -172,15 +171,7 @@ class LLM:
         timeout_s: float | None = None,
         reuse_points: tuple[int, ...] = (),
     ) -> tuple[Submit, Completion]:
-        ids: Sequence[int] | NDArray[np.int32] = []
-        if not isinstance(prompt, str):
-            ids = prompt
-        elif prompt:  # "" is empty even where a tokenizer would put a token before it
-            ids = self.tokenizer.encode(prompt)
-        if not len(ids):
-            raise RequestError(
-                "prompt is empty: 0 tokens, at least 1 is needed; give some text", param="prompt"
-            )
+        ids = prompt_ids(prompt, self.tokenizer)
         request_id = f"llm-{next(self._ids)}"
         submit = make_submit(
             self.engine.info,
@@ -255,27 +246,6 @@ class _DeferredInterrupt:
 
     def _note(self, signal_number: int, frame: object) -> None:
         self._is_interrupted = True
-
-
-def _as_list(prompts: Any) -> list[Prompt]:
-    if isinstance(prompts, str) or getattr(prompts, "ndim", 0) == 1:
-        return [prompts]
-    if prompts and isinstance(prompts[0], int):
-        return [prompts]
-    return list(prompts)
-
-
-def _params_for(
-    prompts: list[Prompt], params: SamplingParams | Sequence[SamplingParams] | None
-) -> list[SamplingParams]:
-    if params is None or isinstance(params, SamplingParams):
-        return [params or SamplingParams()] * len(prompts)
-    if len(params) != len(prompts):
-        raise RequestError(
-            f"{len(params)} SamplingParams for {len(prompts)} prompts; give one, or one each",
-            param="params",
-        )
-    return list(params)
 
 
 def _is_several(messages: Any) -> bool:

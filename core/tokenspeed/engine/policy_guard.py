@@ -15,11 +15,11 @@ MAX_KEY = (1 << 63) - 1
 
 
 class GuardedPolicy:
-    """A Policy. Thread: the engine's only."""
+    """A Policy; `name` is its PLUGIN/NAME. Thread: the engine's only."""
 
     def __init__(self, policy: Policy, name: str) -> None:
         self._policy = policy
-        self._name = name
+        self.name = name
         self._has_failed_end = False
 
     def keys(self, arrival: Arrival) -> Keys:
@@ -32,7 +32,7 @@ class GuardedPolicy:
         keys = self._policy.keys(arrival)
         if not isinstance(keys, Keys) or not all(map(_is_key, keys)) or keys.gap_us < 0:
             raise EngineError(
-                f"policy {self._name} returned {repr(keys)[:100]}; Keys of 64-bit integers with a "
+                f"policy {self.name} returned {repr(keys)[:100]}; Keys of 64-bit integers with a "
                 "gap_us of 0 or more are needed; fix the policy, or choose another with --policy"
             )
         return keys
@@ -43,7 +43,7 @@ class GuardedPolicy:
             self._policy.turn_ended(session, now_us)
         except Exception:
             if not self._has_failed_end:
-                LOGGER.exception("policy %s failed in turn_ended; serving goes on", self._name)
+                LOGGER.exception("policy %s failed in turn_ended; serving goes on", self.name)
             self._has_failed_end = True
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
-from tokenspeed.checkpoint.json_file import parse_json_object, shown
+from tokenspeed.checkpoint.json_file import read_json_object, shown
 from tokenspeed.contracts.capability import TRAITS
 from tokenspeed.contracts.device import DeviceFacts
 from tokenspeed.errors import CapacityError, CheckpointError, ConfigError
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _REQUIRED = {"kind": str, "name": str, "arch": str, "memory_bytes": int}
 _OPTIONAL = {"count": int, "traits": dict, "runs": list}
+_WORDS = {str: "a text", int: "a whole number", dict: "an object", list: "a list"}
 _SHAPE = (
     '{"kind": "acme", "name": "Acme One", "arch": "a1", "memory_bytes": 1, "count": 1, '
     '"runs": ["a0"], "traits": {}}'
@@ -31,9 +32,9 @@ def read_profile(path: Path) -> DeviceFacts:
         ConfigError: missing file, not JSON, an unknown or missing field, a value of another type.
     """
     try:
-        data = parse_json_object(path.read_text(encoding="utf-8"), path)
-    except (OSError, UnicodeDecodeError, CheckpointError) as error:
-        raise ConfigError(f"device profile {path}: {error}; give a file like {_SHAPE}") from error
+        data = read_json_object(path, advice=f"give a file like {_SHAPE}")
+    except CheckpointError as error:
+        raise ConfigError(f"device profile: {error}") from error
     return facts_of(data, str(path))
 
 
@@ -50,7 +51,7 @@ def facts_of(data: Mapping[str, Any], source: str) -> DeviceFacts:
     for name, value in data.items():
         if not isinstance(value, known[name]) or isinstance(value, bool):
             raise ConfigError(
-                f"device profile {source}: {name} is {shown(value)}, a {known[name].__name__} is "
+                f"device profile {source}: {name} is {shown(value)}, {_WORDS[known[name]]} is "
                 f"needed; write it like {_SHAPE}"
             )
     unknown = sorted(set(data.get("traits", {})) - set(TRAITS))

@@ -14,7 +14,8 @@ from tokenspeed import errors
 from tokenspeed.diagnostics import NO_CANDIDATE, USAGE
 
 GIB = 1 << 30
-MAX_KERNEL_CELLS = 10
+MIB = 1 << 20
+MAX_KERNEL_CELLS = 8
 """Two a line: the whole start-up block stays within 12 lines."""
 
 
@@ -34,6 +35,8 @@ class StartReport(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
 
     Args:
         weights_bytes: in memory, as loaded.
+        tiers: where blocks go that leave the device, nearest first: (name, what it is).
+        policy, speculator: PLUGIN/NAME; speculator "" where there is none.
         kernels: (operator or slot, chosen implementation).
         plan: the binding plan with every decision record, and the state of every plugin.
         start_s: seconds from the process's first line to ready.
@@ -51,6 +54,10 @@ class StartReport(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     block_tokens: int
     kv_blocks: int
     kv_bytes: int
+    tiers: tuple[tuple[str, str], ...] = ()
+    policy: str
+    speculator: str = ""
+    max_drafts: int = 0
     max_context_tokens: int
     max_running: int
     max_step_tokens: int
@@ -62,23 +69,35 @@ class StartReport(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
 
     def lines(self) -> tuple[str, ...]:
         """Return the start-up block, without the line that says where it listens."""
-        weights = f"{self.weights_bytes / GIB:.1f} GiB"
+        weights = size_text(self.weights_bytes)
         blocks = f"{self.kv_blocks:,} blocks x {self.block_tokens} tokens"
         return (
             f"tokenspeed {self.version}   python {self.python}   pid {self.pid}",
             _row("device", self.device, f"plugins  {', '.join(self.plugins)}"),
             _row("model", self.architecture, f"dtype    {self.dtype}", f"weights  {weights}"),
             _row("mesh", "tp=1 dp=1 ep=1", "graphs   off", f"format   {self.weight_format}"),
-            _row("kv", blocks, f"size     {self.kv_bytes / GIB:.1f} GiB"),
+            _row("kv", blocks, f"size     {size_text(self.kv_bytes)}", *self._no_tiers()),
+            *self._tier_lines(),
             _row(
                 "limits",
                 f"context {self.max_context_tokens:,} tokens",
                 f"running  {self.max_running}",
                 f"step     {self.max_step_tokens:,} tokens",
             ),
+            _row("policy", self.policy, f"drafts   {self._drafts_text()}"),
             *self._kernel_lines(),
             *self._taint_lines(),
         )
+
+    def _no_tiers(self) -> tuple[str, ...]:
+        return () if self.tiers else ("tiers    device alone",)
+
+    def _tier_lines(self) -> tuple[str, ...]:
+        cells = [f"{name:<8} {what}" for name, what in self.tiers]
+        return (_row("tiers", *cells),) if cells else ()
+
+    def _drafts_text(self) -> str:
+        return f"{self.speculator}, at most {self.max_drafts}" if self.speculator else "none"
 
     def _taint_lines(self) -> tuple[str, ...]:
         """Say that clauses were forced: nobody may take this for a supported start."""
@@ -89,9 +108,9 @@ class StartReport(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     def _kernel_lines(self) -> tuple[str, ...]:
         """Return the chosen kernels, two a line; what is beyond the block's size is counted."""
         cells = [f"{slot} -> {chosen}" for slot, chosen in self.kernels]
-        if len(cells) > MAX_KERNEL_CELLS:
-            rest = len(cells) - MAX_KERNEL_CELLS + 1
-            cells[MAX_KERNEL_CELLS - 1 :] = [f"and {rest} more"]
+        most = MAX_KERNEL_CELLS - 2 * len((*self._tier_lines(), *self._taint_lines()))
+        if len(cells) > most:
+            cells[most - 1 :] = [f"and {len(cells) - most + 1} more"]
         pairs = [cells[index : index + 2] for index in range(0, len(cells), 2)]
         return tuple(
             f"{'' if index else 'kernels':<11}"
@@ -185,6 +204,13 @@ def error_of(failure: StartFailure) -> errors.TokenSpeedError:
     kind = getattr(errors, failure.kind, errors.EngineError)
     error: errors.TokenSpeedError = kind(failure.message)
     return error
+
+
+def size_text(num_bytes: int) -> str:
+    """Return a size in GiB, or in MiB where GiB with one decimal would read 0.0."""
+    if num_bytes >= GIB // 10:
+        return f"{num_bytes / GIB:.1f} GiB"
+    return f"{num_bytes / MIB:.1f} MiB"
 
 
 def _row(name: str, *cells: str) -> str:

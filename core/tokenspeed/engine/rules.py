@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
+from tokenspeed.config.schema import EngineConfig
+from tokenspeed.engine.pins import check_named
 from tokenspeed.errors import ConfigError
 from tokenspeed.kernels.rules import AUTO, Rules, parse_forced, parse_pins, parse_preferences
 
 if TYPE_CHECKING:
-    from tokenspeed.config.schema import EngineConfig
     from tokenspeed.contracts.device import DeviceFacts
 
 NAMED_PINS = ("attention", "sampler", "policy")
 """Slots whose pin is a setting of its own."""
+DEFAULT_POLICY = next(item.default for item in fields(EngineConfig) if item.name == "policy")
 
 
 def rules_of(config: EngineConfig) -> Rules:
@@ -22,6 +25,7 @@ def rules_of(config: EngineConfig) -> Rules:
         ConfigError: a pin, wish or forced clause is not as needed.
     """
     pins = parse_pins(config.pins)
+    check_named(pins)
     for slot in NAMED_PINS:
         pin = getattr(config, slot)
         if pin != AUTO and slot in pins and pins[slot] != pin:
@@ -40,6 +44,7 @@ def rules_of(config: EngineConfig) -> Rules:
         preferences=parse_preferences(config.prefer),
         forced=forced,
         pins=pins,
+        defaults=("policy",) if config.policy == DEFAULT_POLICY else (),
     )
 
 

@@ -39,7 +39,7 @@ def make_submit(
         RequestError: a parameter or token id is out of range; names it.
     """
     params.validate(model.vocab_size)
-    ids = np.asarray(prompt_ids, dtype="<i4")
+    ids = np.asarray(prompt_ids)  # narrowed below, when every id is known to fit
     if ids.size and not (ids.min() >= 0 and ids.max() < model.vocab_size):
         wrong = int(ids.min() if ids.min() < 0 else ids.max())
         raise RequestError(
@@ -54,7 +54,7 @@ def make_submit(
     return Submit(
         request_id=request_id,
         epoch=epoch,
-        prompt_ids=ids.tobytes(),
+        prompt_ids=ids.astype("<i4", copy=False).tobytes(),
         params=params,
         stop_token_ids=tuple(dict.fromkeys((*eos, *params.stop_token_ids))),
         **_checked(terms or Terms(), ids.size),

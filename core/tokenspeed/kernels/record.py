@@ -71,16 +71,25 @@ def _as_json(value: object) -> object:
     return list(value) if isinstance(value, tuple) else value
 
 
-def mark_winner(record: dict[str, Any], winner: Judged, *, by_evidence: bool) -> None:
+def mark_pinned(record: dict[str, Any], pinned_as: str) -> None:
+    """Write why whoever is not pinned lost, which holds whether the pin can be used or not."""
+    for entry in record["candidates"]:
+        if entry["verdict"] == "lost" and entry["offer"] != record["pin"]:
+            entry["reason"] = f"{record['pin']} is {pinned_as}"
+
+
+def mark_winner(
+    record: dict[str, Any], winner: Judged, *, pinned_as: str, by_evidence: bool
+) -> None:
     """Write who won, and why each of the others lost."""
     record["winner"] = winner.candidate.pin
     best = _why_best(record, winner, by_evidence=by_evidence)
     for entry in record["candidates"]:
         if entry["offer"] == winner.candidate.pin:
             entry["verdict"] = "won"
-            entry["reason"] = _why_pinned(winner) if record["pin"] != AUTO else best
-        elif entry["verdict"] == "lost":
-            entry["reason"] = _why_lost(entry, winner, record["pin"], by_evidence=by_evidence)
+            entry["reason"] = _why_pinned(winner, pinned_as) if record["pin"] != AUTO else best
+        elif entry["verdict"] == "lost" and record["pin"] == AUTO:
+            entry["reason"] = _why_lost(entry, winner, by_evidence=by_evidence)
 
 
 def _why_best(record: Mapping[str, Any], winner: Judged, *, by_evidence: bool) -> str:
@@ -91,15 +100,13 @@ def _why_best(record: Mapping[str, Any], winner: Judged, *, by_evidence: bool) -
     return f"{best}, measured {best_us:,.1f} us" if by_evidence and best_us is not None else best
 
 
-def _why_pinned(winner: Judged) -> str:
+def _why_pinned(winner: Judged, pinned_as: str) -> str:
     if not winner.forced:
-        return "pinned"
-    return "pinned, and forced past " + "; ".join(map(str, winner.forced))
+        return pinned_as
+    return f"{pinned_as}, and forced past " + "; ".join(map(str, winner.forced))
 
 
-def _why_lost(entry: Mapping[str, Any], winner: Judged, pin: str, *, by_evidence: bool) -> str:
-    if pin != AUTO:
-        return f"{pin} is pinned"
+def _why_lost(entry: Mapping[str, Any], winner: Judged, *, by_evidence: bool) -> str:
     own_us, best_us = entry["measured_us"], _microseconds(winner.seconds)
     if by_evidence and own_us is None:
         return "not measured, others were"

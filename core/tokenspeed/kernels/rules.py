@@ -28,6 +28,7 @@ class Rules:
         preferences: trait -> value that is wished for, not demanded.
         forced: clause ids that a pinned offer may fail.
         pins: slot or operator -> PLUGIN/NAME.
+        defaults: slots among the pins whose pin is a setting's default, that nobody asked for.
     """
 
     fallback: str = "warn"
@@ -35,6 +36,7 @@ class Rules:
     preferences: Mapping[str, object] = field(default_factory=dict)
     forced: tuple[str, ...] = ()
     pins: Mapping[str, str] = field(default_factory=dict)
+    defaults: tuple[str, ...] = ()
 
 
 def parse_forced(texts: Iterable[str]) -> tuple[str, ...]:

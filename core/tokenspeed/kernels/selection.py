@@ -6,7 +6,6 @@ specificity, then (plugin id, offer name). Each step decides only what those bef
 
 from __future__ import annotations
 
-import difflib
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,8 @@ from tokenspeed.contracts.kernel import Band
 from tokenspeed.errors import CapabilityError
 from tokenspeed.kernels.explain import one_line, paragraph, refusal
 from tokenspeed.kernels.judging import Judged, judge, make_request
-from tokenspeed.kernels.record import make_record, mark_winner
+from tokenspeed.kernels.not_offered import not_offered
+from tokenspeed.kernels.record import make_record, mark_pinned, mark_winner
 from tokenspeed.kernels.rules import AUTO
 from tokenspeed.log import LOGGER
 
@@ -32,6 +32,7 @@ def select(
     traits: Mapping[str, object],
     *,
     pin: str = AUTO,
+    pinned_as: str = "pinned",
     fallback: str = "warn",
     objective: str = "latency",
     preferences: Mapping[str, object] | None = None,
@@ -46,6 +47,7 @@ def select(
         candidates: in any order.
         traits: the request; neutral values do not count.
         pin: PLUGIN/NAME of the offer to use, or "auto".
+        pinned_as: what the record says of a pin; "the default" where nobody asked for it.
         fallback: error, warn or allow, when a faster offer for this device had to be refused.
         objective: latency, throughput, or determinism (then only deterministic offers pass).
         preferences: trait -> value that is wished for; more satisfied wishes win a tie.
@@ -82,8 +84,10 @@ def select(
         preferences=wishes,
         evidence_note=note,
     )
+    if pin != AUTO:
+        mark_pinned(record, pinned_as)
     winner = _winner(pin, judged, record)
-    mark_winner(record, winner, by_evidence=note == "")
+    mark_winner(record, winner, pinned_as=pinned_as, by_evidence=note == "")
     if pin == AUTO:
         _check_fallback(record, winner, judged, fallback)
     LOGGER.log(log_level, "%s", one_line(record))
@@ -116,14 +120,7 @@ def _pinned(pin: str, judged: list[Judged], record: Mapping[str, Any]) -> Judged
     by_pin = {item.candidate.pin: item for item in judged}
     found = by_pin.get(pin)
     if found is None:
-        near = difflib.get_close_matches(pin, by_pin, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else "pins are written PLUGIN/NAME"
-        known = ", ".join(sorted(by_pin)) or "none"
-        raise CapabilityError(
-            f"{record['slot']} is pinned to {pin!r}; offered: {known}; {hint}",
-            id="pin-unknown",
-            record=record,
-        )
+        raise not_offered(record["slot"], pin, by_pin, record=record)
     if found.clauses:
         reasons = "; ".join(map(str, found.clauses))
         ids = ",".join(clause.id for clause in found.clauses)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import re
 from typing import TYPE_CHECKING, Any, cast
 
 from tokenspeed.errors import ConfigError, PluginError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from tokenspeed.contracts.binding import RegisteredOffer
     from tokenspeed.contracts.model import CausalLM
@@ -58,14 +59,9 @@ def candidates(
     wanted = architecture_of(config)
     known = architectures(registry)
     if wanted not in known:
-        near = difflib.get_close_matches(wanted, known, n=1)
-        hint = (
-            f"did you mean {near[0]}?"
-            if near
-            else "load a plugin that offers it (--plugins), or a file of your own (--model-module)"
-        )
         raise ConfigError(
-            f"architecture {wanted!r} is not offered; known: {', '.join(known)}; {hint}"
+            f"architecture {wanted!r} is not offered; known: {', '.join(known)}; "
+            f"{_advice(wanted, known)}"
         )
     found = known[wanted]
     if len(found) > 1 and pin == AUTO:
@@ -76,6 +72,25 @@ def candidates(
             id="model-conflict",
         )
     return found
+
+
+def _advice(wanted: str, known: Iterable[str]) -> str:
+    """Return the architecture that was misspelled, or how to bring one that nobody here has.
+
+    Families are compared without the ending that most of them share: it makes Mistral no Llama.
+    """
+    families = {_family(name): name for name in known}
+    near = difflib.get_close_matches(_family(wanted), families, n=1, cutoff=0.85)
+    if near:
+        return f"did you mean {families[near[0]]}?"
+    return (
+        "load a plugin that offers it (--plugins), or a file of your own (--model-module; "
+        "docs/plugins/add-a-model.md shows one)"
+    )
+
+
+def _family(architecture: str) -> str:
+    return re.sub(r"For[A-Z]\w*$", "", architecture)
 
 
 def resolve_architecture(

@@ -41,10 +41,14 @@ class BindingPlan:
         frozen = MappingProxyType(dict(sorted(slots.items())))
         return cls(frozen, kernels, _digest(frozen, kernels))
 
+    def names(self) -> tuple[str, ...]:
+        """Return every slot and operator that was chosen."""
+        return (*self.slots, *(str(decision.record["slot"]) for decision in self.kernels))
+
     @property
     def forced(self) -> dict[str, list[str]]:
         """Clauses that were forced, by slot or operator: what taints the plan."""
-        named = [*self.slots.items(), *((str(d.record["slot"]), d) for d in self.kernels)]
+        named = zip(self.names(), (*self.slots.values(), *self.kernels), strict=True)
         return {name: list(d.record["forced"]) for name, d in named if d.record["forced"]}
 
     def to_json(self) -> dict[str, Any]:

@@ -92,11 +92,17 @@ def check_opted_in(found: FoundPlugin, allowed: Collection[str]) -> None:
     """
     if found.manifest is None or is_first_party(found) or found.id in allowed:
         return
-    slots = [name for name in found.manifest.slots if name in EXPERIMENTAL]
-    if slots:
-        dated = ", ".join(f"{name} (since {EXPERIMENTAL[name]})" for name in slots)
-        raise PluginError(
-            f"it fills experimental slots: {dated}, which may change in any release; opt in with "
-            f"--allow-experimental {found.id}",
-            id="plugin-experimental-slot",
-        )
+    if note := opt_in_note(found.manifest):
+        raise PluginError(f"it {note}", id="plugin-experimental-slot")
+
+
+def opt_in_note(manifest: Manifest) -> str:
+    """Say what a third party's plugin has to be opted in to; "" if it fills stable slots alone."""
+    slots = [name for name in manifest.slots if name in EXPERIMENTAL]
+    if not slots:
+        return ""
+    dated = ", ".join(f"{name} (since {EXPERIMENTAL[name]})" for name in slots)
+    return (
+        f"fills experimental slots: {dated}, which may change in any release; opt in with "
+        f"--allow-experimental {manifest.id}"
+    )

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokenspeed.diagnostics import DIAGNOSTICS
 from tokenspeed.errors import PluginError
+from tokenspeed.plugins.compatibility import opt_in_note
 from tokenspeed.plugins.discovery import discover
 from tokenspeed.plugins.listing import find_problem_error
 from tokenspeed.plugins.nearest import suggestion
@@ -89,6 +90,9 @@ def _plugin(plugin: FoundPlugin, *, is_named: bool) -> Iterator[Finding]:
         fix = f"tokenspeed plugins doctor {plugin.id}"
         yield Finding(plugin.id, "device", NOTE, text, fix)
         return
+    assert plugin.manifest is not None, f"{plugin.id} passed the check without a manifest"
+    if not is_first_party(plugin) and (note := opt_in_note(plugin.manifest)):
+        yield Finding(plugin.id, "opt-in", NOTE, note)
     has_device = True
     for finding in _device(plugin):
         has_device = finding.verdict == OK
@@ -100,10 +104,12 @@ def _device(plugin: FoundPlugin) -> Iterator[Finding]:
     assert plugin.manifest is not None, f"{plugin.id} passed the check without a manifest"
     if not plugin.manifest.probe:
         return
-    result = run_probes({plugin.id: plugin.manifest.probe})[plugin.id]
+    kinds = {plugin.id: plugin.manifest.device_kinds}
+    result = run_probes({plugin.id: plugin.manifest.probe}, kinds)[plugin.id]
     if result.devices:
         texts = [
-            f"{facts.count} x {facts.name} ({facts.arch}, {facts.memory_bytes / 2**30:.1f} GiB)"
+            f"{facts.count} x {facts.name} (kind {facts.kind}, {facts.arch}, "
+            f"{facts.memory_bytes / 2**30:.1f} GiB)"
             for facts in result.devices
         ]
         yield Finding(plugin.id, "device", OK, "; ".join(texts))

@@ -114,6 +114,7 @@ def _probe(accepted: Iterable[Candidate]) -> dict[str, ProbeResult]:
     results: dict[str, ProbeResult] = {}
     keys: dict[str, str] = {}
     targets: dict[str, str] = {}
+    kinds: dict[str, tuple[str, ...]] = {}
     for item in accepted:
         target = manifest_of(item.found).probe
         if not target:
@@ -123,9 +124,10 @@ def _probe(accepted: Iterable[Candidate]) -> dict[str, ProbeResult]:
         devices = read_answer(keys[plugin_id])
         if devices is None:
             targets[plugin_id] = target
+            kinds[plugin_id] = manifest_of(item.found).device_kinds
         else:
             results[plugin_id] = ProbeResult(devices)
-    for plugin_id, result in run_probes(targets).items():
+    for plugin_id, result in run_probes(targets, kinds).items():
         results[plugin_id] = result
         if result.devices:
             keep_answer(keys[plugin_id], result.devices)

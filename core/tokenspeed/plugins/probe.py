@@ -39,21 +39,39 @@ class ProbeResult:
 
 
 def run_probes(
-    targets: Mapping[str, str], *, timeout_s: float = PROBE_TIMEOUT_S
+    targets: Mapping[str, str],
+    kinds: Mapping[str, tuple[str, ...]],
+    *,
+    timeout_s: float = PROBE_TIMEOUT_S,
 ) -> dict[str, ProbeResult]:
     """Probe all plugins at once.
 
     Args:
         targets: plugin id -> `module:function`; the function takes nothing, returns DeviceFacts,
             raises PluginError when there is no device, and imports no torch.
+        kinds: plugin id -> the device kinds that its manifest names; finding another is a mistake,
+            for nothing of the plugin's own would be chosen on it.
         timeout_s: for all of them together, seconds.
     """
     children = {plugin_id: _start(target, timeout_s) for plugin_id, target in targets.items()}
     deadline = time.monotonic() + timeout_s
-    return {
-        plugin_id: _finish(child, max(0.0, deadline - time.monotonic()), timeout_s)
-        for plugin_id, child in children.items()
-    }
+    results = {}
+    for plugin_id, child in children.items():
+        result = _finish(child, max(0.0, deadline - time.monotonic()), timeout_s)
+        results[plugin_id] = _of_kinds(result, kinds[plugin_id])
+    return results
+
+
+def _of_kinds(result: ProbeResult, allowed: tuple[str, ...]) -> ProbeResult:
+    """Refuse devices of a kind that the manifest does not name."""
+    for facts in result.devices:
+        if facts.kind not in allowed and "*" not in allowed:
+            reason = (
+                f"probe found a device of kind {facts.kind!r}, the manifest's device_kinds are "
+                f"{', '.join(allowed) or 'none'}; make the two equal"
+            )
+            return ProbeResult(reason=reason, id="probe-invalid")
+    return result
 
 
 def _start(target: str, timeout_s: float) -> subprocess.Popen[str]:

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 from tokenspeed import hookspecs
-from tokenspeed.contracts.capability import TRAITS
 from tokenspeed.contracts.kernel import Band, KernelOffer, Operator
 from tokenspeed.contracts.registration import Offer
 from tokenspeed.errors import PluginError
 from tokenspeed.plugins.nearest import nearest, suggestion
-from tokenspeed.plugins.offer_facts import check_facts
+from tokenspeed.plugins.offer_facts import check_facts, check_traits
 from tokenspeed.plugins.slots import API_VERSION, SLOT_OF_HOOK, live_slot
 from tokenspeed.plugins.stated import with_device
 
@@ -68,16 +67,14 @@ class StagedRegistration:
             )
         if isinstance(offer, Offer) and offer.band not in Band.__members__:
             raise PluginError(
-                f"unknown band: {suggestion(offer.band, Band.__members__)}", id="offer-invalid"
+                f"offer {offer.name!r} has unknown band {offer.band!r}: "
+                f"{suggestion(str(offer.band), Band.__members__)}",
+                id="offer-invalid",
             )
         if not isinstance(offer, Operator):
-            for trait in offer.requires:
-                if trait not in TRAITS:
-                    raise PluginError(
-                        f"unknown trait {trait!r}: {suggestion(trait, TRAITS)}", id="offer-invalid"
-                    )
+            check_traits(offer)
         if isinstance(offer, Offer):
-            check_facts(offer)
+            check_facts(offer, self._manifest.device_kinds)
         key = (type(offer).__name__, slot + "/" + offer.name)
         if key in self._names:
             raise PluginError(

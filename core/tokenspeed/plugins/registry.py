@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -107,6 +108,11 @@ class Registry:
     def offers(self, slot: str) -> tuple[RegisteredOffer[Offer], ...]:
         """Return a slot's offers, ordered by plugin id and name."""
         return _sorted(self._offers.get(slot, {}))
+
+    def offering(self) -> frozenset[str]:
+        """Return the ids of the plugins that offer anything."""
+        keys = chain(*self._offers.values(), *self._kernels.values())
+        return frozenset(plugin_id for plugin_id, _ in keys)
 
     @property
     def operators(self) -> Mapping[str, Operator]:

@@ -1,16 +1,18 @@
-"""Runs a Generation to its HTTP response: one JSON body, or a stream of events."""
+"""Runs a Generation to its HTTP response: one JSON body, or a stream of events.
+
+The same for every API: a Reply of the API's room writes the bytes.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from starlette.responses import Response
 
-from tokenspeed.server.errors import JsonResponse, stream_error
+from tokenspeed.server.http.errors import JsonResponse
+from tokenspeed.server.http.stream import EventStream, unless_disconnected
 from tokenspeed.server.pieces import Piece
-from tokenspeed.server.replies import usage
-from tokenspeed.server.stream import COMMENT, DONE, EventStream, event, unless_disconnected
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -19,20 +21,42 @@ if TYPE_CHECKING:
 
     from tokenspeed.server.generation import Generation
     from tokenspeed.server.metrics import Metrics
-    from tokenspeed.server.openai import ChatRequest, CompletionRequest
 
 START_GRACE_S = 1.0
 """How long a stream waits for news of every choice before its 200: a refusal keeps its status."""
 
+Taken: TypeAlias = "list[tuple[int, Piece]]"
+"""What is new, as (choice, piece)."""
+
 
 class Reply(Protocol):
-    """Writes the bodies of one kind of answer."""
+    """Writes one answer in the form of one API; `begin`, `more`..., `end` make a stream.
 
-    head: dict[str, Any]
+    Attributes:
+        keep_alive: what is sent when nothing was for a while.
+    """
 
-    def chunk(self, index: int, piece: Piece) -> dict[str, Any]: ...
+    keep_alive: bytes
 
-    def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]: ...
+    def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
+        """Return the body of a request that does not stream, from each choice's whole Piece."""
+        ...
+
+    def begin(self, first: Taken) -> bytes:
+        """Return what opens a stream, before `first` is written; it may be empty."""
+        ...
+
+    def more(self, taken: Taken) -> bytes:
+        """Return what is new, choice by choice."""
+        ...
+
+    def end(self, pieces: Sequence[Piece]) -> bytes:
+        """Return what closes a stream, from each choice's whole Piece."""
+        ...
+
+    def fail(self, error: BaseException) -> bytes:
+        """Return the last event of a stream that failed."""
+        ...
 
 
 class Answerer:
@@ -43,11 +67,7 @@ class Answerer:
         self._keep_alive_s = keep_alive_s
 
     async def respond(
-        self,
-        receive: Receive,
-        body: ChatRequest | CompletionRequest,
-        generation: Generation,
-        reply: Reply,
+        self, receive: Receive, generation: Generation, reply: Reply, *, streams: bool
     ) -> Response:
         """Start the generation and return its response.
 
@@ -56,8 +76,8 @@ class Answerer:
         """
         generation.start()
         try:
-            if body.stream:
-                return await self._stream(receive, body, generation, reply)
+            if streams:
+                return await self._stream(receive, generation, reply)
             pieces = await unless_disconnected(receive, generation.collect())
         except BaseException:
             await self._close(generation)
@@ -66,51 +86,32 @@ class Answerer:
         # Nobody reads the 499: the client is gone.
         return JsonResponse(reply.whole(pieces)) if pieces is not None else Response(None, 499)
 
-    async def _stream(
-        self,
-        receive: Receive,
-        body: ChatRequest | CompletionRequest,
-        generation: Generation,
-        reply: Reply,
-    ) -> Response:
+    async def _stream(self, receive: Receive, generation: Generation, reply: Reply) -> Response:
         first = await unless_disconnected(receive, _first_news(generation))
-        wants_usage = body.stream_options is not None and body.stream_options.include_usage
-        events = self._events(generation, reply, first or [], wants_usage=wants_usage)
+        events = self._events(generation, reply, first or [])
         return EventStream(events, on_close=lambda: self._close(generation))
 
     async def _events(
-        self,
-        generation: Generation,
-        reply: Reply,
-        taken: list[tuple[int, Piece]],
-        *,
-        wants_usage: bool,
+        self, generation: Generation, reply: Reply, taken: Taken
     ) -> AsyncIterator[bytes]:
-        """Encode what arrives until every choice has ended; comments fill the silence."""
-        extra: dict[str, Any] = {"usage": None} if wants_usage else {}
+        """Encode what arrives until every choice has ended; keep-alives fill the silence."""
         whole = [Piece()] * generation.num_choices
-        yield COMMENT
+        yield reply.begin(taken)
         try:
             while True:
                 for index, piece in taken:
                     whole[index] += piece
                 # One write for all: more of them after a client left would each be logged.
-                chunks = (event({**reply.chunk(i, piece), **extra}) for i, piece in taken)
-                yield b"".join(chunks)
+                yield reply.more(taken)
                 if all(piece.finish_reason for piece in whole):
                     break
                 taken = await generation.mailbox.take(self._keep_alive_s)
                 if not taken:
-                    yield COMMENT
+                    yield reply.keep_alive
         except Exception as error:
-            yield event(stream_error(error))
+            yield reply.fail(error)
             return
-        if wants_usage:
-            counts = usage(
-                generation.prompts, whole, counts_reasoning=generation.parser is not None
-            )
-            yield event({**reply.head, "choices": [], "usage": counts})
-        yield DONE
+        yield reply.end(whole)
 
     async def _close(self, generation: Generation) -> None:
         if await generation.close():

@@ -151,10 +151,11 @@ def make_app(
     parser: ReasoningParser | None = None,
 ) -> ASGIApp:
     """Put the parts of the application together."""
-    from tokenspeed.server.api_keys import read_api_keys
-    from tokenspeed.server.app import ApiParts, create_app
+    from tokenspeed.server.app import create_app
+    from tokenspeed.server.conversation.prompts import PromptReader
+    from tokenspeed.server.http.api_keys import read_api_keys
     from tokenspeed.server.metrics import Metrics
-    from tokenspeed.server.prompts import PromptReader
+    from tokenspeed.server.parts import ApiParts
     from tokenspeed.tokenizer.chat import ChatTemplate
     from tokenspeed.tokenizer.incremental import EncodeCache
 

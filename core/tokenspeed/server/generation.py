@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from tokenspeed.contracts.conversation import Conversation
 from tokenspeed.errors import EngineError
+from tokenspeed.server.call_ids import CallIds
+from tokenspeed.server.http.stream import Mailbox
 from tokenspeed.server.pieces import Piece, TextAssembler
 from tokenspeed.server.sampling import choice_seed
-from tokenspeed.server.stream import Mailbox
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,9 +24,9 @@ if TYPE_CHECKING:
     from tokenspeed.engine.frontend import Frontend
     from tokenspeed.engine.messages import Terms
     from tokenspeed.sampling.params import SamplingParams
+    from tokenspeed.server.conversation.prompts import Prompt
     from tokenspeed.server.metrics import RequestTimer
-    from tokenspeed.server.parsers import ReasoningParser
-    from tokenspeed.server.prompts import Prompt
+    from tokenspeed.server.parsers import GuardedAnswer, ReasoningParser
     from tokenspeed.tokenizer.tokenizer import Tokenizer
 
 
@@ -34,7 +36,8 @@ class Generation:
     Args:
         request_id: of the HTTP request; choice i runs in the engine as `<request_id>-<i>`.
         terms: as in the engine's Submit; the time limit is one for all choices.
-        parser: splits reasoning off each choice; None: answers are left as they are.
+        parser: splits reasoning and calls off each choice; None: answers are left as they are.
+        conversation: what the prompt was rendered from, for the parser; None: a plain text.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class Generation:
         terms: Terms,
         timer: RequestTimer,
         parser: ReasoningParser | None = None,
+        conversation: Conversation | None = None,
     ) -> None:
         self.request_id = request_id
         self.prompts = prompts
@@ -57,6 +61,7 @@ class Generation:
         self.mailbox = Mailbox()
         self.timer = timer
         self.parser = parser
+        self._conversation = conversation or Conversation(())
         self._n = n
         self._frontend = frontend
         self._tokenizer = tokenizer
@@ -94,6 +99,27 @@ class Generation:
         points = self.prompt_of(choice).reuse_points
         return msgspec.structs.replace(self._terms, reuse_points=points) if points else self._terms
 
+    def _params_of(self, choice: int) -> SamplingParams:
+        """Return the parameters of a choice: its own seed, and no more tokens than fit."""
+        room = self._frontend.model.max_context_tokens - len(self.prompt_of(choice).token_ids)
+        asked = self.params.max_tokens
+        limit = None if asked is None else min(asked, room)
+        return msgspec.structs.replace(
+            self.params,
+            seed=choice_seed(self.params.seed, choice % self._n),
+            max_tokens=limit,
+            min_tokens=min(self.params.min_tokens, room),
+        )
+
+    def _parser_of(self, choice: int) -> GuardedAnswer | None:
+        if self.parser is None:
+            return None
+        return self.parser.start(
+            self.prompt_of(choice).text,
+            tools=self._conversation.tools,
+            tool_choice=self._conversation.tool_choice,
+        )
+
     async def _run(self, index: int) -> None:
         try:
             await self._pump(index)
@@ -104,15 +130,15 @@ class Generation:
 
     async def _pump(self, index: int) -> None:
         engine_id = f"{self.request_id}-{index}"
-        seed = choice_seed(self.params.seed, index % self._n)
-        params = msgspec.structs.replace(self.params, seed=seed)
+        params = self._params_of(index)
         text = TextAssembler(
             self._tokenizer,
             params,
             self._stop_ids,
-            parser=self.parser.start(self.prompt_of(index).text) if self.parser else None,
+            parser=self._parser_of(index),
             shown_ids=self._shown_ids,
         )
+        call_ids = CallIds()
         stream = self._frontend.submit(
             self.prompt_of(index).token_ids,
             params,
@@ -121,7 +147,7 @@ class Generation:
         )
         async with stream:
             async for delta in stream:
-                piece = text.push(delta)
+                piece = call_ids.filled(text.push(delta))
                 self.timer.observe(piece)
                 self.mailbox.put(index, piece)
                 if piece.finish_reason is not None:

@@ -16,12 +16,12 @@ from tokenspeed.engine.start_settings import plugins_of
 from tokenspeed.engine.supervisor import EngineSupervisor
 from tokenspeed.log import say, set_up_logging
 from tokenspeed.models.modules import check_model_modules
-from tokenspeed.server.api_keys import read_api_keys
 from tokenspeed.server.api_process import ApiSettings
+from tokenspeed.server.http.api_keys import read_api_keys
+from tokenspeed.server.http.signals import StopSignals
+from tokenspeed.server.http.sockets import listen, url_of
 from tokenspeed.server.progress import StartProgress
 from tokenspeed.server.run_folder import run_folder
-from tokenspeed.server.signals import StopSignals
-from tokenspeed.server.sockets import listen, url_of
 from tokenspeed.server.workers import ApiWorkers
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tokenspeed.contracts.conversation import ToolChoice
 from tokenspeed.contracts.parser import (
     PROMPT_END_CHARS,
     REASONING,
@@ -13,14 +14,19 @@ from tokenspeed.contracts.parser import (
     Parser,
 )
 from tokenspeed.errors import CapabilityError, EngineError, PluginError
+from tokenspeed.kernels.not_offered import not_offered
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from tokenspeed.contracts.binding import RegisteredOffer
+    from tokenspeed.contracts.conversation import Tool
     from tokenspeed.contracts.registration import Offer
     from tokenspeed.plugins import Registry
     from tokenspeed.tokenizer.tokenizer import Tokenizer
+
+
+ANY_CALL = ToolChoice()
 
 
 class ReasoningParser:
@@ -28,10 +34,12 @@ class ReasoningParser:
 
     Args:
         pin: PLUGIN/NAME, for errors.
+        parses: what it splits off, of `PARSES`.
     """
 
-    def __init__(self, pin: str, parser: Parser) -> None:
+    def __init__(self, pin: str, parser: Parser, parses: Sequence[str] = (REASONING,)) -> None:
         self.pin = pin
+        self.parses = frozenset(parses)
         self._parser = parser
 
     def shown_ids(self, tokenizer: Tokenizer) -> frozenset[int]:
@@ -39,9 +47,16 @@ class ReasoningParser:
         ids = {tokenizer.backend.token_to_id(marker) for marker in self._parser.markers}
         return frozenset(tokenizer.special_token_ids & ids)
 
-    def start(self, prompt: str | None) -> GuardedAnswer:
+    def start(
+        self,
+        prompt: str | None,
+        *,
+        tools: tuple[Tool, ...] = (),
+        tool_choice: ToolChoice = ANY_CALL,
+    ) -> GuardedAnswer:
         """Begin an answer to a prompt."""
-        start = AnswerStart(prompt_end=(prompt or "")[-PROMPT_END_CHARS:])
+        end = (prompt or "")[-PROMPT_END_CHARS:]
+        start = AnswerStart(prompt_end=end, tools=tools, tool_choice=tool_choice)
         return GuardedAnswer(self.pin, lambda: self._parser.start(start))
 
 
@@ -97,7 +112,7 @@ def reasoning_parser_of(name: str, registry: Registry) -> ReasoningParser | None
         return None
     chosen = _chosen(name, registry.offers("parser"))
     try:
-        return ReasoningParser(chosen.pin, chosen.offer.load())
+        return ReasoningParser(chosen.pin, chosen.offer.load(), parses=chosen.offer.facts["parses"])
     except Exception as error:
         raise PluginError(
             f"plugin {chosen.plugin_id} {chosen.plugin_version} failed at load of "
@@ -117,8 +132,4 @@ def _chosen(name: str, offers: tuple[RegisteredOffer[Offer], ...]) -> Registered
             f"reasoning_parser {name!r} is offered by {pins}; name one with its plugin",
             id="pin-unknown",
         )
-    raise CapabilityError(
-        f"reasoning_parser {name!r} is not offered; loaded plugins have: {pins or 'none'}; choose "
-        "one, or load its plugin with --plugins (its roles must have api)",
-        id="pin-unknown",
-    )
+    raise not_offered("reasoning_parser", name, (item.pin for item in able))

@@ -9,10 +9,10 @@ import msgspec
 
 from tokenspeed.errors import RequestError
 from tokenspeed.sampling.params import SamplingParams
-from tokenspeed.server.fields import shorten
+from tokenspeed.server.http.fields import shorten
 
 if TYPE_CHECKING:
-    from tokenspeed.server.openai import ChatRequest, CompletionRequest
+    from tokenspeed.server.openai.schemas import ChatRequest, CompletionRequest
 
 
 def chat_params(request: ChatRequest, vocab_size: int) -> SamplingParams:

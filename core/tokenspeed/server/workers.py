@@ -19,7 +19,7 @@ from tokenspeed import errors
 from tokenspeed.engine.reports import error_of
 from tokenspeed.log import LOGGER
 from tokenspeed.server.api_process import GRACE_S, ApiReady, ApiReport, ApiSettings
-from tokenspeed.server.signals import POLL_S
+from tokenspeed.server.http.signals import POLL_S
 
 if TYPE_CHECKING:
     from pathlib import Path

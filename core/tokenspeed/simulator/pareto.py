@@ -24,9 +24,11 @@ def front(points: Sequence[tuple[float, float]]) -> list[int]:
     return kept[::-1]
 
 
-def check_plotting() -> None:
-    """Say now, not after an hour of simulation, that plots cannot be drawn.
+def check_plotting(flag: str = "--pareto") -> None:
+    """Say now, not after an hour of work, that plots cannot be drawn.
 
+    Args:
+        flag: what asked for one.
     Raises:
         ConfigError: matplotlib is not installed.
     """
@@ -34,8 +36,8 @@ def check_plotting() -> None:
         import matplotlib  # noqa: F401
     except ImportError as error:
         raise ConfigError(
-            "--pareto draws with matplotlib, which is not installed here; install it (pip install "
-            "matplotlib), or leave --pareto out and use --json"
+            f"{flag} draws with matplotlib, which is not installed here; install it (pip install "
+            f"matplotlib), or leave {flag} out and use --json"
         ) from error
 
 

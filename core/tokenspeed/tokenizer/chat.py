@@ -8,6 +8,7 @@ message clean-ups.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import jinja2
@@ -23,6 +24,7 @@ Message = Mapping[str, Any]
 # Names that a message's reasoning comes under; templates read the first, some the second.
 _REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
 _MAX_REASON_CHARS = 500
+_PROBE = "probe_of_arguments"
 MAX_MESSAGES = 16_384
 """Messages of one conversation: many more than any context holds, few enough to render."""
 
@@ -69,6 +71,33 @@ class ChatTemplate:
         return ChatTemplate(
             tokenizer.chat_template, name=tokenizer.name, variables=tokenizer.special_tokens
         )
+
+    @cached_property
+    def reads_argument_text(self) -> bool:
+        """Whether a call's arguments must be JSON text: an object fails, or is shown as Python's.
+
+        Found by rendering an earlier call both ways: no template is understood.
+        """
+        shown = [self._render_probe(form) for form in ({_PROBE: "x"}, f'{{"{_PROBE}": "x"}}')]
+        is_object_read = _PROBE in shown[0] and f"'{_PROBE}'" not in shown[0]
+        return not is_object_read and _PROBE in shown[1]
+
+    def _render_probe(self, arguments: Any) -> str:
+        call = {
+            "id": "abcdefghi",
+            "type": "function",
+            "function": {"name": "probe", "arguments": arguments},
+        }
+        messages = (
+            {"role": "user", "content": "x"},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "content": "x", "tool_call_id": "abcdefghi", "name": "probe"},
+        )
+        function = {"name": "probe", "description": "x", "parameters": {"type": "object"}}
+        try:
+            return self.render(messages, tools=[{"type": "function", "function": function}])
+        except RequestError:
+            return ""
 
     def render(
         self,

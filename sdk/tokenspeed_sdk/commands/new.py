@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tokenspeed_sdk.scaffold import ABOUT, Scaffold, write
+from tokenspeed_sdk.scaffold import ABOUT, TEMPLATES, Scaffold, write
 
 if TYPE_CHECKING:
     import argparse
@@ -21,7 +21,7 @@ class New:
             "--slots",
             required=True,
             metavar="SLOT,...",
-            help=f"what it fills: of {', '.join(ABOUT)}; all: every one",
+            help=f"what it fills: of {', '.join(TEMPLATES)}; all: every stable one",
         )
         parser.add_argument("--native", action="store_true", help="with a kernel in C++")
         parser.add_argument(
@@ -38,5 +38,6 @@ class New:
         print(f"{len(files)} files in {folder}; next, in the environment of tokenspeed:")
         print(f"  python -m pip install --no-index --no-deps --no-build-isolation -e {folder}")
         print(f"  tokenspeed plugins test {args.name}")
-        print(f"  tokenspeed serve --plugins {args.name}")
+        opt_in = f" --allow-experimental {args.name}" if scaffold.is_experimental else ""
+        print(f"  tokenspeed serve --plugins {args.name}{opt_in}")
         return 0

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tokenspeed_sdk import ConfigError
 from tokenspeed_sdk.conformance import LEVELS, run_conformance
+from tokenspeed_sdk.conformance.subject import Subject
 
 if TYPE_CHECKING:
     import argparse
@@ -29,7 +30,13 @@ class Test:
         parser.add_argument("--json", action="store_true", help="print the report as JSON")
 
     def run(self, args: argparse.Namespace) -> int:
-        """Run the kit; 1 if a check fails."""
+        """Run the kit; 1 if a check fails.
+
+        Raises:
+            PluginError: no such plugin is installed.
+            ConfigError: no check is asked for, or a file of waivers or reports cannot be used.
+        """
+        Subject.find(args.id)
         report = run_conformance(
             args.id,
             level=args.level,

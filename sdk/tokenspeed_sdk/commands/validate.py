@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tokenspeed_sdk.validation import validate_folder
+from tokenspeed_sdk.validation import opt_ins, validate_folder
 
 if TYPE_CHECKING:
     import argparse
@@ -25,10 +25,13 @@ class Validate:
     def run(self, args: argparse.Namespace) -> int:
         """Print each problem; 1 if there is one."""
         problems = validate_folder(Path(args.folder))
+        notes = [] if problems else opt_ins(Path(args.folder))
         if args.json:
             print(json.dumps([{"id": item.id, "problem": item.message} for item in problems]))
         else:
             for item in problems:
                 print(f"{item.message} [{item.id}]")
+            for note in notes:
+                print(f"note: {note}")
             print(f"{args.folder}: {len(problems) or 'no'} problem{'s'[: len(problems) != 1]}")
         return 1 if problems else 0

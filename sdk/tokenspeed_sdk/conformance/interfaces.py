@@ -41,6 +41,41 @@ INTERFACES: Mapping[str, type] = {
 }
 """Slot -> interface of what its offers build; a model's is the class that `load` returns."""
 
+LOAD_KEYWORDS: Mapping[str, Mapping[str, str]] = {
+    "attention": {
+        "num_heads": "query heads",
+        "num_kv_heads": "key heads; a divisor of num_heads",
+        "head_dim": "elements of a head",
+        "block_tokens": "tokens of a logical block",
+        "dtype": "torch's dtype of activations",
+        "device": "torch's device",
+    },
+    "sampler": {"device": "torch's device", "vocab_size": "columns of the logits"},
+    "moe": {
+        "group": "the ExpertGroup that the model declares",
+        "dtype": "torch's dtype of activations",
+        "device": "torch's device",
+    },
+    "communicator": {
+        "rank": "of this process, from 0",
+        "size": "ranks of the group",
+        "rendezvous": "text that the ranks of one group share",
+        "device": "torch's device",
+        "timeout_s": "longest wait for another rank",
+    },
+    "kv_store": {
+        "namespace": "differs between caches whose bytes cannot be exchanged",
+        "folder": "where a store on disk keeps its files",
+        "capacity_bytes": "most that it keeps",
+    },
+    "speculator": {
+        "max_drafts": "most tokens of a guess",
+        "max_running": "most requests at once",
+        "vocab_size": "columns of the logits",
+    },
+}
+"""Slot -> keywords that an offer's `load` is called with; other slots: none."""
+
 OPTIONAL: Mapping[str, tuple[tuple[str, str, str], ...]] = {
     "device": (("features", "pinned", "allocate_pinned"),),
     "moe": (("fuses_routing", "", "route_and_forward"),),

@@ -90,7 +90,9 @@ def pytest_runtest_makereport(
         }
         _write(item.config, entry)
         if item.config.getoption("--progress"):
-            print(f"{entry['outcome']:8}{entry['id']}  {report.duration:.1f} s", flush=True)
+            why = f"  ({' '.join(_message(report).split())})" if report.skipped else ""
+            line = f"{entry['outcome']:8}{entry['id']}  {report.duration:.1f} s{why}"
+            print(line, flush=True)
     return report
 
 

@@ -23,6 +23,8 @@ from tokenspeed_sdk.conformance.waivers import read_waivers, with_waivers
 LEVELS = ("C0", "C1", "C2", "C3")
 CHECKS = Path(__file__).parent / "checks"
 TIMEOUT_S = 1800
+NO_CHECKS = 5
+"""What pytest ends with when no check is left to run."""
 
 
 def run_conformance(
@@ -44,7 +46,8 @@ def run_conformance(
     Returns:
         The report; a child that died is a problem in it.
     Raises:
-        ConfigError: an unknown level, bad waivers, or pytest is missing.
+        ConfigError: an unknown level, no check that `only` names, bad waivers, or pytest is
+            missing.
     """
     if level not in LEVELS:
         raise ConfigError(f"level is {level!r}; {', '.join(LEVELS)} are allowed")
@@ -87,6 +90,11 @@ def _run_child(plugin_id: str, level: str, only: str, folder: Path, *, quiet: bo
         return f"the kit was stopped after {TIMEOUT_S} s"
     if done.returncode in {0, 1}:  # all passed, or some failed: both are in the results
         return ""
+    if done.returncode == NO_CHECKS and only:
+        raise ConfigError(
+            f"--only is {only!r}, which is in the id of no check of {', '.join(_up_to(level))}; "
+            "run it without --only to see the ids, or take a higher --level"
+        )
     last = done.stderr.strip().splitlines()[-3:]
     return f"the kit's process ended with {done.returncode}: {' '.join(last) or 'no message'}"
 

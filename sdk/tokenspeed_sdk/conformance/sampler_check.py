@@ -6,18 +6,23 @@ Legend: R rows, V vocabulary.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import TYPE_CHECKING
 
 import torch
 
-from tokenspeed_sdk import SamplingBatch
+from tokenspeed_sdk import PURPOSE_SAMPLE, SamplingBatch
+from tokenspeed_sdk.conformance import philox
 
 if TYPE_CHECKING:
     from tokenspeed_sdk import Sampler
 
 SAMPLED = (1.0, 0, 1.0, 0.0)
 """temperature, top_k, top_p, min_p of rows that are drawn."""
+DRAWS = 32
+NEARLY = 1e-5
+"""Share of probability by which sums in float32 may be off."""
 
 
 def check_greedy(sampler: Sampler, vocab_size: int, device: torch.device) -> None:
@@ -63,6 +68,27 @@ def check_scores(sampler: Sampler, vocab_size: int, device: torch.device) -> Non
     top = result.logprobs[2]
     assert top is not None
     assert [token for token, _ in top.top] == exact[2].topk(4).indices.tolist()
+
+
+def check_draws(sampler: Sampler, vocab_size: int, device: torch.device) -> None:
+    """A seeded row draws the token that its Philox number stands for, as on every device."""
+    logits = _logits(DRAWS, vocab_size, seed=3)
+    seeds = [(1 << 40) * row + 11 * row - 5 for row in range(DRAWS)]
+    seeded = torch.tensor(seeds, dtype=torch.int64, device=device)
+    batch = dataclasses.replace(
+        _batch(DRAWS, device, setting=SAMPLED),
+        seeds_R=seeded,
+        output_index_R=torch.arange(DRAWS, dtype=torch.int64, device=device),
+    )
+    tokens = sampler.sample(logits.clone().to(device), batch).tokens_R.tolist()
+    sums = logits.double().softmax(-1).cumsum(-1)
+    for row, token in enumerate(tokens):
+        number = philox.uniform(seeds[row], row, PURPOSE_SAMPLE)
+        low = float(sums[row, token - 1]) if token else 0.0
+        assert low - NEARLY <= number <= float(sums[row, token]) + NEARLY, (
+            f"seed {seeds[row]}, position {row}: token {token} stands for [{low:.6f}, "
+            f"{float(sums[row, token]):.6f}), and the number is {number:.6f}"
+        )
 
 
 def check_rows_are_independent(sampler: Sampler, vocab_size: int, device: torch.device) -> None:

@@ -1,8 +1,9 @@
 """ScriptedForCausalLM: a model without weights, for tests that are not about numbers.
 
-Served like any other, with `--plugins sdk`. In mode "script" it emits given tokens, then eos. In
-mode "hash" the next token is a pure function of all tokens before it, computed through the caches
-(`prefix_hash.py`), so that a wrong block, row, offset, copy or length changes the answer. Faults
+Served like any other, with `--plugins sdk`. In mode "script" it emits given tokens, then eos; in
+mode "dialogue" the answer of a script that a prompt asks for (`dialogue.py`), as clients with tools
+need it. In mode "hash" the next token is a pure function of all tokens before it, computed through
+the caches (`prefix_hash.py`): a wrong block, row, offset, copy or length changes the answer. Faults
 are triggered by tokens.
 Legend: T tokens, R rows, V vocabulary.
 """
@@ -18,15 +19,18 @@ import numpy as np
 import torch
 
 from tokenspeed_sdk import CheckpointError, ConfigError
+from tokenspeed_sdk.testkit.dialogue import Dialogue
 from tokenspeed_sdk.testkit.prefix_hash import PrefixHash, hash_groups
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from numpy.typing import NDArray
+
     from tokenspeed_sdk import CacheGroup, ForwardContext, LinearWeight, ModelContext
 
 CRASH_EXIT_CODE = 86
-MODES = ("script", "hash")
+MODES = ("script", "dialogue", "hash")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +38,10 @@ class ScriptedConfig:
     """The fields of config.json that this model reads, beside the usual ones.
 
     Args:
-        mode: "script" or "hash".
+        mode: of MODES.
         script: token ids by output index; eos after the last.
+        marker, answers: in mode "dialogue", the token that is counted in a prompt, and the token
+            ids of each answer by that count; eos after each.
         window, state_layers: in mode "hash", a sliding-window layer of so many tokens, and layers
             with a recurrent state, beside the full one; 0: none.
         speculation: how the state layers take drafts back; see CacheGroup.
@@ -51,6 +57,8 @@ class ScriptedConfig:
     eos_token_id: int
     mode: str = "hash"
     script: tuple[int, ...] = ()
+    marker: int = -1
+    answers: tuple[tuple[int, ...], ...] = ((),)
     window: int = 0
     state_layers: int = 0
     speculation: str = "rows_per_position"
@@ -71,14 +79,18 @@ class ScriptedConfig:
             ConfigError: a field is missing or out of range; names field and value.
         """
         values = {item.name: config[item.name] for item in fields(cls) if item.name in config}
+        answers = tuple(tuple(answer) for answer in values.get("answers", ((),)))
+        values |= {"script": tuple(values.get("script", ())), "answers": answers}
         try:
-            read = cls(**values | {"script": tuple(values.get("script", ()))})
+            read = cls(**values)
         except TypeError as error:
             raise ConfigError(f"config.json of the scripted model: {error}; add it") from error
         if read.mode not in MODES:
             raise ConfigError(
                 f"config.json: mode is {read.mode!r}, allowed: {', '.join(MODES)}; change it"
             )
+        if not read.answers:
+            raise ConfigError("config.json: answers is empty; give one at least")
         return read
 
 
@@ -91,6 +103,9 @@ class ScriptedForCausalLM:
         self._config = ScriptedConfig.read(config)
         self._prefix_hash = PrefixHash(
             context, window=self._config.window, state_layers=self._config.state_layers
+        )
+        self._dialogue = Dialogue(
+            context, self._config.marker, self._config.answers, self._config.eos_token_id
         )
         script = (*self._config.script, self._config.eos_token_id)
         self._script = torch.tensor(script, device=context.device)
@@ -115,11 +130,13 @@ class ScriptedForCausalLM:
     def forward(self, token_ids_T: torch.Tensor, context: ForwardContext) -> torch.Tensor:
         """Return (T, 1) float32: the token that follows each position."""
         self._have_faults(token_ids_T)
-        hashes_T = self._prefix_hash(token_ids_T, context)
-        if self._config.mode == "hash":
-            next_T = hashes_T % (self._config.hash_tokens or self._config.vocab_size)
+        if self._config.mode == "dialogue":
+            next_T = self._answered(token_ids_T, context)
         else:
-            next_T = self._scripted(token_ids_T, context)
+            hashes_T = self._prefix_hash(token_ids_T, context)
+            next_T = hashes_T % (self._config.hash_tokens or self._config.vocab_size)
+            if self._config.mode == "script":
+                next_T = self._scripted(token_ids_T, context)
         hidden_T1 = next_T.to(torch.float32).unsqueeze(1)
         return hidden_T1.masked_fill(
             (token_ids_T == self._config.nan_on_token).unsqueeze(1), float("nan")
@@ -136,13 +153,17 @@ class ScriptedForCausalLM:
     def _scripted(self, token_ids_T: torch.Tensor, context: ForwardContext) -> torch.Tensor:
         """Return the script's token for the last token of each row, and for its drafts."""
         next_T = torch.full_like(token_ids_T, self._config.eos_token_id)
-        lengths = np.diff(context.query_start)
-        before_end = np.repeat(context.query_start[1:], lengths) - np.arange(1, 1 + lengths.sum())
-        num_drafts = np.repeat(context.num_drafts_R, lengths)
-        index = np.repeat(context.output_index_R, lengths) + num_drafts - before_end
-        places = np.flatnonzero(before_end <= num_drafts)
-        index = index[places].clip(0, len(self._script) - 1)
+        places, index = _sampled_places(context)
+        index = index.clip(0, len(self._script) - 1)
         next_T[torch.from_numpy(places)] = self._script[torch.from_numpy(index)]
+        return next_T
+
+    def _answered(self, token_ids_T: torch.Tensor, context: ForwardContext) -> torch.Tensor:
+        """Return the next token of the answer that each sampled place belongs to."""
+        next_T = torch.full_like(token_ids_T, self._config.eos_token_id)
+        counts_T = self._dialogue.counts(token_ids_T, context)
+        for place, index in zip(*_sampled_places(context), strict=True):
+            next_T[place] = self._dialogue.token(int(counts_T[place]), max(0, int(index)))
         return next_T
 
     def _have_faults(self, token_ids_T: torch.Tensor) -> None:
@@ -154,6 +175,16 @@ class ScriptedForCausalLM:
             time.sleep(24 * 3600)
         if bool((token_ids_T == config.raise_on_token).any()):
             raise RuntimeError(f"scripted failure on token {config.raise_on_token}")
+
+
+def _sampled_places(context: ForwardContext) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return the places of T that are sampled, if their rows are, and their output indices."""
+    lengths = np.diff(context.query_start)
+    before_end = np.repeat(context.query_start[1:], lengths) - np.arange(1, 1 + lengths.sum())
+    num_drafts = np.repeat(context.num_drafts_R, lengths)
+    index = np.repeat(context.output_index_R, lengths) + num_drafts - before_end
+    places = np.flatnonzero(before_end <= num_drafts)
+    return places, index[places]
 
 
 EntryClass = ScriptedForCausalLM

@@ -7,6 +7,7 @@ the seed; answers mean nothing, and are the same on every machine up to rounding
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -14,10 +15,29 @@ if TYPE_CHECKING:
 
     import torch
 
-LAYERS, HEADS, KV_HEADS, HEAD_DIM, HIDDEN, FEATURES = 2, 4, 2, 16, 64, 96
-EXPERTS, EXPERT_FEATURES, TOP_K = 4, 48, 2
+LAYERS, KV_HEADS, FEATURES = 2, 2, 96
 CONTEXT = 4096
 SPECIALS = ("<|end|>",)
+
+
+@dataclass(frozen=True, slots=True)
+class TinyShape:
+    """What backends may ask to be of another size."""
+
+    head_dim: int = 16
+    gqa_ratio: int = 2
+    hidden_size: int = 64
+    num_experts: int = 4
+    top_k: int = 2
+    expert_features: int = 48
+
+    @property
+    def heads(self) -> int:
+        """Query heads."""
+        return KV_HEADS * self.gqa_ratio
+
+
+TINY = TinyShape()
 
 
 def write_tiny_model(
@@ -27,6 +47,7 @@ def write_tiny_model(
     experts: bool = False,
     weights: str = "model.safetensors",
     seed: int = 0,
+    shape: TinyShape = TINY,
 ) -> Path:
     """Write config.json, tokenizer.json and weights; return the folder.
 
@@ -39,9 +60,9 @@ def write_tiny_model(
 
     folder.mkdir(parents=True, exist_ok=True)
     vocab_size = _write_tokenizer(folder / "tokenizer.json")
-    config = _config(architecture, vocab_size, experts=experts)
+    config = _config(architecture, vocab_size, shape, experts=experts)
     (folder / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
-    save_file(_tensors(config, seed, experts=experts), folder / weights)
+    save_file(_tensors(config, seed, shape, experts=experts), folder / weights)
     return folder
 
 
@@ -59,17 +80,19 @@ def _write_tokenizer(path: Path) -> int:
     return size
 
 
-def _config(architecture: str, vocab_size: int, *, experts: bool) -> dict[str, Any]:
+def _config(
+    architecture: str, vocab_size: int, shape: TinyShape, *, experts: bool
+) -> dict[str, Any]:
     config: dict[str, Any] = {
         "architectures": ["Qwen3MoeForCausalLM" if experts else architecture],
         "model_type": "qwen3_moe" if experts else "llama",
         "vocab_size": vocab_size,
-        "hidden_size": HIDDEN,
+        "hidden_size": shape.hidden_size,
         "intermediate_size": FEATURES,
         "num_hidden_layers": LAYERS,
-        "num_attention_heads": HEADS,
+        "num_attention_heads": shape.heads,
         "num_key_value_heads": KV_HEADS,
-        "head_dim": HEAD_DIM,
+        "head_dim": shape.head_dim,
         "hidden_act": "silu",
         "rms_norm_eps": 1e-6,
         "rope_theta": 10000.0,
@@ -80,9 +103,9 @@ def _config(architecture: str, vocab_size: int, *, experts: bool) -> dict[str, A
     }
     if experts:
         config |= {
-            "num_experts": EXPERTS,
-            "num_experts_per_tok": TOP_K,
-            "moe_intermediate_size": EXPERT_FEATURES,
+            "num_experts": shape.num_experts,
+            "num_experts_per_tok": shape.top_k,
+            "moe_intermediate_size": shape.expert_features,
             "norm_topk_prob": True,
             "decoder_sparse_step": 1,
             "mlp_only_layers": [],
@@ -90,7 +113,9 @@ def _config(architecture: str, vocab_size: int, *, experts: bool) -> dict[str, A
     return config
 
 
-def _tensors(config: dict[str, Any], seed: int, *, experts: bool) -> dict[str, torch.Tensor]:
+def _tensors(
+    config: dict[str, Any], seed: int, shape: TinyShape, *, experts: bool
+) -> dict[str, torch.Tensor]:
     import torch
 
     random = torch.Generator().manual_seed(seed)
@@ -99,29 +124,29 @@ def _tensors(config: dict[str, Any], seed: int, *, experts: bool) -> dict[str, t
         result: torch.Tensor = torch.randn(rows, columns, generator=random) * columns**-0.5 * 1.5
         return result
 
-    vocab_size = config["vocab_size"]
+    vocab_size, hidden, head_dim = config["vocab_size"], shape.hidden_size, shape.head_dim
     tensors = {
-        "model.embed_tokens.weight": torch.randn(vocab_size, HIDDEN, generator=random),
-        "lm_head.weight": noise(vocab_size, HIDDEN) * 2,
-        "model.norm.weight": torch.ones(HIDDEN),
+        "model.embed_tokens.weight": torch.randn(vocab_size, hidden, generator=random),
+        "lm_head.weight": noise(vocab_size, hidden) * 2,
+        "model.norm.weight": torch.ones(hidden),
     }
     for layer in range(LAYERS):
         name = f"model.layers.{layer}"
         for norm in ("input_layernorm", "post_attention_layernorm"):
-            tensors[f"{name}.{norm}.weight"] = torch.ones(HIDDEN)
-        for part, heads in (("q", HEADS), ("k", KV_HEADS), ("v", KV_HEADS)):
-            tensors[f"{name}.self_attn.{part}_proj.weight"] = noise(heads * HEAD_DIM, HIDDEN)
-        tensors[f"{name}.self_attn.o_proj.weight"] = noise(HIDDEN, HEADS * HEAD_DIM)
+            tensors[f"{name}.{norm}.weight"] = torch.ones(hidden)
+        for part, heads in (("q", shape.heads), ("k", KV_HEADS), ("v", KV_HEADS)):
+            tensors[f"{name}.self_attn.{part}_proj.weight"] = noise(heads * head_dim, hidden)
+        tensors[f"{name}.self_attn.o_proj.weight"] = noise(hidden, shape.heads * head_dim)
         if experts:
             for part in ("q", "k"):
-                tensors[f"{name}.self_attn.{part}_norm.weight"] = torch.ones(HEAD_DIM)
-            tensors[f"{name}.mlp.gate.weight"] = noise(EXPERTS, HIDDEN)
-        mlps = [f"mlp.experts.{e}" for e in range(EXPERTS)] if experts else ["mlp"]
-        features = EXPERT_FEATURES if experts else FEATURES
+                tensors[f"{name}.self_attn.{part}_norm.weight"] = torch.ones(head_dim)
+            tensors[f"{name}.mlp.gate.weight"] = noise(shape.num_experts, hidden)
+        mlps = [f"mlp.experts.{e}" for e in range(shape.num_experts)] if experts else ["mlp"]
+        features = shape.expert_features if experts else FEATURES
         for mlp in mlps:
             for part in ("gate", "up"):
-                tensors[f"{name}.{mlp}.{part}_proj.weight"] = noise(features, HIDDEN)
-            tensors[f"{name}.{mlp}.down_proj.weight"] = noise(HIDDEN, features)
+                tensors[f"{name}.{mlp}.{part}_proj.weight"] = noise(features, hidden)
+            tensors[f"{name}.{mlp}.down_proj.weight"] = noise(hidden, features)
     return tensors
 
 

@@ -35,7 +35,7 @@ def test_wrong_flags_are_usage_errors_and_load_nothing(
 
 def test_a_missing_model_reads_the_same_everywhere(tmp_path: Path) -> None:
     model = str(tmp_path / "nowhere")
-    commands = (["serve", model], ["bench", model], ["generate", model, "--prompt", "x"])
+    commands = (["serve", model], ["bench", "load", model], ["generate", model, "--prompt", "x"])
     done = [run_cli(*command) for command in commands]
     assert {each.returncode for each in done} == {2}
     assert len({each.stderr for each in done}) == 1

@@ -68,14 +68,14 @@ def test_flag_beats_environment_beats_file(tmp_path: Path, monkeypatch: pytest.M
         (["serve", "--prot", "1"], "did you mean --port?"),
         (["serve", "--max-runing=1"], "did you mean --max-running?"),
         (["srve"], "did you mean serve?"),
-        (["bench", "--concurency", "2"], "did you mean --concurrency?"),
+        (["bench", "load", "--concurency", "2"], "did you mean --concurrency?"),
         (["serve", "--port", "abc"], "--port is 'abc', int is needed"),
         (["serve", "--dtype", "float33"], "did you mean 'float32'?"),
         (["serve", "--port", "70000"], "allowed is 0 to 65535"),
         (["serve", "--config", "/nonexistent.yaml"], "/nonexistent.yaml"),
-        (["bench", "--url", "ftp://x"], "http://HOST:PORT is needed"),
-        (["bench", "--url", "http://x", "model"], "give one"),
-        (["bench", "--concurrency", "0", "--url", "http://x"], "at least 1"),
+        (["bench", "load", "--url", "ftp://x"], "http://HOST:PORT is needed"),
+        (["bench", "load", "--url", "http://x", "model"], "give one"),
+        (["bench", "load", "--concurrency", "0", "--url", "http://x"], "at least 1"),
     ],
 )
 def test_wrong_usage_exits_2_with_one_line_that_helps(arguments: list[str], words: str) -> None:

@@ -11,6 +11,7 @@ from tests.support.scripted import write_scripted_model
 
 from tokenspeed import LLM, SamplingParams
 from tokenspeed.cli.main import run
+from tokenspeed.diagnostics import exit_code_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -96,6 +97,18 @@ def test_what_cannot_be_done_is_said(
     monkeypatch.delenv("TRACES", raising=False)
     assert run(["simulate", *arguments]) != 0
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("policy", ["core/lur", "lru", "acme/best"])
+def test_an_unknown_policy_ends_with_the_code_and_the_words_of_a_start(
+    policy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["simulate", "--generate", "agentic", "--total", "1", "--policy", policy]) == 5
+    simulated = capsys.readouterr().err
+    model = str(write_scripted_model(tmp_path / "m"))
+    start = ["generate", model, "--plugins", "sdk", "--prompt", "x", "--policy", policy]
+    assert run(start) == exit_code_of("pin-unknown") == 5
+    assert simulated in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

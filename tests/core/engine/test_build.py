@@ -175,3 +175,28 @@ def test_integers_in_place_of_weights_are_refused(tmp_path: Path) -> None:
     file.write_bytes(file.read_bytes().replace(b'"F32"', b'"I32"'))
     with pytest.raises(CheckpointError, match=r"holds torch\.int32, floating point"):
         build_engine(EngineConfig(model=str(model), plugins=("reference",)))
+
+
+def test_the_start_report_names_policy_tiers_and_speculator(tmp_path: Path) -> None:
+    model = write_scripted_model(tmp_path / "m")
+    settings = {"policy": "core/lru", "speculator": "ngram", "max_drafts": 3}
+    tiers = {"host_kv_gib": 0.001, "kv_store": "memory", "kv_store_gib": 2.0}
+    engine = build_engine(config_for(model, **settings, **tiers))
+    report = engine.report
+    engine.close()
+    assert (report.policy, report.speculator, report.max_drafts) == (
+        "core/lru",
+        "reference/ngram",
+        3,
+    )
+    (host, kept), store = report.tiers
+    assert (host, store) == ("host", ("store", "reference/memory, at most 2 GiB"))
+    assert kept.endswith(" MiB, on_commit")
+    assert "speculator" not in dict(report.kernels)
+
+
+def test_a_plain_start_has_the_default_policy_and_the_device_alone(tmp_path: Path) -> None:
+    engine = build_engine(config_for(write_scripted_model(tmp_path / "m")))
+    report = engine.report
+    engine.close()
+    assert (report.policy, report.speculator, report.tiers) == ("core/return_time", "", ())

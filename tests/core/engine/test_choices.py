@@ -16,7 +16,7 @@ from tokenspeed.contracts.model import CacheField, CacheGroup, gqa_fields
 from tokenspeed.contracts.registration import Offer
 from tokenspeed.engine.choices import Choices
 from tokenspeed.engine.sizes import resolve_sizes
-from tokenspeed.errors import CapabilityError
+from tokenspeed.errors import CapabilityError, PluginError
 from tokenspeed.plugins.registry import PluginStatus
 
 SIZES = resolve_sizes(
@@ -25,9 +25,19 @@ SIZES = resolve_sizes(
     device_kind="cpu",
 )
 RUNTIME: Any = SimpleNamespace(
-    facts=DeviceFacts("cpu", "Some CPU", "a1", 1, 1 << 30), torch_device=lambda: torch.device("cpu")
+    facts=DeviceFacts("cpu", "Some CPU", "a1", 1, 1 << 30),
+    torch_device=lambda: torch.device("cpu"),
+    **dict.fromkeys(("free_memory_bytes", "allocate_arena", "synchronize"), print),
 )
 ANY = ("*",)
+
+
+class Backend(dict[str, Any]):
+    """An attention backend that only says what it was built with."""
+
+    plan = write = attend = print
+
+
 TRAITS: dict[str, tuple[object, ...]] = dict.fromkeys(
     ("device", "arch", "dtype", "head_dim", "gqa_ratio", "block_tokens"), ANY
 )
@@ -37,15 +47,15 @@ PAGED = CacheDemand(page_tokens=64)
 def choices(*offers: Offer) -> Choices:
     """Choices among attention offers, best first."""
     registered = tuple(RegisteredOffer("p", "1.0", offer) for offer in offers)
-    registry: Any = SimpleNamespace(offers=lambda slot: registered)
+    registry: Any = SimpleNamespace(offers=lambda slot: registered, operators=())
     return Choices(EngineConfig(), registry)
 
 
 def test_state_groups_have_no_attention_and_windows_need_a_backend_that_takes_them() -> None:
     plain = Offer(
-        "attention", "plain", dict, requires=TRAITS, band="PERFORMANT", facts={"cache": PAGED}
+        "attention", "plain", Backend, requires=TRAITS, band="PERFORMANT", facts={"cache": PAGED}
     )
-    window = Offer("attention", "window", dict, requires={**TRAITS, "window": ANY})
+    window = Offer("attention", "window", Backend, requires={**TRAITS, "window": ANY})
     chosen = choices(plain, window)
     groups = (
         CacheGroup("full", "full", (0,), gqa_fields(2, 16)),
@@ -70,9 +80,28 @@ def test_a_failed_plugin_of_a_found_device_does_not_move_the_start_to_another_ki
     found = DeviceFacts("acme", "Acme One", "a1", 1, 1 << 30)
     broken = PluginStatus("acme", "1.0", "acme", "quarantined", "load: no driver", (found,))
     offer = RegisteredOffer("p", "1.0", Offer("device", "cpu", lambda: RUNTIME))
-    registry: Any = SimpleNamespace(offers=lambda slot: (offer,), plugins=(broken,))
+    registry: Any = SimpleNamespace(offers=lambda slot: (offer,), plugins=(broken,), operators=())
     with pytest.raises(CapabilityError, match=r"plugin acme 1\.0 found acme and failed") as caught:
         Choices(EngineConfig(), registry).device()
     assert caught.value.id == "device-fallback-refused"
     for config in (EngineConfig(device="cpu"), EngineConfig(allow_device_fallback=True)):
         assert Choices(config, registry).device() is RUNTIME
+
+
+def test_a_device_of_another_kind_than_its_offer_says_does_not_start() -> None:
+    offer = RegisteredOffer(
+        "p", "1.0", Offer("device", "d", lambda: RUNTIME, facts={"kind": "acme"})
+    )
+    registry: Any = SimpleNamespace(offers=lambda slot: (offer,), plugins=())
+    with pytest.raises(PluginError, match="offers kind 'acme' and builds a device of kind 'cpu'"):
+        Choices(EngineConfig(), registry).device()
+
+
+def test_what_lacks_a_method_of_its_interface_does_not_start() -> None:
+    group = CacheGroup("full", "full", (0,), gqa_fields(2, 16))
+    lacking = Offer("attention", "lacking", dict, requires=TRAITS)
+    with pytest.raises(PluginError) as caught:
+        choices(lacking).attention((group,), SIZES, RUNTIME)
+    text = str(caught.value)
+    assert "what p/lacking builds (dict) has no plan, write, attend" in text
+    assert caught.value.id == "offer-load-failed"

@@ -11,6 +11,7 @@ from tokenspeed.engine.reports import (
     check_same_plan,
     error_of,
     failure_of,
+    size_text,
 )
 from tokenspeed.errors import (
     CapabilityError,
@@ -20,8 +21,12 @@ from tokenspeed.errors import (
     TokenSpeedError,
 )
 
+TIERS = (("host", "64.0 GiB, on_eviction"), ("store", "reference/disk, at most 1,048,576 GiB"))
 
-def make_report(num_kernels: int) -> StartReport:
+
+def make_report(
+    num_kernels: int, *, tiers: tuple[tuple[str, str], ...] = (), speculator: str = ""
+) -> StartReport:
     """A report with so many kernels."""
     return StartReport(
         version="0.1.0",
@@ -36,6 +41,10 @@ def make_report(num_kernels: int) -> StartReport:
         block_tokens=128,
         kv_blocks=1024,
         kv_bytes=14 << 30,
+        tiers=tiers,
+        policy="core/return_time",
+        speculator=speculator,
+        max_drafts=8 if speculator else 0,
         max_context_tokens=32768,
         max_running=64,
         max_step_tokens=512,
@@ -47,17 +56,42 @@ def make_report(num_kernels: int) -> StartReport:
 
 
 def test_the_block_fits_twelve_lines_whatever_was_bound() -> None:
-    for num_kernels in (0, 1, 9, 10, 11, 40):
-        lines = make_report(num_kernels).lines()
-        assert len(lines) <= 11
-        assert all(len(line) <= 110 for line in lines)
+    for num_kernels in (0, 1, 5, 6, 7, 8, 9, 40):
+        for tiers in ((), TIERS[:1], TIERS):
+            lines = make_report(num_kernels, tiers=tiers, speculator="reference/ngram").lines()
+            assert len(lines) <= 11
+            assert all(len(line) <= 110 for line in lines)
 
 
 def test_kernels_beyond_the_block_are_counted() -> None:
     text = "\n".join(make_report(12).lines())
-    assert "op.8 -> op_8_plain_any" in text
-    assert "and 3 more" in text
-    assert "op.9" not in text
+    assert "op.6 -> op_6_plain_any" in text
+    assert "and 5 more" in text
+    assert "op.7" not in text
+    with_tiers = "\n".join(make_report(12, tiers=TIERS).lines())
+    assert "op.4 -> op_4_plain_any" in with_tiers
+    assert "and 7 more" in with_tiers
+
+
+def test_the_block_names_policy_tiers_and_speculator() -> None:
+    plain = make_report(1).lines()
+    assert "policy     core/return_time            drafts   none" in plain
+    assert any(line.endswith("tiers    device alone") for line in plain)
+    full = make_report(1, tiers=TIERS, speculator="reference/ngram").lines()
+    assert "policy     core/return_time            drafts   reference/ngram, at most 8" in full
+    assert (
+        "tiers      host     64.0 GiB, on_eviction  "
+        "store    reference/disk, at most 1,048,576 GiB" in full
+    )
+    assert not any("device alone" in line for line in full)
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "text"),
+    [(14 << 30, "14.0 GiB"), (1 << 29, "0.5 GiB"), (48 << 20, "48.0 MiB"), (0, "0.0 MiB")],
+)
+def test_a_small_size_does_not_read_as_nothing(num_bytes: int, text: str) -> None:
+    assert size_text(num_bytes) == text
 
 
 def test_a_long_device_name_does_not_touch_its_neighbour() -> None:

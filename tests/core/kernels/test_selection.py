@@ -52,6 +52,26 @@ def test_with_all_else_equal_plugin_id_and_name_decide() -> None:
     assert winner([kernel("b/x"), kernel("a/y"), kernel("a/x")]) == "a/x"
 
 
+def test_a_default_is_not_called_a_pin() -> None:
+    candidates = [kernel("a/plain"), kernel("b/fast", band=Band.PERFORMANT)]
+    record = select("op", candidates, CPU, pin="a/plain", pinned_as="the default").record
+    assert {entry["offer"]: entry["reason"] for entry in record["candidates"]} == {
+        "a/plain": "the default",
+        "b/fast": "a/plain is the default",
+    }
+
+
+@pytest.mark.parametrize("pin", ["a/none", "b/half"])
+def test_every_candidate_beside_a_pin_that_fails_has_a_reason(pin: str) -> None:
+    candidates = [kernel("a/plain"), kernel("b/half", dtype=("bfloat16",))]
+    with pytest.raises(CapabilityError) as caught:
+        select("op", candidates, CPU, pin=pin)
+    assert caught.value.record is not None
+    reasons = {entry["offer"]: entry["reason"] for entry in caught.value.record["candidates"]}
+    assert reasons["a/plain"] == f"{pin} is pinned"
+    assert "trait.dtype" in reasons["b/half"]
+
+
 def test_a_pin_beats_the_band() -> None:
     candidates = [kernel("a/plain"), kernel("b/fast", band=Band.PERFORMANT)]
     decision = select("op", candidates, CPU, pin="a/plain")

@@ -68,6 +68,14 @@ def test_an_unknown_architecture_is_answered_with_the_nearest_and_the_list() -> 
         resolve_architecture(registry, {"architectures": ["Zzz"]})
 
 
+def test_a_family_is_not_suggested_for_the_ending_that_all_share() -> None:
+    registry = registry_of(LlamaForCausalLM=lambda: Good, Qwen3NextForCausalLM=lambda: Good)
+    with pytest.raises(ConfigError, match=r"load a plugin .*--model-module"):
+        resolve_architecture(registry, {"architectures": ["MistralForCausalLM"]})
+    with pytest.raises(ConfigError, match=r"did you mean Qwen3NextForCausalLM\?"):
+        resolve_architecture(registry, {"architectures": ["Qwen3NxtForCausalLM"]})
+
+
 @pytest.mark.parametrize("named", [None, [], "LlamaForCausalLM", [5]])
 def test_a_config_without_a_named_architecture_is_refused(named: Any) -> None:
     config = {} if named is None else {"architectures": named}

@@ -13,9 +13,12 @@ from tests.support.plugin_wheels import PluginSpace
 from tokenspeed.plugins.probe import ProbeResult, run_probes
 
 
-def probe(space: PluginSpace, body: str, timeout_s: float = 30.0) -> ProbeResult:
+def probe(
+    space: PluginSpace, body: str, timeout_s: float = 30.0, kinds: tuple[str, ...] = ("*",)
+) -> ProbeResult:
     package = space.install("acme", body)
-    return run_probes({"acme": f"{package}:find"}, timeout_s=timeout_s)["acme"]
+    targets = {"acme": f"{package}:find"}
+    return run_probes(targets, {"acme": kinds}, timeout_s=timeout_s)["acme"]
 
 
 def test_devices_come_back_whatever_the_plugin_prints(plugin_space: PluginSpace) -> None:
@@ -29,6 +32,16 @@ def test_devices_come_back_whatever_the_plugin_prints(plugin_space: PluginSpace)
     assert result.reason == ""
     assert (result.devices[0].name, result.devices[0].count) == ("Acme One", 2)
     assert result.devices[0].traits == {"sinks": True}
+
+
+def test_a_device_of_a_kind_that_the_manifest_does_not_name_is_a_mistake(
+    plugin_space: PluginSpace,
+) -> None:
+    body = "def find():\n    return (DeviceFacts('basalt', 'Basalt', 'b1', 1, 1024),)\n"
+    result = probe(plugin_space, body, kinds=("acme", "acme-lite"))
+    assert (result.id, result.devices) == ("probe-invalid", ())
+    assert "kind 'basalt', the manifest's device_kinds are acme, acme-lite" in result.reason
+    assert probe(plugin_space, body, kinds=("basalt",)).devices
 
 
 @pytest.mark.parametrize(
@@ -67,6 +80,6 @@ def test_probes_run_at_the_same_time(plugin_space: PluginSpace) -> None:
     package = plugin_space.install("acme", "import time\ndef find():\n    time.sleep(60)\n")
     targets = {str(number): f"{package}:find" for number in range(4)}
     start = time.monotonic()
-    results = run_probes(targets, timeout_s=1.0)
+    results = run_probes(targets, dict.fromkeys(targets, ("*",)), timeout_s=1.0)
     assert time.monotonic() - start < 4.0
     assert all(result.reason for result in results.values())

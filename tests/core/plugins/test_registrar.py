@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -133,7 +134,7 @@ def test_a_failed_commit_leaves_the_registry_identical() -> None:
         ("register_kernels", [Offer("operator", "x", len)], ("is no KernelOffer",)),
         ("register_models", ["x"], ("'x' is no Offer",)),
         ("register_models", [model("x")] * 2, ("'x' is offered twice", "rename")),
-        ("register_models", [model("x", band="FAST")], ("unknown band", "PORTABLE")),
+        ("register_models", [model("x", band="FAST")], ("'x' has unknown band 'FAST'", "PORTABLE")),
         (
             "register_models",
             [model("x", requires={"dtpe": ("float32",)})],
@@ -143,6 +144,21 @@ def test_a_failed_commit_leaves_the_registry_identical() -> None:
             "register_models",
             [Offer("model", "x", len)],
             ("facts['architectures'] = None", "a tuple of names is needed"),
+        ),
+        (
+            "register_models",
+            [model("x", requires={"dtype": "bfloat16"})],
+            ("'x' requires dtype = 'bfloat16', a tuple", "write 'dtype': ('bfloat16',)"),
+        ),
+        (
+            "register_kernels",
+            [kernel(requires={"block_tokens": 64})],
+            ("'k' requires block_tokens = 64, a tuple", "write 'block_tokens': (64,)"),
+        ),
+        (
+            "register_attention_backends",
+            [Offer("attention", "x", len, facts={"cache": {"page_tokens": 32}})],
+            ("facts['cache'] = {'page_tokens': 32}", "CacheDemand is needed"),
         ),
         ("register_kernels", [kernel(operator="acme.po")], ("unknown operator 'acme.po'",)),
     ],
@@ -178,3 +194,11 @@ def test_hook_calls_after_the_freeze_are_counted_and_raise_when_strict() -> None
         manager.hook.register_models(context=registration)
     with pytest.raises(PluginError, match="after the freeze"):
         registry.commit("late", "1.0", [])
+
+
+def test_a_device_of_a_kind_that_the_manifest_does_not_name_is_refused() -> None:
+    manifest = dataclasses.replace(MANIFEST, device_kinds=("acme",))
+    registration = StagedRegistration(manifest, "engine", {})
+    wrong = Offer("device", "card", len, facts={"kind": "acne"})
+    with pytest.raises(PluginError, match="kind 'acne', the manifest's device_kinds are acme"):
+        run_hooks(offering("register_devices", wrong), registration, lambda name: None)

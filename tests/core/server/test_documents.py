@@ -7,8 +7,8 @@ import json
 import re
 from pathlib import Path
 
-from tokenspeed.server import openai
-from tokenspeed.server.fields import INERT, NEUTRAL, NEUTRAL_MESSAGE
+from tokenspeed.server.openai import schemas as openai
+from tokenspeed.server.openai.tables import INERT, NEUTRAL, NEUTRAL_MESSAGE
 
 DOCS = Path(__file__).parents[3] / "docs"
 SCHEMAS = (

@@ -15,10 +15,11 @@ from tests.support.scripted import write_scripted_model
 
 from tokenspeed.engine.messages import ModelInfo
 from tokenspeed.engine.submits import make_submit
-from tokenspeed.server.body import _parse, read_body
-from tokenspeed.server.field_limits import FieldLimits
-from tokenspeed.server.openai import ChatRequest
-from tokenspeed.server.prompts import PromptReader
+from tokenspeed.server.conversation.prompts import PromptReader
+from tokenspeed.server.http.body import _parse, read_body
+from tokenspeed.server.http.field_limits import FieldLimits
+from tokenspeed.server.openai.conversation import conversation_of
+from tokenspeed.server.openai.schemas import ChatRequest
 from tokenspeed.server.sampling import chat_params
 from tokenspeed.tokenizer.chat import ChatTemplate
 from tokenspeed.tokenizer.incremental import EncodeCache
@@ -62,7 +63,7 @@ def test_a_second_turn_on_100k_tokens_costs_under_10_ms_of_cpu(
         started_s = time.process_time()
         request = _parse(raw, ChatRequest, LIMITS)
         params = chat_params(request, INFO.vocab_size)
-        prompt = await reader.chat(request)
+        prompt = await reader.chat(conversation_of(request))
         make_submit(info, prompt.token_ids, params, "id")
         return (time.process_time() - started_s) * 1000, len(prompt.token_ids)
 
@@ -139,7 +140,7 @@ def test_prompts_of_models_with_snapshots_name_where_the_next_turn_starts(tmp_pa
         for role, content in (("developer", "be"), ("user", "a"), ("assistant", "b"), ("user", "c"))
     ]
     raw = json.dumps({"model": "m", "messages": messages}).encode()
-    prompt = asyncio.run(reader.chat(_parse(raw, ChatRequest, LIMITS)))
+    prompt = asyncio.run(reader.chat(conversation_of(_parse(raw, ChatRequest, LIMITS))))
     parts = [
         tokenizer.decode(list(prompt.token_ids[start:end]), skip_special_tokens=False)
         for start, end in zip((0, *prompt.reuse_points), (*prompt.reuse_points, None), strict=True)

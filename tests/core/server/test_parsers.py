@@ -144,7 +144,7 @@ def test_the_cores_parser_is_chosen_by_name(name: str) -> None:
 
 
 def test_an_unknown_parser_is_refused_with_those_there_are() -> None:
-    with pytest.raises(CapabilityError, match=r"'thnk' is not offered.*: core/think; choose"):
+    with pytest.raises(CapabilityError, match=r"'thnk' is not offered.* mean 'core/think'"):
         chosen("thnk")
 
 

@@ -11,8 +11,8 @@ from tokenspeed.contracts.parser import BadToolCall, ParsedDelta, ToolCallDelta
 from tokenspeed.engine.messages import Delta
 from tokenspeed.errors import EngineError, ToolCallError
 from tokenspeed.sampling.params import SamplingParams
+from tokenspeed.server.http.stream import Mailbox
 from tokenspeed.server.pieces import Piece, TextAssembler, read
-from tokenspeed.server.stream import Mailbox
 from tokenspeed.tokenizer.load import load_tokenizer
 from tokenspeed.tokenizer.tokenizer import Tokenizer
 

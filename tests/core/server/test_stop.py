@@ -15,7 +15,7 @@ import pytest
 from tests.support.scripted import write_scripted_model
 from tests.support.server import ServerProcess
 
-from tokenspeed.server.signals import SAME_WISH_S, StopSignals
+from tokenspeed.server.http.signals import SAME_WISH_S, StopSignals
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,7 +66,7 @@ def test_an_answer_that_is_not_streamed_is_503_when_a_stop_cuts_it(
 
 
 def test_bench_ends_with_its_server_at_a_signal(model: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tokenspeed", "bench", str(model), "--requests", "4"]
+    command = [sys.executable, "-m", "tokenspeed", "bench", "load", str(model), "--requests", "4"]
     command += ["--output-tokens", "4000", "--server-options=--plugins sdk --block-tokens 16"]
     environ = {**os.environ, "TOKENSPEED_CACHE_DIR": str(tmp_path / "cache")}
     for signals in ((signal.SIGTERM,), (signal.SIGINT, signal.SIGINT)):

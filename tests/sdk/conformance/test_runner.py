@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.support.plugin_wheels import WheelFolder
 
+from tokenspeed.cli.main import run as main
 from tokenspeed_sdk import ConfigError
 from tokenspeed_sdk.conformance import run_conformance
 
@@ -32,6 +33,25 @@ def test_an_unknown_plugin_is_a_problem_with_the_known_names(wheels: WheelFolder
     report = run_conformance("acme", level="C0")
     assert not report.ok
     assert "unknown plugin 'acme'" in report.problems[0]
+
+
+def test_an_only_that_no_check_has_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"--only is 'nosuch', .* no check of C0, C1; run it"):
+        run_conformance("reference", level="C1", only="nosuch")
+
+
+def test_the_command_refuses_an_unknown_plugin_before_it_starts_a_process(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["plugins", "test", "refernce", "--level", "C0"]) == 4
+    told = capsys.readouterr()
+    assert "unknown plugin 'refernce'; did you mean 'reference'? [plugin-unknown]" in told.err
+    assert told.out == ""
+
+
+def test_a_check_that_is_skipped_says_why_while_it_runs(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["plugins", "test", "sdk", "--level", "C0", "--only", "the-probe-answers"]) == 1
+    assert "skipped C0/the-probe-answers  0.0 s  (" in capfd.readouterr().out
 
 
 def test_an_unknown_level_is_refused() -> None:

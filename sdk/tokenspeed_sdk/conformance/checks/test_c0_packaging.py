@@ -70,7 +70,8 @@ def test_importing_it_is_cheap(subject: Subject) -> None:
 def test_the_probe_answers(subject: Subject) -> None:
     if not subject.manifest.probe:
         pytest.skip("the manifest names no probe")
-    result = run_probes({subject.found.id: subject.manifest.probe})[subject.found.id]
+    manifest, name = subject.manifest, subject.found.id
+    result = run_probes({name: manifest.probe}, {name: manifest.device_kinds})[name]
     for words in ("crashed", "no answer", "imports torch", "exited with", "raised"):
         assert words not in result.reason, result.reason
     assert result.devices or result.reason

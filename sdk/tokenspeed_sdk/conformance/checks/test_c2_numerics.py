@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tokenspeed.contracts.capability import unmet_clauses
 from tokenspeed.kernels.judging import declared_traits
 from tokenspeed_sdk import Domain, KernelOffer, Offer, Operator, PluginError
-from tokenspeed_sdk.conformance import sampler_check, speculator_check, store_check
+from tokenspeed_sdk.conformance import device_check, sampler_check, speculator_check, store_check
 from tokenspeed_sdk.conformance.construct import (
     VOCAB_SIZE,
     construct,
@@ -53,7 +54,10 @@ def test_it_computes_what_its_operator_says(
                 f"{operator.name} in {domain.dtype}, case {outcome.case!r}: {outcome.where}; "
                 f"{outcome.error:.3g} times what is allowed"
             )
-    assert num_cases, "no case of its operators lies in the domain that it declares"
+    assert num_cases, (
+        "no case of its operators lies in the domain that it declares; "
+        f"{_unmet(subject, offer, runtime)}"
+    )
 
 
 @pytest.mark.slot(*COMPUTES)
@@ -72,13 +76,29 @@ def test_it_is_deterministic_if_it_says_so(
         function = implementation(operator, _implemented(offer))
         for case in cases_within(operator, domain):
             found = depends_on_batch(operator, function, case)
-            assert not found, f"{operator.name}, case {case.name!r}: {found}"
+            assert not found, (
+                f"{operator.name}, case {case.name!r}, computed alone and in its batch differs in "
+                f"{found}; make a token's result the same in every batch, or do not declare it "
+                "deterministic (of a KernelOffer: deterministic=False)"
+            )
 
 
 def _implemented(offer: SubjectOffer) -> Offer | KernelOffer:
     if isinstance(offer.offer, Operator):
         pytest.skip("an operator is a definition")
     return offer.offer
+
+
+def _unmet(subject: Subject, offer: SubjectOffer, runtime: DeviceRuntime) -> str:
+    """Say which traits requests for its operators carry that it does not take."""
+    declared = declared_traits(_implemented(offer))
+    clauses = {
+        str(clause)
+        for operator, domain in _domains(subject, offer, runtime)
+        for case in (operator.cases(Domain(domain.dtype)) if operator.cases else ())
+        for clause in unmet_clauses(case.traits, declared)
+    }
+    return f"requests carry {'; '.join(sorted(clauses)[:3]) or 'nothing that it lacks'}"
 
 
 def _domains(
@@ -100,10 +120,17 @@ def _domains(
             yield operator, Domain(str(dtype), declared, SEED)
 
 
+@pytest.mark.slot("device")
+@pytest.mark.parametrize("check", device_check.CHECKS)
+def test_the_device_is_right(offer: SubjectOffer, runtime: DeviceRuntime, check: str) -> None:
+    device_check.CHECKS[check](runtime)
+
+
 SAMPLER_CHECKS = {
     "greedy": sampler_check.check_greedy,
     "failed-rows": sampler_check.check_failed_rows,
     "scores": sampler_check.check_scores,
+    "draws": sampler_check.check_draws,
     "rows-are-independent": sampler_check.check_rows_are_independent,
 }
 

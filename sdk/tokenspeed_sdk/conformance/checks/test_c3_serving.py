@@ -46,7 +46,7 @@ def subjects(subject: Subject, tmp_path: Path, request: pytest.FixtureRequest) -
 def model(subjects: Subjects, tmp_path: Path) -> Path:
     from tokenspeed_sdk.conformance.serving import make_model
 
-    return make_model(tmp_path, experts=subjects.needs_experts)
+    return make_model(tmp_path, subjects)
 
 
 @pytest.fixture
@@ -73,13 +73,13 @@ def assert_nothing_is_held(llm: LLM) -> None:
 
 
 def test_answers_under_load_equal_those_of_the_reference(
-    start: Callable[..., LLM], model: Path
+    start: Callable[..., LLM], model: Path, subjects: Subjects
 ) -> None:
     from tokenspeed_sdk.conformance import serving
 
-    prompts = serving.make_prompts(24, seed=1)
-    expected = serving.reference_answers(model, prompts)
-    llm = start(**serving.SMALL_POOL)
+    prompts = serving.make_prompts(24, seed=1, scale=subjects.scale)
+    expected = serving.reference_answers(model, prompts, subjects)
+    llm = start(**subjects.small_pool())
     for _ in range(2):  # the second time prefixes are cached, evicted or in the store
         answers = llm.generate(prompts, serving.greedy())
         serving.assert_same_answers(answers, expected)
@@ -91,23 +91,27 @@ def test_answers_under_load_equal_those_of_the_reference(
 
 
 @pytest.mark.parametrize("subjects", [True], indirect=True, ids=["deterministic"])
-def test_a_seeded_answer_does_not_depend_on_its_company(start: Callable[..., LLM]) -> None:
+def test_a_seeded_answer_does_not_depend_on_its_company(
+    start: Callable[..., LLM], subjects: Subjects
+) -> None:
     from tokenspeed_sdk.conformance import serving
 
     rng = random.Random(3)
-    prompts = serving.make_prompts(6, seed=2)
+    prompts = serving.make_prompts(6, seed=2, scale=subjects.scale)
     params = [serving.random_params(rng) for _ in prompts]
-    llm = start(**serving.AMPLE_POOL)
+    llm = start(**subjects.ample_pool())
     together = [answer.token_ids for answer in llm.generate(prompts, params)]
     alone = [llm.generate([p], [q])[0].token_ids for p, q in zip(prompts, params, strict=True)]
     assert together == alone
 
 
-def test_a_cancelled_answer_gives_everything_back(start: Callable[..., LLM]) -> None:
+def test_a_cancelled_answer_gives_everything_back(
+    start: Callable[..., LLM], subjects: Subjects
+) -> None:
     from tokenspeed_sdk.conformance import serving
 
-    llm = start(**serving.SMALL_POOL)
-    for prompt in serving.make_prompts(6, seed=4):
+    llm = start(**subjects.small_pool())
+    for prompt in serving.make_prompts(6, seed=4, scale=subjects.scale):
         for number, _ in enumerate(llm.stream(prompt, serving.greedy(64))):
             if number == 2:
                 break
@@ -115,16 +119,19 @@ def test_a_cancelled_answer_gives_everything_back(start: Callable[..., LLM]) -> 
 
 
 def test_a_soak_loses_nothing(
-    start: Callable[..., LLM], record_property: Callable[[str, object], None]
+    start: Callable[..., LLM],
+    subjects: Subjects,
+    record_property: Callable[[str, object], None],
 ) -> None:
     from tokenspeed_sdk.conformance import serving
 
     rng = random.Random(5)
-    llm = start(**serving.SMALL_POOL)
+    llm = start(**subjects.small_pool())
     begin = time.monotonic()
     memory: list[int] = []
     while time.monotonic() - begin < SOAK_S:
-        prompts = serving.make_prompts(rng.randint(1, 16), seed=rng.randrange(1 << 30))
+        seed = rng.randrange(1 << 30)
+        prompts = serving.make_prompts(rng.randint(1, 16), seed=seed, scale=subjects.scale)
         if rng.random() < 0.3:
             next(iter(llm.stream(prompts[0], serving.random_params(rng))), None)
         answers = llm.generate(prompts, [serving.random_params(rng) for _ in prompts])

@@ -1,0 +1,1 @@
+"""`tokenspeed bench agentic`: sessions of coding agents against any OpenAI-compatible server."""

@@ -1,0 +1,1 @@
+"""What every API shares about a request: its prompts, its terms, its session."""

@@ -1,0 +1,47 @@
+"""Routes about the engine itself: what it was built from, how it is, what it does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.responses import Response
+
+from tokenspeed.server.http.errors import JsonResponse
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from tokenspeed.server.parts import ApiParts
+
+
+class EngineRoutes:
+    """Answers the routes by their methods."""
+
+    def __init__(self, parts: ApiParts) -> None:
+        self._parts = parts
+
+    async def plan(self, request: Request) -> Response:
+        """Answer GET /v1/engine/plan: what the engine was built from and what it chose."""
+        return JsonResponse(self._parts.report)
+
+    async def state(self, request: Request) -> Response:
+        """Answer GET /v1/engine/state: requests, queue, blocks, last plan, counters as of now."""
+        return JsonResponse(await self._parts.frontend.state())
+
+    async def health(self, request: Request) -> Response:
+        """Answer GET /health: 200 while the engine is heard of, 503 otherwise."""
+        frontend = self._parts.frontend
+        status = "ok" if frontend.is_alive else "unhealthy"
+        body = {
+            "status": status,
+            "model": frontend.model.name,
+            "engine_epoch": frontend.epoch,
+        }
+        if frontend.unhealthy_reason is not None:
+            body["reason"] = frontend.unhealthy_reason
+        return JsonResponse(body, 200 if frontend.is_alive else 503)
+
+    async def metrics(self, request: Request) -> Response:
+        """Answer GET /metrics."""
+        return Response(self._parts.metrics.render(), media_type=CONTENT_TYPE_LATEST)

@@ -1,0 +1,133 @@
+"""Server-sent events: a mailbox that merges what a slow client has not read, and the response.
+
+A stream starts with a comment line and repeats it whenever nothing was sent for `keep_alive_s`,
+so that proxies keep it open from before prefill on, whatever the scheduler does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+from starlette.responses import Response
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+
+    from starlette.types import Receive, Scope, Send
+
+    from tokenspeed.server.pieces import Piece
+
+COMMENT = b": keep-alive\n\n"
+DONE = b"data: [DONE]\n\n"
+
+_encoder = msgspec.json.Encoder()
+T = TypeVar("T")
+
+
+def event(body: Any) -> bytes:
+    """Encode one event."""
+    return b"data: " + _encoder.encode(body) + b"\n\n"
+
+
+def named_event(body: dict[str, Any]) -> bytes:
+    """Encode one event that is named by its body's type."""
+    return b"event: " + str(body["type"]).encode() + b"\n" + event(body)
+
+
+class Mailbox:
+    """Pieces of all choices of a request, merged by choice until the writer takes them.
+
+    Event-loop thread only. Never blocks its producers: memory is bounded by the answer itself.
+    """
+
+    def __init__(self) -> None:
+        self._pieces: dict[int, Piece] = {}
+        self._error: BaseException | None = None
+        self._ready = asyncio.Event()
+
+    def put(self, index: int, piece: Piece) -> None:
+        """Add a piece of choice `index`."""
+        waiting = self._pieces.get(index)
+        self._pieces[index] = piece if waiting is None else waiting + piece
+        self._ready.set()
+
+    def fail(self, error: BaseException) -> None:
+        """End the request: the next take raises `error`, after the pieces before it are taken."""
+        self._error = self._error or error
+        self._ready.set()
+
+    def raise_error(self) -> None:
+        """Raise the error that ended the request, if one did."""
+        if self._error is not None:
+            raise self._error
+
+    async def take(self, timeout_s: float | None = None) -> list[tuple[int, Piece]]:
+        """Return everything that waits, by choice; an empty list after `timeout_s` of silence."""
+        if not self._ready.is_set():
+            # Not asyncio.wait_for: Python 3.11's loses a cancellation that meets what it waits for.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await self._ready.wait()
+        taken = sorted(self._pieces.items())
+        self._pieces.clear()
+        if self._error is not None and not taken:
+            raise self._error
+        if self._error is None:
+            self._ready.clear()
+        return taken
+
+
+class EventStream(Response):
+    """Sends an iterator of encoded events; `on_close` runs exactly once, however it ends."""
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self, events: AsyncIterator[bytes], *, on_close: Callable[[], Awaitable[None]]
+    ) -> None:
+        self.status_code = 200
+        self.background = None
+        self.init_headers({"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        self._events = events
+        self._on_close = on_close
+
+    def render(self, content: Any) -> bytes:
+        return b""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await unless_disconnected(receive, self._write(send))
+        finally:
+            await self._on_close()
+
+    async def _write(self, send: Send) -> None:
+        start = {
+            "type": "http.response.start",
+            "status": self.status_code,
+            "headers": self.raw_headers,
+        }
+        await send(start)
+        async for chunk in self._events:
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def unless_disconnected(receive: Receive, work: Coroutine[Any, Any, T]) -> T | None:
+    """Run `work`, cancelled as soon as the client goes away; None then."""
+    task = asyncio.ensure_future(work)
+    watch = asyncio.ensure_future(_disconnected(receive))
+    try:
+        await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
+    finally:
+        for each in (task, watch):
+            each.cancel()
+        await asyncio.gather(task, watch, return_exceptions=True)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,1 @@
+"""The OpenAI API of chat and plain completions: schemas and bodies."""

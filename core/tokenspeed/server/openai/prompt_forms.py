@@ -1,0 +1,52 @@
+"""The four forms of a completion's `prompt`, told apart and checked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tokenspeed.errors import RequestError
+from tokenspeed.server.http.field_limits import MAX_PROMPTS
+from tokenspeed.server.http.fields import shorten
+
+if TYPE_CHECKING:
+    from tokenspeed.server.http.field_limits import FieldLimits
+
+
+def split_prompts(prompt: Any, limits: FieldLimits) -> list[str] | list[list[int]]:
+    """Tell the four forms of `prompt` apart and return the prompts in it."""
+    if isinstance(prompt, str):
+        return [prompt]
+    if not isinstance(prompt, list):
+        raise _bad_prompt(prompt, "prompt")
+    if prompt and type(prompt[0]) is int:
+        limits.check_prompt_tokens(len(prompt))
+        if all(type(item) is int for item in prompt):
+            return [prompt]
+    if not prompt or len(prompt) > MAX_PROMPTS:
+        raise RequestError(
+            f"prompt is a list of {len(prompt)}, 1 to {MAX_PROMPTS} prompts are allowed; change it",
+            param="prompt",
+        )
+    if all(isinstance(item, str) for item in prompt):
+        return prompt
+    for index, item in enumerate(prompt):
+        if not isinstance(item, list):
+            raise _bad_prompt(item, f"prompt.{index}")
+        limits.check_prompt_tokens(len(item))
+        if not all(type(token) is int for token in item):
+            raise _bad_prompt(item, f"prompt.{index}")
+    return prompt
+
+
+def num_prompts(prompt: Any) -> int:
+    """Return how many prompts there are, if they are well-formed."""
+    is_several = isinstance(prompt, list) and prompt and type(prompt[0]) is not int
+    return len(prompt) if is_several else 1
+
+
+def _bad_prompt(value: Any, param: str) -> RequestError:
+    return RequestError(
+        f"{param} is {shorten(value)}: a string, a list of strings, a list of token ids or a list "
+        "of lists of token ids is needed; change it",
+        param=param,
+    )

@@ -1,0 +1,31 @@
+"""What the routes of an API process are made of; put together by `api_process.py`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tokenspeed.engine.frontend import Frontend
+    from tokenspeed.engine.reports import StartReport
+    from tokenspeed.server.conversation.prompts import PromptReader
+    from tokenspeed.server.http.api_keys import ApiKeys
+    from tokenspeed.server.metrics import Metrics
+    from tokenspeed.server.parsers import ReasoningParser
+    from tokenspeed.tokenizer.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class ApiParts:
+    """What the routes need."""
+
+    frontend: Frontend
+    tokenizer: Tokenizer
+    prompts: PromptReader
+    metrics: Metrics
+    report: StartReport
+    keys: ApiKeys
+    keep_alive_s: float = 10.0
+    max_body_bytes: int = 64 << 20
+    max_waiting: int = 4096
+    reasoning_parser: ReasoningParser | None = None
