@@ -7,13 +7,13 @@ device computes. V vocabulary, W = ceil(V / 32) words of a mask.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -52,12 +52,14 @@ class GrammarVocabulary:
             first looked into, as is `backend_json`: keep neither longer than needed.
         stop_token_ids: allowed where, and only where, the language may end.
         special_token_ids: never allowed inside the language, unless it names their text.
+        special_texts: id -> that text.
         backend_json: returns tokenizer.json, for engines that read it themselves.
     """
 
     token_bytes: Sequence[bytes]
     stop_token_ids: tuple[int, ...]
     special_token_ids: frozenset[int]
+    special_texts: Mapping[int, str] = field(default_factory=dict)
     backend_json: Callable[[], str] = lambda: ""
 
 

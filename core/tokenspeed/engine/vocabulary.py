@@ -54,10 +54,12 @@ def check_vocabulary(tokenizer: Tokenizer, vocab_size: int) -> tuple[int, ...]:
 
 def grammar_vocabulary(path: Path, tokenizer: Tokenizer, vocab_size: int) -> GrammarVocabulary:
     """Return what a grammar engine reads; the tokenizer is loaded again when it does."""
+    special = frozenset(token for token in tokenizer.special_token_ids if token < vocab_size)
     return GrammarVocabulary(
         token_bytes=_TokenBytes(path, vocab_size),
         stop_token_ids=tokenizer.eos_token_ids,
-        special_token_ids=frozenset(i for i in tokenizer.special_token_ids if i < vocab_size),
+        special_token_ids=special,
+        special_texts={token: tokenizer.token_text(token) for token in special},
         backend_json=lambda: load_tokenizer(path).backend.to_str(),
     )
 

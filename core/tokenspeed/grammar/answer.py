@@ -153,7 +153,7 @@ class GuidedAnswer:
 
 
 def _bit(token: int) -> np.int32:
-    return np.array(1 << (token % 32), np.uint32).astype(np.int32)[()]
+    return np.int32(-(2**31) if token % 32 == 31 else 1 << (token % 32))
 
 
 def _has(mask_W: NDArray[np.int32], token: int) -> bool:

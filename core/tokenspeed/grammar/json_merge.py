@@ -139,5 +139,7 @@ def _kinds(schema: Schema) -> set[str]:
 def _kind(value: object) -> str:
     if value is None or isinstance(value, bool):
         return "null" if value is None else "boolean"
-    names = {dict: "object", list: "array", str: "string"}
-    return names.get(type(value), "number")
+    for kind, name in ((dict, "object"), (list, "array"), (str, "string")):
+        if isinstance(value, kind):
+            return name
+    return "number"

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 MAX_WHITESPACE = 20
 """Characters of whitespace in a row between the parts of a JSON text: small models lose themselves
 in more; an indentation of ten levels fits."""
+MAX_COMPILERS = 8
+"""Vocabularies at once: each set of special tokens that a structural tag names makes one."""
 _ANY_OBJECT = '{"type": "object"}'
 _WHERE = re.compile(r"^\[[\d:]+\] \S+: ")
 """What the library puts before its messages: time and place in its source."""
@@ -38,10 +40,11 @@ class XGrammarEngine:
     """Compiles languages with xgrammar; may be called from several threads at once."""
 
     def __init__(self, vocabulary: GrammarVocabulary) -> None:
-        self._vocabulary: GrammarVocabulary | None = vocabulary
+        self._vocabulary = vocabulary
         self._lock = threading.Lock()
         self._library: Any = None
-        self._compiler: Any = None
+        self._compilers: dict[tuple[int, ...], Any] = {}
+        self._spelled: list[bytes] = []
         self._num_words = 0
 
     def compile(self, spec: GrammarSpec) -> XGrammar:
@@ -50,7 +53,7 @@ class XGrammarEngine:
         Raises:
             RequestError: it is malformed, impossible or not supported; the message says where.
         """
-        compiler = self._ready()
+        compiler = self._ready(self._named(spec))
         make = _MAKERS[spec.kind]
         try:
             compiled = make(compiler, spec)
@@ -65,18 +68,29 @@ class XGrammarEngine:
             )
         return grammar
 
-    def _ready(self) -> Any:
-        """Import the library and tell it of the vocabulary, once."""
-        with self._lock:
-            if self._compiler is None:
-                self._library, self._compiler = self._prepare()
-                self._vocabulary = None
-            return self._compiler
+    def _named(self, spec: GrammarSpec) -> tuple[int, ...]:
+        """Return the special tokens whose texts a structural tag names: they may come in it."""
+        if spec.kind != "structural_tag":
+            return ()
+        texts = self._vocabulary.special_texts
+        ends = self._vocabulary.stop_token_ids
+        return tuple(i for i, text in texts.items() if text in spec.text and i not in ends)
 
-    def _prepare(self) -> tuple[Any, Any]:
-        assert self._vocabulary is not None
-        vocabulary = self._vocabulary
-        if not vocabulary.stop_token_ids:
+    def _ready(self, named: tuple[int, ...]) -> Any:
+        """Return the compiler of a vocabulary in which these special tokens spell their texts."""
+        with self._lock:
+            if self._library is None:
+                self._library = self._imported()
+                self._spelled = list(self._vocabulary.token_bytes)
+                self._num_words = -(-len(self._spelled) // 32)
+            if named not in self._compilers:
+                if len(self._compilers) >= MAX_COMPILERS:
+                    self._compilers.clear()
+                self._compilers[named] = self._compiler(named)
+            return self._compilers[named]
+
+    def _imported(self) -> Any:
+        if not self._vocabulary.stop_token_ids:
             raise RequestError(
                 "the model has no end token, so an answer in a language could not end; serve a "
                 "model whose tokenizer names one",
@@ -84,7 +98,7 @@ class XGrammarEngine:
                 code="unsupported_parameter",
             )
         try:
-            library = importlib.import_module("xgrammar")
+            return importlib.import_module("xgrammar")
         except ImportError as error:
             raise RequestError(
                 f"structured output needs the package xgrammar, which cannot be imported here "
@@ -92,17 +106,19 @@ class XGrammarEngine:
                 param="grammar",
                 code="unsupported_parameter",
             ) from error
-        size = len(vocabulary.token_bytes)
-        self._num_words = -(-size // 32)
-        info = library.TokenizerInfo(
-            list(vocabulary.token_bytes),
-            library.VocabType.RAW,
-            vocab_size=size,
-            stop_token_ids=list(vocabulary.stop_token_ids),
+
+    def _compiler(self, named: tuple[int, ...]) -> Any:
+        spelled = list(self._spelled)
+        for token in named:
+            spelled[token] = self._vocabulary.special_texts[token].encode()
+        info = self._library.TokenizerInfo(
+            spelled,
+            self._library.VocabType.RAW,
+            vocab_size=len(spelled),
+            stop_token_ids=list(self._vocabulary.stop_token_ids),
         )
         # Grammars are cached by who asks for them, within a budget that is counted once.
-        compiler = library.GrammarCompiler(info, max_threads=1, cache_enabled=False)
-        return library, compiler
+        return self._library.GrammarCompiler(info, max_threads=1, cache_enabled=False)
 
 
 class XGrammar:

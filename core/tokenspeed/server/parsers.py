@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from tokenspeed.contracts.binding import RegisteredOffer
     from tokenspeed.contracts.conversation import Tool
+    from tokenspeed.contracts.grammar import GrammarSpec
     from tokenspeed.contracts.registration import Offer
     from tokenspeed.plugins import Registry
     from tokenspeed.tokenizer.tokenizer import Tokenizer
@@ -58,6 +59,19 @@ class ReasoningParser:
         end = (prompt or "")[-PROMPT_END_CHARS:]
         start = AnswerStart(prompt_end=end, tools=tools, tool_choice=tool_choice)
         return GuardedAnswer(self.pin, lambda: self._parser.start(start))
+
+    def language_start(self, prompt: str | None, *, of_calls: bool = False) -> str:
+        """Return the mark behind which a grammar holds; "": from the first token on.
+
+        Args:
+            of_calls: the grammar is that of `structure`.
+        """
+        mark: str = getattr(self._parser, "reasoning_end", "")
+        return "" if (prompt or "").rstrip().endswith(mark) else mark
+
+    def structure(self, tools: tuple[Tool, ...], choice: ToolChoice) -> GrammarSpec | None:
+        """Return the language of an answer whose calls obey their schemas; None: it has none."""
+        return None
 
 
 class GuardedAnswer:

@@ -35,6 +35,7 @@ class ThinkParser:
     """Makes the parser of an answer."""
 
     markers = (OPEN, CLOSE)
+    reasoning_end = CLOSE
 
     def start(self, start: AnswerStart) -> ThinkAnswer:
         """Begin inside the block where the prompt ends with an open one."""
