@@ -78,7 +78,7 @@ def test_a_grammar_that_takes_too_long_is_refused_and_what_was_not_begun_is_drop
     assert all(item.is_settled(item.give_up_s) for item in pending)
     while not all(item.future.running() for item in pending[:2]):
         pass
-    with pytest.raises(RequestError, match="not ready after 0.05 s"):
+    with pytest.raises(RequestError, match=r"not ready after 0\.05 s"):
         grammars.take(pending[0])
     with pytest.raises(CapacityError, match="others came before it"):
         grammars.take(pending[2])
