@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tokenspeed.plugins.requested import REFERENCE
-from tokenspeed_sdk import ExpertGroup, KernelOffer, Offer, Operator, Routing
+from tokenspeed_sdk import ExpertGroup, GrammarVocabulary, KernelOffer, Offer, Operator, Routing
 from tokenspeed_sdk.conformance.domain import allowed_value
 from tokenspeed_sdk.conformance.subject import Subject
 
@@ -130,6 +130,12 @@ def _speculator(*_: Any) -> dict[str, Any]:
     return {"max_drafts": 4, "max_running": 8, "vocab_size": VOCAB_SIZE}
 
 
+def _grammar(*_: Any) -> dict[str, Any]:
+    letters = [bytes([32 + token]) for token in range(VOCAB_SIZE - 1)]
+    end = VOCAB_SIZE - 1
+    return {"vocabulary": GrammarVocabulary([*letters, b""], (end,), frozenset({end}))}
+
+
 def _communicator(_: SubjectOffer, runtime: DeviceRuntime, *__: Any) -> dict[str, Any]:
     return {
         "rank": 0,
@@ -146,5 +152,6 @@ _ARGUMENTS: dict[str, Callable[..., dict[str, Any]]] = {
     "sampler": _sampler,
     "kv_store": _kv_store,
     "speculator": _speculator,
+    "grammar": _grammar,
     "communicator": _communicator,
 }

@@ -13,6 +13,7 @@ from tokenspeed_sdk import (
     Command,
     Communicator,
     DeviceRuntime,
+    GrammarEngine,
     KVStore,
     MoEBackend,
     Parser,
@@ -36,6 +37,7 @@ INTERFACES: Mapping[str, type] = {
     "policy": Policy,
     "parser": Parser,
     "speculator": Speculator,
+    "grammar": GrammarEngine,
     "communicator": Communicator,
     "cli": Command,
 }
@@ -68,6 +70,7 @@ LOAD_KEYWORDS: Mapping[str, Mapping[str, str]] = {
         "folder": "where a store on disk keeps its files",
         "capacity_bytes": "most that it keeps",
     },
+    "grammar": {"vocabulary": "the GrammarVocabulary of the served model"},
     "speculator": {
         "max_drafts": "most tokens of a guess",
         "max_running": "most requests at once",
