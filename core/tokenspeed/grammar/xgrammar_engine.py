@@ -102,7 +102,7 @@ class XGrammarEngine:
         except ImportError as error:
             raise RequestError(
                 f"structured output needs the package xgrammar, which cannot be imported here "
-                f"({error}); install it beside the server: pip install 'tokenspeed[grammar]'",
+                f"({error}); install it beside the server (docs/structured-output.md)",
                 param="grammar",
                 code="unsupported_parameter",
             ) from error
