@@ -27,6 +27,18 @@ chosen in a plain start. A kernel that reads smaller pieces lists the blocks tha
 offers `facts={"cache": CacheDemand(page_tokens=32)}`: its batches then have `page_tables`, and the
 views that it is given are cut into pages. Other sizes cannot be served.""",
 }
+OFFERING = """\
+## Offering
+
+A hook is given a `Registration`. It offers a `KernelOffer` for slot `operator`, whose `load` takes
+nothing and returns the kernel, and an `Offer` for every other slot. What each operator computes:
+[operators.md](operators.md)."""
+OFFERED = (
+    tokenspeed_sdk.Registration,
+    tokenspeed_sdk.Offer,
+    tokenspeed_sdk.KernelOffer,
+    tokenspeed_sdk.Band,
+)
 DEGRADABLE = ("kv_store", "speculator")
 HEAD = """# Slots
 
@@ -53,7 +65,13 @@ def page() -> str:
     """Return the page's text."""
     rows = map(_row, SLOTS.values())
     sections = (_section(slot) for slot in SLOTS.values() if slot.name in INTERFACES)
-    return HEAD + "".join(rows) + "".join(sections)
+    return HEAD + "".join(rows) + _code(OFFERING, *OFFERED) + "".join(sections)
+
+
+def _code(head: str, *items: type) -> str:
+    """Return a section that shows classes as they are written."""
+    code = "\n\n\n".join(inspect.getsource(item).rstrip() for item in items)
+    return f"\n{head}\n\n```python\n{code}\n```\n"
 
 
 def _row(slot: Slot) -> str:
@@ -74,15 +92,14 @@ def _section(slot: Slot) -> str:
     interface = INTERFACES[slot.name]
     module = inspect.getmodule(interface)
     assert module is not None
-    lines = [f"\n## {slot.name}\n", inspect.cleandoc(module.__doc__ or ""), ""]
+    lines = [f"## {slot.name}\n", inspect.cleandoc(module.__doc__ or ""), ""]
     if slot.name in NOTES:
         lines += [NOTES[slot.name], ""]
     lines += [_load(slot.name), ""]
     for method, flag in _optional(slot.name).items():
         lines += [f"`{method}` is optional: `{flag}` declares it.", ""]
     types = [interface, *_types(module, interface)]
-    code = "\n\n".join(inspect.getsource(item).rstrip() for item in types)
-    return "\n".join([*lines, "```python", code, "```"]) + "\n"
+    return _code("\n".join(lines).rstrip(), *types)
 
 
 def _load(slot: str) -> str:

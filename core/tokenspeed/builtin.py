@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokenspeed.contracts.registration import Offer
 from tokenspeed.hookspecs import hookimpl
+from tokenspeed.parsers.formats import FORMATS
 from tokenspeed.plugins.targets import lazy, resolve
 
 if TYPE_CHECKING:
@@ -31,11 +32,18 @@ POLICIES = {
 
 XGRAMMAR = "tokenspeed.grammar.xgrammar_engine:XGrammarEngine"
 
-PARSERS = {"think": ("tokenspeed.server.think_parser:ThinkParser", ("reasoning",))}
+CLIENT_RULES = {
+    "attribution": "attribution:Attribution",
+    "cache_markers": "cache_markers:CacheMarkers",
+    "system_in_place": "system_in_place:SystemInPlace",
+    "blocks": "blocks:Blocks",
+    "order": "order:Order",
+}
+"""In the order in which they run."""
 
 
 class BuiltinPlugin:
-    """The core's operators, policies and parsers, and the index of its architectures."""
+    """The core's operators, policies, parsers and client rules; the index of its architectures."""
 
     @hookimpl
     def register_operators(self, context: Registration) -> None:
@@ -67,8 +75,20 @@ class BuiltinPlugin:
     @hookimpl
     def register_parsers(self, context: Registration) -> None:
         """Offer the parsers of answers."""
-        for name, (target, parses) in PARSERS.items():
-            context.offer(Offer("parser", name, _build(target), facts={"parses": parses}))
+        for name, form in FORMATS.items():
+            context.offer(Offer("parser", name, _build(form.path), facts=form.facts))
+
+    @hookimpl
+    def register_client_rules(self, context: Registration) -> None:
+        """Offer the rules against client noise."""
+        for place, (name, target) in enumerate(CLIENT_RULES.items()):
+            load = _make(f"tokenspeed.server.conversation.client_rules.{target}")
+            context.offer(Offer("client_rule", name, load, facts={"place": place}))
+
+
+def _make(target: str) -> Callable[..., Any]:
+    """Return a function that imports `target` when it is called, and hands its arguments on."""
+    return lambda **arguments: resolve(target)(**arguments)
 
 
 def _build(target: str) -> Callable[..., Any]:

@@ -300,13 +300,20 @@ _ALL = (
         "model-module-missing",
         FAILED,
         "A module named by --model-module is not on the path.",
-        "Install its package (pip install -e FOLDER) or correct the dotted name.",
+        "Install its package (pip install -e FOLDER), put its folder on PYTHONPATH, or correct the "
+        "dotted name.",
     ),
     Diagnostic(
         "model-module-failed",
         FAILED,
         "A module named by --model-module raises at import or has no usable EntryClass.",
         "Correct the file as the error and its causes say, or start without it.",
+    ),
+    Diagnostic(
+        "model-failed",
+        FAILED,
+        "A model's class raised while it declared its cache, was built, or took its weights.",
+        "Correct the file and line of the cause below the error, or serve the model with another.",
     ),
     Diagnostic(
         "score-failed",

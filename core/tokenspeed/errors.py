@@ -19,15 +19,21 @@ plugins carry the id of a diagnostic too (`diagnostics.py`).
 
 from __future__ import annotations
 
+import reprlib
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokenspeed.diagnostics import exit_code_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 MAX_CAUSES = 8
+MAX_TEXT = 2000
+"""Characters of an error of others that are repeated."""
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxother = 100
 
 
 class TokenSpeedError(Exception):
@@ -155,6 +161,36 @@ class EngineGoneError(EngineError):
     """The engine died too often and is not restarted: no request can be served any more."""
 
 
+def shown(value: object) -> str:
+    """Return a value as an error message quotes it: cut short, unprintable characters escaped."""
+    return _REPR.repr(value)
+
+
+def told(error: BaseException) -> str:
+    """Return "TYPE: text" of an error that others made, cut short."""
+    try:
+        text = str(error)
+    except Exception:
+        text = "(its text cannot be made)"
+    name = type(error).__name__
+    return f"{name}: {text[:MAX_TEXT]}{'...' if len(text) > MAX_TEXT else ''}"
+
+
+@contextmanager
+def plugin_code() -> Iterator[None]:
+    """Run code of a plugin: `sys.exit` and its like end no process of ours, they are errors.
+
+    Raises:
+        RuntimeError: something else than an Exception or Ctrl-C came out.
+    """
+    try:
+        yield
+    except (Exception, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise RuntimeError(f"it ended with {told(error)}; a plugin ends no process") from error
+
+
 def cause_lines(error: BaseException, *, with_itself: bool = False) -> tuple[str, ...]:
     """Return what lay behind an error, the nearest cause first: "TYPE: text (FILE:LINE)".
 
@@ -162,16 +198,16 @@ def cause_lines(error: BaseException, *, with_itself: bool = False) -> tuple[str
     process follow at the end.
     """
     lines: list[str] = []
-    told = "" if with_itself else str(error)
+    outer = "" if with_itself else str(error)
     current: BaseException | None = error if with_itself else _cause_of(error)
     carried = getattr(error, "causes", ())
     while current is not None and len(lines) < MAX_CAUSES:
         carried = getattr(current, "causes", ()) or carried
         text = getattr(current, "message", None)
-        if text is None or text not in told:
-            lines.append(f"{type(current).__name__}: {current}{_place(current)}")
+        if not isinstance(text, str) or text not in outer:
+            lines.append(f"{told(current)}{_place(current)}")
         current = _cause_of(current)
-    return tuple(lines) + tuple(carried)
+    return tuple(lines) + tuple(map(str, carried))
 
 
 def _cause_of(error: BaseException) -> BaseException | None:

@@ -48,6 +48,8 @@ def register_tokenizers(context: Registration) -> None: """Offer tokenizer forma
 @hookspec
 def register_parsers(context: Registration) -> None: """Offer tool-call and reasoning parsers."""
 @hookspec
+def register_client_rules(context: Registration) -> None: """Offer rules against client noise."""
+@hookspec
 def register_grammars(context: Registration) -> None: """Offer structured-output engines."""
 @hookspec
 def register_policies(context: Registration) -> None: """Offer scheduling and eviction keys."""

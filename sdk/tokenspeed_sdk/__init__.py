@@ -25,7 +25,9 @@ from tokenspeed.contracts.attention import (
 )
 from tokenspeed.contracts.capability import TRAITS, VOCABULARY_VERSION, Clause, Trait
 from tokenspeed.contracts.cli import Command
+from tokenspeed.contracts.client_rule import ClientRule, TemplateFacts
 from tokenspeed.contracts.communicator import OPTIONAL_METHODS, Communicator
+from tokenspeed.contracts.conversation import Conversation, Message, Tool, ToolCall, ToolChoice
 from tokenspeed.contracts.device import DeviceFacts, DeviceRuntime
 from tokenspeed.contracts.faults import Fault, Faults
 from tokenspeed.contracts.grammar import (
@@ -123,10 +125,12 @@ __all__ = [
     "CheckpointError",
     "ClampedSwiGLU",
     "Clause",
+    "ClientRule",
     "Command",
     "Communicator",
     "CompiledGrammar",
     "ConfigError",
+    "Conversation",
     "DeviceFacts",
     "DeviceRuntime",
     "Domain",
@@ -150,6 +154,7 @@ __all__ = [
     "KernelOffer",
     "Keys",
     "LinearWeight",
+    "Message",
     "MixtureOfExperts",
     "MoEBackend",
     "ModelContext",
@@ -181,9 +186,13 @@ __all__ = [
     "StateView",
     "StoreDone",
     "StoreFacts",
+    "TemplateFacts",
     "TokenLogprobs",
     "TokenSpeedError",
+    "Tool",
+    "ToolCall",
     "ToolCallDelta",
+    "ToolChoice",
     "Trait",
     "WeightFormat",
     "WeightSource",

@@ -12,6 +12,7 @@ from importlib import resources
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from tokenspeed.errors import reason_of, shown
 from tokenspeed.plugins.nearest import suggestion
 from tokenspeed.plugins.slots import API_VERSION, SLOTS
 from tokenspeed.plugins.trust import FIRST_PARTY
@@ -46,12 +47,17 @@ ABOUT = {
     "model": About("an architecture", "`make_attention`, `make_mlp`"),
 }
 """The stable slots, in the order of a bring-up."""
+MODEL_ALONE = ("model",)
+STANDALONE = frozenset({"model", "operator"})
+"""Slots whose stubs lean on nothing of the reference's, and are imported by name alone."""
 
 EXPERIMENTAL_ABOUT = {"operator": About("kernels of single operators", "`rms_norm`")}
 """Slots that have to be named and opted in to."""
 TEMPLATES = {**ABOUT, **EXPERIMENTAL_ABOUT}
 
 _ID = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+MAX_ID = 63
+"""Characters of an id that manifests may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,14 +129,14 @@ def write(scaffold: Scaffold, folder: Path) -> list[Path]:
     Raises:
         ConfigError: the folder holds files, or cannot be written.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(
-            f"no plugin is made: {folder} exists and is not empty; a new or empty folder is "
-            "needed; name another with --folder"
-        )
     files = render(scaffold)
     written = []
     try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise ConfigError(
+                f"no plugin is made: {folder} exists and is not empty; a new or empty folder is "
+                "needed; name another with --folder"
+            )
         for path, text in files.items():
             target = folder / path
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -138,8 +144,8 @@ def write(scaffold: Scaffold, folder: Path) -> list[Path]:
             written.append(target)
     except OSError as error:
         raise ConfigError(
-            f"no plugin is made: {folder} cannot be written ({error}); a writable folder is "
-            "needed; name another with --folder"
+            f"no plugin is made: {folder} cannot be written ({reason_of(error)}); "
+            "a writable folder is needed; name another with --folder"
         ) from error
     return written
 
@@ -178,6 +184,7 @@ def _names(scaffold: Scaffold) -> dict[str, Any]:
         "imports": _imports(scaffold),
         "opt_in": f" --allow-experimental {scaffold.id}" if scaffold.is_experimental else "",
         "native": scaffold.native,
+        "builds": bool(set(scaffold.slots) - STANDALONE),
         "device_kind": scaffold.id if "device" in scaffold.slots else "*",
         "hooks": {**{slot: SLOTS[slot].hooks[0] for slot in ABOUT}, "operator": "register_kernels"},
         "versions": {slot: SLOTS[slot].version for slot in TEMPLATES},
@@ -206,10 +213,11 @@ def _check_slot(slot: str) -> None:
 
 
 def _check_id(plugin_id: str) -> None:
-    if not _ID.fullmatch(plugin_id):
+    if not _ID.fullmatch(plugin_id) or len(plugin_id) > MAX_ID:
         raise ConfigError(
-            f"no plugin is made: its name is {plugin_id!r}; lower-case words of letters and digits "
-            "joined by '-' are allowed; choose one such as acme"
+            f"no plugin is made: its name is {shown(plugin_id)}; lower-case words of letters and "
+            f"digits joined by '-' are allowed, {MAX_ID} characters at most; choose one such as "
+            "acme"
         )
     if plugin_id in FIRST_PARTY or plugin_id in {"core", "auto"}:
         raise ConfigError(

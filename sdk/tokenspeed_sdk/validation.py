@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ast
-import tomllib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from tokenspeed.errors import reason_of
 from tokenspeed.plugins.compatibility import check_compatible, opt_in_note
 from tokenspeed.plugins.discovery import GROUP
 from tokenspeed.plugins.manifest import MANIFEST_NAME, Manifest, read_manifest
 from tokenspeed.plugins.nearest import suggestion
 from tokenspeed.plugins.slots import SLOT_OF_HOOK
+from tokenspeed.plugins.toml_file import read_toml
 from tokenspeed_sdk import ConfigError, PluginError
 
 if TYPE_CHECKING:
@@ -24,14 +25,7 @@ def validate_folder(folder: Path) -> list[PluginError]:
     Raises:
         ConfigError: the folder has no readable pyproject.toml.
     """
-    try:
-        project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(
-            f"{folder} is no project: pyproject.toml cannot be read ({error}); give the folder "
-            "that has it"
-        ) from error
-    entries = project.get("project", {}).get("entry-points", {}).get(GROUP, {})
+    entries = _entries_of(folder)
     if not isinstance(entries, dict) or not entries:
         return [_problem(f'pyproject.toml has no [project.entry-points."{GROUP}"]; add the plugin')]
     problems: list[PluginError] = []
@@ -42,20 +36,36 @@ def validate_folder(folder: Path) -> list[PluginError]:
 
 def opt_ins(folder: Path) -> list[str]:
     """Say what whoever serves has to opt in to, of plugins without a problem."""
-    notes = []
-    for manifest_path in sorted(folder.rglob(MANIFEST_NAME)):
-        manifest = read_manifest(manifest_path)
-        if note := opt_in_note(manifest):
-            notes.append(note)
-    return notes
+    packages = [_package_of(folder, str(target)) for target in _entries_of(folder).values()]
+    manifests = [read_manifest(path / MANIFEST_NAME) for path in packages if path is not None]
+    return [note for manifest in manifests if (note := opt_in_note(manifest))]
+
+
+def _entries_of(folder: Path) -> Any:
+    """Return what pyproject.toml has for the entry points of plugins: plugin id -> target."""
+    try:
+        entries: Any = read_toml(folder / "pyproject.toml")
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{folder} is no project: pyproject.toml cannot be read ({reason_of(error)}); give the "
+            "folder that has it"
+        ) from error
+    for name in ("project", "entry-points", GROUP):
+        entries = entries.get(name) if isinstance(entries, dict) else None
+    return entries
+
+
+def _package_of(folder: Path, target: str) -> Path | None:
+    """Return the folder of an entry point's package."""
+    module = target.partition(":")[0]
+    return next(
+        (path for path in (folder / module, folder / "src" / module) if path.is_dir()), None
+    )
 
 
 def _problems_of(folder: Path, plugin_id: str, target: str) -> Iterator[PluginError]:
-    module, _, name = target.partition(":")
-    package = next(
-        (path for path in (folder / module, folder / "src" / module) if path.is_dir()), None
-    )
-    if package is None or not name:
+    package = _package_of(folder, target)
+    if package is None or not target.partition(":")[2]:
         yield _problem(f"entry point {plugin_id} = {target!r} is no PACKAGE:OBJECT of {folder}")
         return
     try:
@@ -75,7 +85,7 @@ def _hook_problems(path: Path, manifest: Manifest) -> Iterator[PluginError]:
     """Compare the hooks that the package's own module defines with the manifest's slots."""
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))
-    except (OSError, SyntaxError, UnicodeDecodeError) as error:
+    except (OSError, SyntaxError, ValueError, RecursionError) as error:
         yield _problem(f"{path} cannot be parsed: {error}")
         return
     hooks = {

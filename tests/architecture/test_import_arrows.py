@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ LAYERS = (
     {"engine", "simulator"},
     {"executor", "models"},
     {"layers", "speculation", "sampling"},
-    {"scheduler", "kv", "placement", "plugins", "kernels", "ops", "hookspecs", "grammar"},
+    {"scheduler", "kv", "placement", "plugins", "kernels", "ops", "hookspecs", "parsers"}
+    | {"grammar"},
     {"contracts", "config", "tokenizer"},
     {"checkpoint"},
     {"errors", "env", "log"},
@@ -143,3 +145,44 @@ def test_the_sdk_imports_no_plugin() -> None:
 def test_imports_are_absolute() -> None:
     files = files_under(*SOURCE_ROOTS)
     assert [str(item) for file in files for item in imports_of(file) if item.target[0] == "."] == []
+
+
+def test_no_module_of_the_core_imports_itself_by_way_of_others() -> None:
+    """Imports inside functions count; those for type checkers do not: nobody runs them."""
+    graph = {module_of(file): runtime_imports(file) for file in files_under("core/tokenspeed")}
+    while leaves := [name for name, targets in graph.items() if not targets & graph.keys()]:
+        for name in leaves:
+            del graph[name]
+    assert graph == {}
+
+
+def module_of(file: Path) -> str:
+    parts = file.relative_to(ROOT / "core").with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def runtime_imports(file: Path) -> set[str]:
+    """Return the modules that a file imports when it runs; `from package import module` is both."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    idle = {
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if node in idle:
+            continue
+        if isinstance(node, ast.Import):
+            found |= {item.name for item in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = {f"{node.module}.{item.name}" for item in node.names}
+            modules = {name for name in names if is_module(name)}
+            found |= modules if len(modules) == len(names) else modules | {node.module}
+    return found - {module_of(file)}
+
+
+def is_module(name: str) -> bool:
+    path = ROOT / "core" / name.replace(".", "/")
+    return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()

@@ -77,6 +77,40 @@ def load(**options):
 plugin = Plugin()
 """
 
+DEVICE = """
+class Plugin:
+    @hookimpl
+    def register_devices(self, context):
+        context.offer(Offer("device", "acme", load))
+
+def load():
+    import torch
+    from tokenspeed_reference.device import CpuRuntime
+    from tokenspeed_sdk import DeviceFacts
+
+    class Runtime(CpuRuntime):
+        def __init__(self):
+            super().__init__()
+            self.facts = DeviceFacts("acme", "Acme One", "a1", 1, self.facts.memory_bytes)
+
+        def allocate_arena(self, num_bytes):
+            FAULT
+
+    return Runtime()
+
+plugin = Plugin()
+"""
+KERNEL = """
+class Plugin:
+    @hookimpl
+    def register_kernels(self, context):
+        requires = {"device": ("*",), "arch": ("*",), "dtype": ("float32",)}
+        context.offer(KernelOffer("OPERATOR", "k", lambda: print, requires=requires))
+
+plugin = Plugin()
+"""
+ARENA = "super().allocate_arena(num_bytes)"
+
 STORE = """
 class Plugin:
     @hookimpl
@@ -142,6 +176,51 @@ def test_a_skewed_sampler_is_found(wheels: WheelFolder, factor: str, is_right: b
         message = failures(report)[f"C2/{COMPUTES}[sampler/seeded]"]
         assert "sampling.distribution" in message
         assert "chi-square" in message
+
+
+def test_a_sampler_with_numbers_of_its_own_is_found(wheels: WheelFolder) -> None:
+    other = SAMPLER.replace(
+        "batch = replace(batch, temperature_R=batch.temperature_R * FACTOR)",
+        "batch = replace(batch, seeds_R=batch.seeds_R ^ 1)",
+    )
+    wheels.install("acme", other, slots='sampler = "1.0"')
+    found = failures(run_conformance("acme", level="C2", only="sampler-is-right"))
+    assert list(found) == ["C2/the-sampler-is-right[sampler/seeded-draws]"]
+    assert "and the number is" in next(iter(found.values()))
+
+
+@pytest.mark.parametrize(
+    ("fault", "check", "words"),
+    [
+        (f"return {ARENA}", "", ""),
+        (f"return {ARENA}.fill_(1)", "arena", "it is not zero"),
+        (f"return {ARENA}.float()", "arena", "torch.float32"),
+        (f"return {ARENA}[64:]", "arena", "it gives"),
+        (
+            "return super().allocate_arena(min(num_bytes, 1 << 20))",
+            "too-large-an-arena",
+            "DID NOT RAISE",
+        ),
+    ],
+    ids=["right", "not zero", "dtype", "short", "too large"],
+)
+def test_faults_of_a_device_are_found(
+    wheels: WheelFolder, fault: str, check: str, words: str
+) -> None:
+    body = DEVICE.replace("FAULT", fault)
+    wheels.install("acme", body, slots='device = "1.0"', device_kinds='["acme"]')
+    found = failures(run_conformance("acme", level="C2", only="C2/the-device"))
+    assert list(found) == ([f"C2/the-device-is-right[device/acme-{check}]"] if check else [])
+    assert all(words in message for message in found.values())
+
+
+def test_a_kernel_silent_about_a_trait_of_its_requests_is_told_which(wheels: WheelFolder) -> None:
+    body = KERNEL.replace("OPERATOR", "rotary.apply")
+    wheels.install("acme", body, slots='operator = "1.0"')
+    found = failures(run_conformance("acme", level="C2", only="C2/it-computes"))
+    (message,) = found.values()
+    assert "trait.head_dim: wanted" in message
+    assert "not declared" in message
 
 
 @pytest.mark.parametrize(("flipped", "is_right"), [("0", True), ("1", False)])

@@ -18,6 +18,7 @@ from tokenspeed.plugins.slots import SLOTS
 from tokenspeed_sdk import ConfigError
 from tokenspeed_sdk.conformance.interfaces import INTERFACES
 from tokenspeed_sdk.scaffold import ABOUT, Scaffold, render, write
+from tokenspeed_sdk.validation import opt_ins, validate_folder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,6 +55,27 @@ def check(scaffold: Scaffold) -> None:
 def test_every_set_of_slots_renders_a_valid_plugin() -> None:
     for slots in SETS:
         check(Scaffold("acme", slots))
+
+
+@pytest.mark.parametrize("slots", [("operator",), ("device", "operator"), (*ALL, "operator")])
+def test_kernels_are_rendered_where_they_are_named_and_must_be_opted_in_to(
+    slots: tuple[str, ...], tmp_path: Path
+) -> None:
+    scaffold = Scaffold("acme", slots)
+    files = render(scaffold)
+    hooks = files["tokenspeed_acme/__init__.py"]
+    assert "def register_kernels(" in hooks
+    assert "import " + ("Band, KernelOffer, hookimpl" if len(slots) == 1 else "Band") in hooks
+    assert "serve --plugins acme --allow-experimental acme" in files["README.md"]
+    write(scaffold, tmp_path / "acme")
+    assert validate_folder(tmp_path / "acme") == []
+    assert ["--allow-experimental acme" in note for note in opt_ins(tmp_path / "acme")] == [True]
+
+
+def test_stable_slots_need_no_opt_in(tmp_path: Path) -> None:
+    write(Scaffold("acme", ALL), tmp_path / "acme")
+    assert opt_ins(tmp_path / "acme") == []
+    assert "--allow-experimental" not in (tmp_path / "acme" / "README.md").read_text()
 
 
 @pytest.mark.parametrize("slots", [("attention",), ALL])
@@ -107,13 +129,14 @@ def test_what_is_rendered_registers_an_offer_for_each_slot(
         ("Acme", ("device",), False, "'Acme'"),
         ("a b", ("device",), False, "lower-case"),
         ("-acme", ("device",), False, "lower-case"),
+        ("a" * 64, ("device",), False, "63 characters at most"),
         ("nvidia", ("device",), False, "taken"),
         ("core", ("device",), False, "taken"),
         ("acme", (), False, "fills no slot"),
         ("acme", ("atention",), False, "did you mean 'attention'"),
         ("acme", ("policy",), False, "'policy' has no template.*by hand"),
-        ("acme", ("operator",), False, "has no template.*--native makes a kernel"),
         ("acme", ("device",), True, "add attention"),
+        ("acme", ("policy",), False, "slot 'policy' has no template"),
     ],
 )
 def test_what_cannot_be_made_is_refused(
@@ -128,3 +151,30 @@ def test_a_folder_with_files_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not empty"):
         write(Scaffold("acme", ("device",)), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize("folder", ["x" * 300, "file", "file/x", "dangling"])
+def test_a_folder_that_cannot_be_made_is_refused_by_name(tmp_path: Path, folder: str) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere" / "at all")
+    with pytest.raises(ConfigError, match=r"no plugin is made: .*name another with --folder"):
+        write(Scaffold("acme", ("device",)), tmp_path / folder)
+
+
+@pytest.mark.parametrize(
+    "text", ["[project", "x = " + "9" * 5000, "x = " + "[" * 3000, "\udcff", None]
+)
+def test_a_project_that_cannot_be_read_is_no_project(tmp_path: Path, text: str | None) -> None:
+    if text is not None:
+        (tmp_path / "pyproject.toml").write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(ConfigError, match="is no project"):
+        validate_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "project = 3", "[project]\nentry-points = 3", "[project.entry-points]\nx = 3"]
+)
+def test_a_project_without_a_plugin_has_one_problem(tmp_path: Path, text: str) -> None:
+    (tmp_path / "pyproject.toml").write_text(text)
+    (problem,) = validate_folder(tmp_path)
+    assert "has no [project.entry-points" in problem.message

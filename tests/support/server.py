@@ -47,10 +47,11 @@ class ServerProcess:
         *flags: str,
         environ: dict[str, str] | None = None,
         new_session: bool = False,
+        python: Path | str = sys.executable,
     ):
         self.model = model.name
         self.log = folder / "server.log"
-        command = [sys.executable, "-m", "tokenspeed", "serve", str(model), "--port", "0"]
+        command = [str(python), "-m", "tokenspeed", "serve", str(model), "--port", "0"]
         command += ["--plugins", "sdk", "--block-tokens", "16", *flags]
         own = {"TOKENSPEED_CACHE_DIR": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
         with self.log.open("wb") as log:

@@ -6,22 +6,21 @@ Whatever a file holds, the outcome is an object or an error that names the file.
 from __future__ import annotations
 
 import json
-import reprlib
 from pathlib import Path
 from typing import Any
 
-from tokenspeed.errors import CheckpointError
+from tokenspeed.errors import CheckpointError, shown
 
+__all__ = [
+    "ADVICE",
+    "parse_json_object",
+    "read_json_object",
+    "read_optional_json_object",
+    "read_text",
+    "shown",
+]
 ADVICE = "check the model folder, or fetch the file again"
 """What to do about a file of a model folder; other files have advice of their own."""
-
-_REPR = reprlib.Repr()
-_REPR.maxstring = _REPR.maxother = 100
-
-
-def shown(value: object) -> str:
-    """Return a value as an error message quotes it: cut short, unprintable characters escaped."""
-    return _REPR.repr(value)
 
 
 def read_text(path: Path, *, advice: str = ADVICE) -> str:

@@ -58,7 +58,7 @@ def target_server(args: argparse.Namespace) -> Iterator[str]:
 @contextlib.contextmanager
 def _started(args: argparse.Namespace) -> Iterator[str]:
     model = [] if args.model is None else [args.model]
-    command = [sys.executable, "-m", "tokenspeed", "serve", *model, "--port", "0"]
+    command = [sys.executable, "-P", "-m", "tokenspeed", "serve", *model, "--port", "0"]
     command += [
         *shlex.split(args.server_options),
         *(["--api-key", args.api_key] if args.api_key else []),

@@ -89,7 +89,7 @@ def _causes(error: TokenSpeedError) -> list[str]:
 
 def _unexpected(error: Exception) -> str:
     """Keep the traceback in a file and return one line for the user."""
-    text = " ".join(repr(error).split())[:500]
+    text = " ".join(f"{type(error).__name__}: {error}".split())[:500]  # repr hides file names
     message = f"unexpected error: {text}; this is a mistake of tokenspeed or of a plugin, report it"
     try:
         with tempfile.NamedTemporaryFile(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from tokenspeed.cli.plugin_output import plugins_print_to_stderr
 from tokenspeed.cli.table import print_table
 
 if TYPE_CHECKING:
@@ -34,8 +35,9 @@ def run(args: argparse.Namespace) -> int:
 
     requested = _names(args.plugins)
     # A listing serves nothing: naming the plugin is opt-in enough.
-    registry = load_plugins(requested, role="cli", experimental=requested)
-    register_model_modules(registry, _names(args.model_module))
+    with plugins_print_to_stderr():
+        registry = load_plugins(requested, role="cli", experimental=requested)
+        register_model_modules(registry, _names(args.model_module))
     offered = architectures(registry)
     rows = [
         (name, item.plugin_id, item.plugin_version, item.pin)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
 from tokenspeed.contracts.cli import COMMANDS_OF_WHEELS, CORE_COMMANDS, Command
-from tokenspeed.errors import PluginError
+from tokenspeed.errors import PluginError, plugin_code, told
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -112,11 +112,11 @@ def _load(command: PluginCommand) -> Command:
             id="command-refused",
         )
     try:
-        loaded: Command = offers[0].offer.load()
+        with plugin_code():
+            loaded: Command = offers[0].offer.load()
     except Exception as error:
         raise PluginError(
-            f"plugin {command.plugin_id} failed at load of command {command.name!r}: "
-            f"{type(error).__name__}: {error}",
+            f"plugin {command.plugin_id} failed at load of command {command.name!r}: {told(error)}",
             id="offer-load-failed",
         ) from error
     return loaded

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokenspeed.diagnostics import NOT_TRUSTED
-from tokenspeed.errors import ConfigError, PluginError
+from tokenspeed.errors import ConfigError, PluginError, reason_of
 
 if TYPE_CHECKING:
     import argparse
@@ -34,20 +34,22 @@ def fill_verify(parser: argparse.ArgumentParser) -> None:
 
 def run_lock(args: argparse.Namespace) -> int:
     """Write the lock file of the plugins named, or of all without a problem."""
-    from tokenspeed.plugins.lock_file import lock_entry, lock_text
+    from tokenspeed.plugins.lock_file import lock_entry, lock_text, own_wheels
     from tokenspeed.plugins.outcome import manifest_of
 
     installed = _installed(tuple(args.ids))
-    chosen = [found for found in installed if args.ids or not found.problem]
-    for found in chosen:
+    chosen = {found.id: found for found in installed if args.ids or not found.problem}
+    for found in chosen.values():
         manifest_of(found)
-    text = lock_text(lock_entry(found) for found in chosen)
+    chosen |= {found.id: found for found in own_wheels()}
+    text = lock_text(lock_entry(found) for found in chosen.values())
     if args.output:
         try:
             Path(args.output).write_text(text, encoding="utf-8")
         except OSError as error:
             raise ConfigError(
-                f"lock file {args.output} cannot be written: {error}; choose another place"
+                f"lock file {args.output} cannot be written: {reason_of(error)}; "
+                "choose another place"
             ) from error
         print(f"{args.output}: {len(chosen)} plugins", file=sys.stderr)
     else:
@@ -68,21 +70,21 @@ def run_verify(args: argparse.Namespace) -> int:
 
 
 def _against_lock(path: str) -> list[dict[str, str]]:
-    from tokenspeed.plugins.discovery import find_planned
-    from tokenspeed.plugins.lock_file import check_locked, read_lock
+    from tokenspeed.plugins.lock_file import check_locked, find_locked, read_lock
 
     locked = read_lock(path)
     rows = []
     for entry in locked.values():
-        found = find_planned(entry.id, entry.distribution)
+        found = find_locked(entry)
         rows.append(_row(entry.id, lambda found=found: check_locked(found, locked, path)))
     return rows
 
 
 def _against_records() -> list[dict[str, str]]:
-    from tokenspeed.plugins.lock_file import lock_entry
+    from tokenspeed.plugins.lock_file import lock_entry, own_wheels
 
-    return [_row(found.id, lambda found=found: lock_entry(found)) for found in _installed(())]
+    wheels = {found.id: found for found in (*own_wheels(), *_installed(()))}
+    return [_row(name, lambda found=found: lock_entry(found)) for name, found in wheels.items()]
 
 
 def _row(plugin_id: str, check: Any) -> dict[str, str]:

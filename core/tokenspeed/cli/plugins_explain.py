@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tokenspeed.cli.plugin_output import plugins_print_to_stderr
 from tokenspeed.cli.table import print_table
 
 if TYPE_CHECKING:
@@ -66,7 +67,9 @@ def run(args: argparse.Namespace) -> int:
         del args.device
     elif device is None:
         del args.device
-    explanation = explain_start(read_settings(args, EngineConfig), profile)
+    settings = read_settings(args, EngineConfig)
+    with plugins_print_to_stderr():
+        explanation = explain_start(settings, profile)
     records = _chosen_records(explanation, args.slot)
     if args.why_not:
         _print_why_not(explanation, records, args.why_not, as_json=args.json)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokenspeed.cli.load_progress import LoadProgress
 from tokenspeed.cli.table import print_table
-from tokenspeed.errors import ConfigError
+from tokenspeed.errors import ConfigError, reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -268,7 +268,9 @@ def _write(path: Path, total: int, seed: int) -> None:
     try:
         path.write_bytes(gzip.compress(text, mtime=0) if path.name.endswith(".gz") else text)
     except OSError as error:
-        raise ConfigError(f"trace {path} cannot be written: {error}; name another file") from error
+        raise ConfigError(
+            f"trace {path} cannot be written: {reason_of(error)}; name another file"
+        ) from error
 
 
 def settings_of(args: argparse.Namespace) -> Iterator[SimulatorSettings]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tokenspeed.config.ranges import check_settings, shown
 from tokenspeed.config.schema import ServeConfig, settings_of
-from tokenspeed.errors import ConfigError
+from tokenspeed.errors import ConfigError, reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -90,7 +90,7 @@ def _read_yaml(path: str | None) -> dict[str, Any]:
         loaded = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise ConfigError(
-            f"config file {path} cannot be read: {error}; give a YAML mapping"
+            f"config file {path} cannot be read: {reason_of(error)}; give a YAML mapping"
         ) from error
     if loaded is None:
         return {}

@@ -280,10 +280,29 @@ class ServeConfig(EngineConfig):
         "tenant's account",
         metavar="FILE",
     )
+    tool_parser: str = setting(
+        "auto",
+        "reads the tool calls that the model writes: NAME or PLUGIN/NAME, such as hermes; auto: "
+        "by the chat template and the model type; none: requests with tools are refused",
+    )
     reasoning_parser: str = setting(
-        "",
+        "auto",
         "splits the model's thinking off chat answers into reasoning_content: NAME or PLUGIN/NAME, "
-        "such as think (<think>...</think>); empty: answers are left as they are",
+        "such as think (<think>...</think>); auto: by the chat template and the model type; none: "
+        "answers are left as they are",
+    )
+    client_rules: tuple[str, ...] = setting(
+        ("all",),
+        "rules against client noise, which would end cached prefixes early: all, or NAME or "
+        "PLUGIN/NAME for only these, -NAME to switch one off (all,-order), none",
+    )
+    turn_memory_mib: int = setting(
+        256,
+        "host memory of each API process for the token ids of finished chat turns, MiB: a turn "
+        "that comes back unchanged is continued from its own tokens, so that none is computed "
+        "again; 256 holds about 1,000 agent sessions; 0: off",
+        low=0,
+        high=1 << 20,
     )
     keep_alive_s: float = setting(
         10.0,
@@ -293,6 +312,13 @@ class ServeConfig(EngineConfig):
     )
     max_body_mib: int = setting(
         64, "largest request body, MiB; 1M tokens are about 5 MiB", low=1, high=4096
+    )
+    response_store_mib: int = setting(
+        256,
+        "disk in the server's temporary folder for stored responses of /v1/responses, MiB; the "
+        "least recently used go first; 0: none is stored",
+        low=0,
+        high=1 << 20,
     )
     log_level: str = setting("info", "log level", choices=("debug", "info", "warning", "error"))
 

@@ -7,9 +7,12 @@ offer's `facts["parses"]` names what it splits off, of `PARSES`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tokenspeed.contracts.conversation import Tool, ToolChoice
+
+if TYPE_CHECKING:
+    from tokenspeed.contracts.grammar import GrammarSpec
 
 REASONING, TOOL_CALLS = "reasoning", "tool_calls"
 PARSES = (REASONING, TOOL_CALLS)
@@ -40,10 +43,13 @@ class BadToolCall:
     Args:
         reason: what is wrong, such as "arguments are no JSON object: ...".
         text: what the model wrote from the call's opening mark on; cut by who shows it.
+        is_unfinished: nothing is wrong but that the text ended: an answer that was cut by its
+            length keeps the deltas before it.
     """
 
     reason: str
     text: str
+    is_unfinished: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +86,11 @@ class AnswerStart:
     tool_choice: ToolChoice = field(default_factory=ToolChoice)
 
 
+def looks_for_calls(tools: tuple[Tool, ...], choice: ToolChoice) -> bool:
+    """Say whether calls are looked for in an answer; if not, marks of calls are text."""
+    return bool(tools) and choice.mode != "none"
+
+
 class AnswerParser(Protocol):
     """One answer. The sums of what it returns do not depend on how the text is cut.
 
@@ -101,12 +112,34 @@ class AnswerParser(Protocol):
 
 
 class Parser(Protocol):
-    """What an offer's `load()` returns: makes a parser for each answer; holds no state of any."""
+    """What an offer's `load()` returns: makes a parser for each answer; holds no state of any.
+
+    Required: markers, opens, reasoning_end, structures, start; `structures` declares structure,
+    which is optional. The offer's facts say which models it is for, so that it can be chosen by
+    itself: `facts["template_marks"]`, texts that their chat templates all hold, and
+    `facts["model_types"]`, as config.json names them; either may be left out.
+    """
 
     markers: tuple[str, ...]
     """Texts it looks for. They are shown to it even where the tokenizer holds them for special
     tokens, which answers leave out otherwise."""
+    opens: tuple[str, ...]
+    """Those of them that begin a call: such a call ends a block of reasoning that was not closed,
+    whoever parses that. (): calls stand in content only, or it parses no calls."""
+    reasoning_end: str
+    """The one that ends the reasoning: a grammar holds from there on. "": it parses none."""
+    structures: bool
+    """Whether it has `structure`."""
 
     def start(self, start: AnswerStart) -> AnswerParser:
         """Return the parser of one answer."""
+        ...
+
+    def structure(self, tools: tuple[Tool, ...], choice: ToolChoice) -> GrammarSpec | None:
+        """Return the language of an answer whose calls obey the schemas of strict tools.
+
+        Of the whole answer if the parser parses the reasoning too, else of what follows that.
+        With "auto" text may stand before the calls; with "required" and "named" the answer is
+        calls only. None: these tools cannot be written so.
+        """
         ...

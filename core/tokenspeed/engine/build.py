@@ -15,7 +15,7 @@ import numpy as np
 from tokenspeed import ops
 from tokenspeed.checkpoint.model_path import existing_model
 from tokenspeed.contracts.model import ModelContext, expert_groups_of
-from tokenspeed.engine.built import check_arena
+from tokenspeed.engine.built import building, check_arena
 from tokenspeed.engine.checked_store import CheckedStore
 from tokenspeed.engine.choices import Choices
 from tokenspeed.engine.drafting import Drafting
@@ -44,6 +44,7 @@ from tokenspeed.engine.tiers import (
     host_blocks,
     write_policy,
 )
+from tokenspeed.engine.tuning import Tuning, tune
 from tokenspeed.engine.vocabulary import check_vocabulary, grammar_vocabulary
 from tokenspeed.env import is_strict
 from tokenspeed.errors import CapacityError, CheckpointError, RequestError
@@ -51,6 +52,7 @@ from tokenspeed.kernels import KernelRegistry
 from tokenspeed.kernels.spying import SpyBinder
 from tokenspeed.kv import Arena, describe, solve_layout
 from tokenspeed.log import LOGGER
+from tokenspeed.models.failures import model_errors
 from tokenspeed.models.modules import register_model_modules
 from tokenspeed.plugins import BindingPlan, load_planned
 from tokenspeed.scheduler import Scheduler
@@ -69,7 +71,6 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.speculator import Speculator
     from tokenspeed.contracts.weights import WeightSource
     from tokenspeed.engine.engine import StepExecutor
-    from tokenspeed.engine.tuning import Tuning
     from tokenspeed.executor.transfers import TierTransfers
     from tokenspeed.kernels import Binder
     from tokenspeed.kv import ArenaLayout
@@ -97,20 +98,14 @@ def build_engine(
     tell(Progress("plugins"))
     plugins = plugins or plugins_of(config)
     if config.tune:
-        from tokenspeed.engine.tuning import tune
-
-        tune(config, plugins, tell)
-    return build_watched(config, plugins, tell, None)
+        tune(config, tell, lambda watched, tuning: _build(watched, plugins, tell, tuning))
+    return _build(config, plugins, tell, None)
 
 
-def build_watched(
+def _build(
     config: EngineConfig, plugins: PluginPlan, tell: ProgressCallback, tuning: Tuning | None
 ) -> Engine:
-    """Build an engine; with `tuning` its kernels are watched, and no measured time is used.
-
-    Raises:
-        TokenSpeedError: as `build_engine`.
-    """
+    """Build an engine; with `tuning` its kernels are watched, and no measured time is used."""
     path = model_path(config)
     registry = load_planned(plugins, role="engine")
     register_model_modules(registry, config.model_module, lock=config.plugins_lock)
@@ -169,9 +164,12 @@ def _build_parts(
 ) -> EngineParts:
     policy = choices.policy()
     choices.check_kv_store()
-    model_config = source.config()
+    with building(choices.decisions["weight_format"].winner, "reading the model's config"):
+        model_config = source.config()
     model_class = choices.model_class(model_config)
-    groups = model_class.cache_groups(model_config)
+    with model_errors(model_class, "it declared its cache and experts"):
+        groups = tuple(model_class.cache_groups(model_config))
+        experts = expert_groups_of(model_class, model_config)
     sizes = resolve_sizes(config, model_config, device_kind=runtime.facts.kind)
     tokenizer = load_tokenizer(path)
     eos_token_ids = check_vocabulary(tokenizer, sizes.vocab_size)
@@ -181,11 +179,12 @@ def _build_parts(
     check_speculation(config, groups)
     check_tables(config, groups, sizes, free_bytes=runtime.free_memory_bytes())
     attention = choices.attention(groups, sizes, runtime)
-    moe = choices.moe(expert_groups_of(model_class, model_config), sizes, runtime)
+    moe = choices.moe(experts, sizes, runtime)
     binder = _binder(config, registry, choices, runtime, sizes, model_config, tuning)
-    with memory_errors("the model"):
-        context = _model_context(sizes, attention, moe, binder, runtime)
+    context = _model_context(sizes, attention, moe, binder, runtime)
+    with model_errors(model_class, "it was built"), memory_errors("the model"):
         model = model_class(model_config, context)
+    with model_errors(model_class, "its weights were loaded"), memory_errors("the model"):
         weights_bytes = _load_weights(
             model, source, sizes, keep_packed=config.weights == "packed", tell=tell
         )

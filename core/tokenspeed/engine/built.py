@@ -6,21 +6,26 @@ The conformance kit looks closer; this is what every start can afford.
 from __future__ import annotations
 
 import inspect
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tokenspeed.contracts.attention import AttentionBackend
 from tokenspeed.contracts.communicator import Communicator
-from tokenspeed.contracts.device import DeviceRuntime
+from tokenspeed.contracts.device import DeviceFacts, DeviceRuntime
 from tokenspeed.contracts.grammar import GrammarEngine
-from tokenspeed.contracts.kv_store import KVStore
+from tokenspeed.contracts.kv_store import KVStore, StoreFacts
 from tokenspeed.contracts.moe import MoEBackend
+from tokenspeed.contracts.policy import Policy
 from tokenspeed.contracts.sampler import Sampler
-from tokenspeed.errors import PluginError
+from tokenspeed.contracts.weights import WeightFormat, WeightSource
+from tokenspeed.errors import PluginError, TokenSpeedError, plugin_code, told
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     import torch
+
+    from tokenspeed.contracts.binding import RegisteredOffer
 
 INTERFACES: Mapping[str, type] = {
     "device": DeviceRuntime,
@@ -30,8 +35,12 @@ INTERFACES: Mapping[str, type] = {
     "communicator": Communicator,
     "kv_store": KVStore,
     "grammar": GrammarEngine,
+    "policy": Policy,
+    "weight_format": WeightFormat,
+    "weight_source": WeightSource,
 }
-"""Slot -> interface all of whose methods are required."""
+"""Slot, or what it opens -> interface all of whose methods are required."""
+FACTS: Mapping[str, type] = {"device": DeviceFacts, "kv_store": StoreFacts}
 ARENA_ALIGNMENT = 4096
 
 
@@ -53,12 +62,35 @@ def check_built(slot: str, built: Any, who: str) -> None:
         if inspect.isfunction(member) and not name.startswith("_")
     ]
     missing = [name for name in needed if not callable(getattr(built, name, None))]
+    facts = FACTS.get(slot)
+    if facts is not None and not isinstance(getattr(built, "facts", None), facts):
+        missing.append(f"facts of type {facts.__name__}")
     if missing:
         raise PluginError(
             f"{slot}: what {who} builds ({type(built).__name__}) has no {', '.join(missing)}; "
             f"{interface.__name__} needs {', '.join(needed)}; fix its plugin, or pin another offer",
             id="offer-load-failed",
         )
+
+
+@contextmanager
+def building(winner: RegisteredOffer[Any], what: str) -> Iterator[None]:
+    """Run code of a plugin while the engine is built: what it raises names the plugin.
+
+    Raises:
+        PluginError: something else than an error of ours came out.
+    """
+    try:
+        with plugin_code():
+            yield
+    except TokenSpeedError:
+        raise
+    except Exception as error:
+        raise PluginError(
+            f"plugin {winner.plugin_id} {winner.plugin_version} failed at {what}: {told(error)}; "
+            "fix or leave out the plugin",
+            id="offer-load-failed",
+        ) from error
 
 
 def check_kind(kind: str, facts_kind: str, who: str) -> None:

@@ -8,19 +8,26 @@ from uuid import uuid4
 
 from tokenspeed.contracts.attention import CacheDemand
 from tokenspeed.contracts.speculator import SpeculatorFacts
-from tokenspeed.engine.built import check_built, check_kind
+from tokenspeed.engine.built import building, check_built, check_kind
 from tokenspeed.engine.grammars import Grammars
 from tokenspeed.engine.pins import check_pins
 from tokenspeed.engine.policy_guard import GuardedPolicy
 from tokenspeed.engine.rules import device_traits, rules_of
 from tokenspeed.engine.store_guard import GuardedStore
-from tokenspeed.errors import CapabilityError, CheckpointError, ConfigError, PluginError
+from tokenspeed.errors import (
+    CapabilityError,
+    CheckpointError,
+    ConfigError,
+    PluginError,
+    TokenSpeedError,
+    told,
+)
 from tokenspeed.kernels import Decision, select
 from tokenspeed.kernels.not_offered import not_offered
 from tokenspeed.kernels.rules import AUTO
 from tokenspeed.log import LOGGER
 from tokenspeed.models.registry import architecture_of, candidates, load_model_class
-from tokenspeed.plugins.model_suggestion import suggestion_text
+from tokenspeed.plugins.model_suggestion import suggestion_text, unloaded_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -106,16 +113,19 @@ class Choices:
             raise CheckpointError(
                 f"model {path} does not exist; give a Hugging Face folder or a .gguf file"
             )
-        formats = [(item, _format(item)) for item in self._registry.offers("weight_format")]
-        matching = [item for item, opener in formats if opener.matches(path)]
+        formats = self._registry.offers("weight_format")
+        matching = [item for item in formats if _matches(item, path)]
         if not matching:
-            known = ", ".join(item.pin for item, _ in formats)
+            known = ", ".join(item.pin for item in formats)
             raise CheckpointError(
                 f"model {path} is in no known format; loaded formats: {known or 'none'}; give a "
                 "folder with config.json and *.safetensors, or a .gguf file"
             )
         decision = self._decide("weight_format", matching, {})
-        source: WeightSource = self._load("weight_format", decision).open(path)
+        opener = self._load("weight_format", decision)
+        with building(decision.winner, f"opening {path}"):
+            source: WeightSource = opener.open(path)
+            check_built("weight_source", source, decision.winner.pin)
         return source
 
     def model_class(self, model_config: Mapping[str, Any]) -> type[CausalLM]:
@@ -126,11 +136,12 @@ class Choices:
             PluginError: several do and none is pinned, or its file cannot be loaded.
         """
         pin = self.rules.pins.get("model", AUTO)
-        loaded = {item.id for item in self._registry.plugins if item.state == "registered"}
-        hint = suggestion_text(model_config, frozenset(loaded))
+        loaded = frozenset(item.id for item in self._registry.plugins if item.state == "registered")
+        hint = suggestion_text(model_config, loaded)
         try:
             found = candidates(self._registry, model_config, pin=pin)
         except ConfigError as error:
+            hint = hint or unloaded_text(loaded)
             raise ConfigError(f"{error}; {hint}") if hint else error from None
         if hint:
             LOGGER.info("%s", hint)
@@ -349,14 +360,14 @@ class Choices:
     def _load(self, slot: str, decision: Decision, **arguments: Any) -> Any:
         winner = decision.winner
         try:
-            built = winner.offer.load(**arguments)
-        except ConfigError:  # a setting is wrong, not the plugin
-            raise
-        except Exception as error:
+            with building(winner, f"load of {slot}/{winner.offer.name}"):
+                built = winner.offer.load(**arguments)
+        except (ConfigError, PluginError):
+            raise  # a setting is wrong, not the plugin; or the plugin has been named
+        except TokenSpeedError as error:  # of ours, but said by the plugin: it is named too
             raise PluginError(
                 f"plugin {winner.plugin_id} {winner.plugin_version} failed at load of "
-                f"{slot}/{winner.offer.name}: {type(error).__name__}: {error}; fix or leave out "
-                "the plugin",
+                f"{slot}/{winner.offer.name}: {told(error)}; fix or leave out the plugin",
                 id="offer-load-failed",
             ) from error
         check_built(slot, built, winner.pin)
@@ -407,6 +418,7 @@ def _kind(offer: RegisteredOffer[Offer]) -> str:
     return str(offer.offer.facts.get("kind", offer.offer.name))
 
 
-def _format(offer: RegisteredOffer[Offer]) -> WeightFormat:
-    loaded: WeightFormat = offer.offer.load()
-    return loaded
+def _matches(offer: RegisteredOffer[Offer], path: Path) -> bool:
+    with building(offer, f"a look at {path}"):
+        opener: WeightFormat = offer.offer.load()
+        return opener.matches(path)

@@ -249,7 +249,7 @@ class Drafting:
             return None
         try:
             return method(*arguments)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # the latter of a plugin: it ends no process
             self.counts.failures += 1
             self.counts.last_failure = repr(error)[:200]
             LOGGER.warning("speculator %s failed", self.name, exc_info=error)

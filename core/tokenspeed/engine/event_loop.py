@@ -117,7 +117,7 @@ class EventLoop:
         )
 
     def run(self) -> None:
-        """Turn until an exception (a signal handler's SystemExit) ends it."""
+        """Turn until an exception (a signal handler's) ends it."""
         ran = False
         while True:
             ran = self.turn(self._wait_ms(ran))
@@ -262,7 +262,7 @@ class EventLoop:
         started_s = time.perf_counter()
         try:
             self._engine.executor.launch(plan)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # the latter of a plugin: it ends no process
             while self._flying:  # steps are committed in order
                 self._finish(self._flying.popleft())
             self._fail(plan, error)
@@ -282,7 +282,7 @@ class EventLoop:
         started_s = time.perf_counter()
         try:
             result = self._engine.executor.collect()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self._fail(plan, error)
             return
         finally:
@@ -290,7 +290,7 @@ class EventLoop:
         self._failed_steps = 0
         self._commit(plan, result, "its logits were NaN or infinite")
 
-    def _fail(self, plan: StepPlan, error: Exception) -> None:
+    def _fail(self, plan: StepPlan, error: BaseException) -> None:
         """End the requests of a step that raised; give the engine up at the second in a row."""
         LOGGER.error("step %d failed", plan.step_id, exc_info=error)
         self._failed_steps += 1

@@ -26,6 +26,7 @@ from tokenspeed.engine.start_settings import plugins_of
 from tokenspeed.engine.tiers import check_tiers
 from tokenspeed.errors import CapabilityError, CheckpointError, IdentifiedError
 from tokenspeed.kernels.rules import AUTO
+from tokenspeed.models.failures import model_errors
 from tokenspeed.models.modules import register_model_modules
 from tokenspeed.models.registry import architecture_of
 from tokenspeed.plugins import BindingPlan, load_planned
@@ -123,20 +124,23 @@ def explain_start(config: EngineConfig, profile: DeviceFacts | None = None) -> E
     model_config = _model_config(choices, path, notes)
     model_class = choices.model_class(model_config)
     sizes = resolve_sizes(config, model_config, device_kind=runtime.facts.kind)
-    groups = model_class.cache_groups(model_config)
+    with model_errors(model_class, "it declared its cache and experts"):
+        groups = model_class.cache_groups(model_config)
+        experts = expert_groups_of(model_class, model_config)
     check_speculation(config, groups)
     for group in groups:
         with _Collected(f"attention.{group.name}", failures):
             choices.attention((group,), sizes, runtime)
-    experts = expert_groups_of(model_class, model_config)
     for expert_group in experts:
         with _Collected(f"moe.{expert_group.name}", failures):
             choices.moe((expert_group,), sizes, runtime)
     traits = {**device_traits(runtime.facts), "dtype": sizes.dtype}
     evidence = evidence_for(config, registry, runtime.facts, sizes, model_config)
     binder = ShapeBinder(registry, traits, choices.rules, failures, evidence)
-    model = build_shapes(model_class, model_config, (*groups, *experts), binder, sizes)
-    notes += bind_weights(model, choices.packed_weights(path), sizes)
+    with model_errors(model_class, "it was built"):
+        model = build_shapes(model_class, model_config, (*groups, *experts), binder, sizes)
+    with model_errors(model_class, "its weights were loaded"):
+        notes += bind_weights(model, choices.packed_weights(path), sizes)
     binder.bind(ops.kv.copy_tokens)
     for name, choose in _rest(choices, sizes, runtime).items():
         with _Collected(name, failures):

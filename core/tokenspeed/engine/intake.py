@@ -277,6 +277,8 @@ class Intake:
             arrived_s=arrived_us / 1e6,
             tenant=message.tenant,
             session=message.session,
+            parent=message.parent,
+            root=message.root,
             session_number=arrival.session,
             deadline_us=deadline_us,
             is_resumed=bool(output_ids.size),

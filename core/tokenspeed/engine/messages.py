@@ -48,6 +48,8 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         salt: cache namespace; b"" is the shared one.
         tenant: on whose account it runs, for fair shares; "": the nameless one.
         session: conversation that it is a turn of; "": none.
+        parent: session that this one was started by, as a sub-agent or to compact it; "": none.
+        root: session that all of its ancestors descend from; "": itself.
         owner: who names sessions: turns of two owners are never one session's.
         timeout_s: seconds from arrival to the end of the request; None: none.
         retain_s: seconds to keep the prompt's cache after the end, within the quota.
@@ -58,6 +60,8 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     salt: bytes = b""
     tenant: str = ""
     session: str = ""
+    parent: str = ""
+    root: str = ""
     owner: str = ""
     timeout_s: float | None = None
     retain_s: float = 0.0

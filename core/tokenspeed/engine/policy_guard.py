@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tokenspeed.contracts.policy import Keys
-from tokenspeed.errors import EngineError
+from tokenspeed.errors import EngineError, plugin_code
 from tokenspeed.log import LOGGER
 
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ class GuardedPolicy:
             EngineError: they are no three numbers that the scheduler can hold.
             Exception: whatever the policy raises; it ends this one request.
         """
-        keys = self._policy.keys(arrival)
+        with plugin_code():
+            keys = self._policy.keys(arrival)
         if not isinstance(keys, Keys) or not all(map(_is_key, keys)) or keys.gap_us < 0:
             raise EngineError(
                 f"policy {self.name} returned {repr(keys)[:100]}; Keys of 64-bit integers with a "
@@ -40,7 +41,8 @@ class GuardedPolicy:
     def turn_ended(self, session: int, now_us: int) -> None:
         """Tell the policy; its first failure is logged."""
         try:
-            self._policy.turn_ended(session, now_us)
+            with plugin_code():
+                self._policy.turn_ended(session, now_us)
         except Exception:
             if not self._has_failed_end:
                 LOGGER.exception("policy %s failed in turn_ended; serving goes on", self.name)

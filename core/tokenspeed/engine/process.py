@@ -140,8 +140,12 @@ def _die_with_launcher() -> NoReturn:
     os._exit(1)
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM has come; like Ctrl-C it is nothing that a plugin's code has raised."""
+
+
 def _exit(signal_number: int, frame: object) -> NoReturn:
-    raise SystemExit(0)
+    raise Terminated
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -158,6 +162,8 @@ def _run_and_exit() -> NoReturn:
     """Exit without tearing the interpreter down: it takes long, and frozen objects look leaked."""
     try:
         code = main()
+    except Terminated:
+        code = 0
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else 1
     sys.stderr.flush()

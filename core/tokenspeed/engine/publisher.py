@@ -169,7 +169,13 @@ class Publisher:
         """Add what the cache did for the prompt; count it once, not again after a crash."""
         request.cache = report
         if not request.is_resumed:
-            self._tally.add(report, request.session)
+            self._tally.add(
+                report,
+                request.session,
+                parent=request.parent,
+                root=request.root,
+                tenant=request.tenant,
+            )
         return msgspec.structs.replace(delta, cache=report)
 
     def _has_waited_too_long(self, request: LiveRequest) -> bool:

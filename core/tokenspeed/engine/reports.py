@@ -40,6 +40,7 @@ class StartReport(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
         kernels: (operator or slot, chosen implementation).
         plan: the binding plan with every decision record, and the state of every plugin.
         start_s: seconds from the process's first line to ready.
+        parsers: what answers are parsed with, by what it parses; {}: nobody has said.
     """
 
     version: str
@@ -66,6 +67,7 @@ class StartReport(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     plan_digest: str
     plan: dict[str, Any]
     start_s: float = 0.0
+    parsers: dict[str, str] = {}
 
     def lines(self) -> tuple[str, ...]:
         """Return the start-up block, without the line that says where it listens."""
@@ -84,7 +86,7 @@ class StartReport(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
                 f"running  {self.max_running}",
                 f"step     {self.max_step_tokens:,} tokens",
             ),
-            _row("policy", self.policy, f"drafts   {self._drafts_text()}"),
+            _row("policy", self.policy, f"drafts   {self._drafts_text()}", *self._parsers()),
             *self._kernel_lines(),
             *self._taint_lines(),
         )
@@ -98,6 +100,11 @@ class StartReport(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
 
     def _drafts_text(self) -> str:
         return f"{self.speculator}, at most {self.max_drafts}" if self.speculator else "none"
+
+    def _parsers(self) -> tuple[str, ...]:
+        """Return what reads calls and reasoning, without the plugin's name where it is ours."""
+        cells = [f"{part} {pin.removeprefix('core/')}" for part, pin in self.parsers.items()]
+        return (f"parsers  {', '.join(cells)}",) if cells else ()
 
     def _taint_lines(self) -> tuple[str, ...]:
         """Say that clauses were forced: nobody may take this for a supported start."""

@@ -35,6 +35,7 @@ class LiveRequest:
         num_outputs: output tokens so far, those from before a resume included.
         num_prompt: tokens of the prompt.
         tenant, session: as the client named them.
+        parent, root: of the session; "": it has no parent, it is its own root.
         session_number: what the scheduler calls the session.
         deadline_us: end of its time; 0: none.
         is_resumed: it ran in an engine before this one.
@@ -52,6 +53,8 @@ class LiveRequest:
     arrived_s: float = 0.0
     tenant: str = ""
     session: str = ""
+    parent: str = ""
+    root: str = ""
     session_number: int = 0
     deadline_us: int = 0
     is_resumed: bool = False

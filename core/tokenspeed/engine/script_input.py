@@ -32,7 +32,7 @@ def prompts_of(prompts: Any) -> list[Prompt]:
     if not isinstance(prompts, Sequence | np.ndarray):
         raise _no_prompt(prompts)
     if len(prompts) and isinstance(prompts[0], int | np.integer):
-        return [prompts]  # type: ignore[list-item]
+        return [prompts]
     return list(prompts)
 
 

@@ -143,7 +143,7 @@ class GuardedStore:
     def _guarded(self, call: Callable[[], Result], what: str) -> Result | None:
         try:
             return call()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self._fail(f"{what} raised {type(error).__name__}: {error}")
             return None
 
@@ -171,7 +171,7 @@ class GuardedStore:
     def _leave(self) -> None:
         try:
             self._store.close()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             LOGGER.warning("KV store %s: close raised %r", self.name, error)
 
     def _has_left(self) -> bool:

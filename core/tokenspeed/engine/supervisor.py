@@ -52,6 +52,8 @@ _WAIT_S = 0.5
 _OWN_STOP_S = 2.0
 """A whole process group may be told to stop: the launcher's own stop then follows the engine's."""
 
+BEFORE_PLUGINS = ("libraries", "plugins")
+"""Stages of a start until every plugin is loaded."""
 PLAN_DIFFERS = "plan-differs"
 
 _DIED_TOO_OFTEN = (
@@ -98,6 +100,7 @@ class EngineSupervisor:
         self.epoch = 0
         self.report: StartReport | None = None
         self._settings = _engine_settings(config, plugins or plugins_of(config))
+        self.has_plugins = False
         self._record = folder / "flight_record"
         self._on_progress = on_progress or (lambda progress: None)
         self._hang_timeout_s = hang_timeout_s
@@ -168,7 +171,8 @@ class EngineSupervisor:
             LOGGER.exception("the engine's supervisor failed")
             self._failure = StartFailure(
                 kind="EngineError",
-                message=f"the engine's supervisor failed: {error!r}; its log has the traceback",
+                message=f"the engine's supervisor failed: {type(error).__name__}: {error}; its log "
+                "has the traceback",
             )
             if self._process is not None:
                 self._process.kill()
@@ -217,7 +221,7 @@ class EngineSupervisor:
 
     def _spawn(self, report_fd: int) -> subprocess.Popen[bytes]:
         command = [
-            sys.executable, "-m", "tokenspeed.engine.process",
+            sys.executable, "-P", "-m", "tokenspeed.engine.process",
             "--address", self.address, "--epoch", str(self.epoch), "--record", str(self._record),
             "--report-fd", str(report_fd), "--log-level", self._log_level,
         ]  # fmt: skip
@@ -259,6 +263,7 @@ class EngineSupervisor:
 
     def _handle(self, report: EngineReport) -> None:
         if isinstance(report, Progress):
+            self.has_plugins = self.has_plugins or report.stage not in BEFORE_PLUGINS
             self._on_progress(report)
         elif isinstance(report, StartReport):
             try:

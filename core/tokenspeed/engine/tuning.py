@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from tokenspeed.config.load import replace_settings
 from tokenspeed.engine.reports import Progress
+from tokenspeed.errors import ConfigError
+from tokenspeed.kernels.evidence import why_not_kept
 from tokenspeed.kernels.registry import load_kernel
 from tokenspeed.kernels.spying import Watch, copied, weighed
 from tokenspeed.log import LOGGER
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from tokenspeed.engine.reports import ProgressCallback
     from tokenspeed.kernels.evidence import ModelEvidence
     from tokenspeed.kernels.spying import Sample, SpyBinder
-    from tokenspeed.plugins import PluginPlan, Registry
+    from tokenspeed.plugins import Registry
 
 PROMPT_TOKENS = 256
 OUTPUT_TOKENS = 4
@@ -50,7 +52,7 @@ _OFF: Mapping[str, Any] = {
 
 @dataclass(slots=True)
 class Tuning:
-    """A watched build; `build.py` fills in where its evidence belongs and what was bound."""
+    """A watched build; whoever builds fills in where its evidence belongs and what was bound."""
 
     watch: Watch = field(default_factory=Watch)
     evidence: ModelEvidence | None = None
@@ -58,22 +60,33 @@ class Tuning:
     registry: Registry | None = None
 
 
-def tune(config: EngineConfig, plugins: PluginPlan, tell: ProgressCallback) -> None:
+def tune(
+    config: EngineConfig, tell: ProgressCallback, build: Callable[[EngineConfig, Tuning], Engine]
+) -> None:
     """Measure what was not measured before, and keep it on disk.
 
+    Args:
+        build: builds a watched engine, and fills in the tuning.
     Raises:
-        TokenSpeedError: the engine cannot be built.
+        TokenSpeedError: the engine cannot be built, or the cache folder cannot be written.
     """
-    from tokenspeed.engine.build import build_watched
-
+    _check_kept(why_not_kept())
     tuning = Tuning()
-    engine = build_watched(replace_settings(config, **_OFF), plugins, tell, tuning)
+    engine = build(replace_settings(config, **_OFF), tuning)
     num_streams = THROUGHPUT_STREAMS if config.objective == "throughput" else 1
     try:
         prompt_tokens = _run(engine, tuning.watch, num_streams)
         _measure(tuning, _weights(prompt_tokens, num_streams), tell)
     finally:
         engine.close()
+
+
+def _check_kept(problem: str) -> None:
+    if problem:
+        raise ConfigError(
+            f"--tune: measured times cannot be kept: {problem}; make the folder writable, set "
+            "TOKENSPEED_CACHE_DIR to one that is, or start without --tune"
+        )
 
 
 def _weights(prompt_tokens: int, num_streams: int) -> dict[str, float]:
@@ -149,7 +162,7 @@ def _measure(tuning: Tuning, weights: Mapping[str, float], tell: ProgressCallbac
         request: [(shape, weighed(sample.calls, weights)) for shape, sample in by_shape.items()]
         for request, by_shape in tuning.watch.samples.items()
     }
-    file.save()
+    _check_kept(file.save())
     LOGGER.info("measured %d candidates on this model's shapes: %s", len(work), file.path)
 
 

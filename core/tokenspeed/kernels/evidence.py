@@ -10,8 +10,10 @@ same shapes is not measured again.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import math
 import os
 import tempfile
 from pathlib import Path
@@ -26,6 +28,20 @@ if TYPE_CHECKING:
 Uses = dict[str, list[tuple[str, float]]]
 
 
+def _home() -> Path:
+    return cache_dir() / "tuning"
+
+
+def why_not_kept() -> str:
+    """Return why no file of times could be written, or "": asked before anything is measured."""
+    try:
+        _home().mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=_home()).close()
+    except OSError as error:
+        return str(error)
+    return ""
+
+
 class EvidenceFile:
     """Measured times of one device and one set of versions.
 
@@ -36,29 +52,69 @@ class EvidenceFile:
 
     def __init__(self, facts: Mapping[str, str], folder: Path | None = None) -> None:
         self.facts = dict(sorted(facts.items()))
-        home = cache_dir() / "tuning" if folder is None else folder
-        self.path = home / f"{_digest(self.facts)}.json"
-        data = self._read()
-        self.shapes: dict[str, dict[str, float]] = data.get("shapes", {})
-        self.models: dict[str, Uses] = data.get("models", {})
+        self.path = (_home() if folder is None else folder) / f"{_digest(self.facts)}.json"
+        self.shapes, self.models = self._read()
 
-    def _read(self) -> dict[str, Any]:
+    def _read(self) -> tuple[dict[str, dict[str, float]], dict[str, Uses]]:
         """Read the file; one that is missing, damaged or of other facts counts as empty."""
         try:
             data = json.loads(self.path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return {}
-        return data if isinstance(data, dict) and data.get("facts") == self.facts else {}
+            if data["facts"] != self.facts:
+                return {}, {}
+            return _shapes(data["shapes"]), _models(data["models"])
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            return {}, {}
 
-    def save(self) -> None:
-        """Write the file whole, or not at all; two writers do not mix."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+    def save(self) -> str:
+        """Write the file whole, or not at all, with what others measured meanwhile.
+
+        Returns:
+            Why it could not be kept, or "".
+        """
+        shapes, models = self._read()
+        for shape, times in self.shapes.items():
+            shapes[shape] = {**shapes.get(shape, {}), **times}
+        self.shapes, self.models = shapes, {**models, **self.models}
         data = {"facts": self.facts, "shapes": self.shapes, "models": self.models}
-        with tempfile.NamedTemporaryFile(
-            "w", dir=self.path.parent, suffix=".tmp", delete=False, encoding="utf-8"
-        ) as file:
-            json.dump(data, file, indent=1)
-        os.replace(file.name, self.path)
+        temporary = None
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(
+                "w", dir=self.path.parent, suffix=".tmp", delete=False, encoding="utf-8"
+            ) as file:
+                temporary = file.name
+                json.dump(data, file, indent=1)
+            os.replace(temporary, self.path)
+        except OSError as error:
+            if temporary is not None:
+                with contextlib.suppress(OSError):
+                    os.unlink(temporary)
+            return str(error)
+        return ""
+
+
+def _shapes(data: Any) -> dict[str, dict[str, float]]:
+    """Check the table of times: a damaged one must choose no kernel."""
+    return {
+        shape: {str(pin): _positive(seconds) for pin, seconds in times.items()}
+        for shape, times in data.items()
+    }
+
+
+def _models(data: Any) -> dict[str, Uses]:
+    return {
+        key: {
+            request: [(str(shape), _positive(weight)) for shape, weight in uses]
+            for request, uses in requests.items()
+        }
+        for key, requests in data.items()
+    }
+
+
+def _positive(value: Any) -> float:
+    if isinstance(value, bool) or not 0 <= value < math.inf:
+        raise ValueError(f"{value} is no time")
+    return float(value)
 
 
 class ModelEvidence:

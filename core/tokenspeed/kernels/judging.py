@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokenspeed.contracts.capability import TRAITS, carried, satisfied, unmet_clauses
 from tokenspeed.contracts.kernel import Band, KernelOffer
-from tokenspeed.errors import PluginError
+from tokenspeed.errors import PluginError, plugin_code, told
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -135,11 +135,10 @@ def _score(item: RegisteredOffer[Any], request: Mapping[str, object], objective:
         return 0.0
     who = f"plugin {item.plugin_id} {item.plugin_version}: score of {item.offer.name}"
     try:
-        score = float(item.offer.score(request, objective))
+        with plugin_code():
+            score = float(item.offer.score(request, objective))
     except Exception as error:
-        raise PluginError(
-            f"{who} raised {type(error).__name__}: {error}", id="score-failed"
-        ) from error
+        raise PluginError(f"{who} raised {told(error)}", id="score-failed") from error
     if not math.isfinite(score):
         raise PluginError(f"{who} is {score}, a finite number is needed", id="score-failed")
     return score

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tokenspeed.contracts.binding import Decision, OfferSource, RegisteredOffer
 from tokenspeed.contracts.kernel import KernelOffer, Operator
-from tokenspeed.errors import PluginError
+from tokenspeed.errors import PluginError, plugin_code, told
 from tokenspeed.kernels.rules import AUTO, Rules
 from tokenspeed.kernels.selection import select
 
@@ -126,11 +126,12 @@ def load_kernel(winner: RegisteredOffer[Any]) -> Callable[..., Any]:
     offer = winner.offer
     assert isinstance(offer, KernelOffer), f"{winner.pin} is no kernel"
     try:
-        kernel = offer.load()
+        with plugin_code():
+            kernel = offer.load()
     except Exception as error:
         raise PluginError(
             f"plugin {winner.plugin_id} {winner.plugin_version} failed at load of kernel "
-            f"{offer.name} for {offer.operator}: {type(error).__name__}: {error}",
+            f"{offer.name} for {offer.operator}: {told(error)}",
             id="offer-load-failed",
         ) from error
     if not callable(kernel):

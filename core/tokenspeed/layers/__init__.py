@@ -1,7 +1,7 @@
 """Shared blocks of model files: each binds its operators once and carries placements as data."""
 
 from tokenspeed.layers.attention import PagedAttention
-from tokenspeed.layers.decoder import CACHE_GROUP, DecoderForCausalLM
+from tokenspeed.layers.decoder import CACHE_GROUP, DecoderForCausalLM, Layer
 from tokenspeed.layers.embedding import TokenEmbedding
 from tokenspeed.layers.linear import Linear
 from tokenspeed.layers.linear_attention import DeltaShape, GatedDeltaNet
@@ -26,6 +26,7 @@ __all__ = [
     "GatedDeltaNet",
     "GatedMLP",
     "GatedRMSNorm",
+    "Layer",
     "LayerPlacement",
     "Linear",
     "MoE",

@@ -29,6 +29,8 @@ class PagedAttention:
     Args:
         group: cache group of the layer; its backend knows the window.
         num_sinks: sink logits, one a query head; 0: none.
+        scale: multiplies q k; None: 1 / sqrt(head_dim).
+        softcap: scores s become softcap tanh(s / softcap); 0: none. The group declares the same.
     """
 
     placement = LayerPlacement(
@@ -36,7 +38,15 @@ class PagedAttention:
     )
 
     def __init__(
-        self, context: ModelContext, *, layer: int, group: str, head_dim: int, num_sinks: int = 0
+        self,
+        context: ModelContext,
+        *,
+        layer: int,
+        group: str,
+        head_dim: int,
+        num_sinks: int = 0,
+        scale: float | None = None,
+        softcap: float = 0.0,
     ) -> None:
         self.layer = layer
         self.group = group
@@ -44,7 +54,10 @@ class PagedAttention:
         self._device = context.device
         backend = context.attention[group]
         self._write = backend.write
-        self._attend: Callable[..., torch.Tensor] = partial(backend.attend, scale=head_dim**-0.5)
+        scale = head_dim**-0.5 if scale is None else scale
+        self._attend: Callable[..., torch.Tensor] = partial(backend.attend, scale=scale)
+        if softcap:
+            self._attend = partial(self._attend, softcap=softcap)
 
     def weight_slots(self, name: str) -> Iterator[tuple[str, WeightSlot]]:
         """Yield the slot of `name`.sinks where the layer has sinks."""

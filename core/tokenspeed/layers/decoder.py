@@ -1,6 +1,6 @@
-"""What pre-norm decoders share: embedding, layers around an attention, final norm and head.
+"""What decoders share: embedding, layers around an attention, final norm and head.
 
-A model file adds its config, its attention and, where it differs, its MLP.
+A model file adds its config, its attention and, where they differ, its MLP and its layer.
 Legend: T tokens, D hidden, R rows, V vocabulary.
 """
 
@@ -77,6 +77,22 @@ class FeedForward(Protocol):
     def __call__(self, x_TD: torch.Tensor) -> torch.Tensor: ...
 
 
+class Layer(Protocol):
+    """One layer; the next one's first norm, or the final one, adds what it returns.
+
+    Called with `residual_TD` None in the first layer, where `x_TD` is the embedding.
+    """
+
+    def weight_slots(self, name: str) -> Iterator[tuple[str, WeightSlot]]: ...
+    def __call__(
+        self,
+        x_TD: torch.Tensor,
+        residual_TD: torch.Tensor | None,
+        step: ForwardContext,
+        angles: Angles,
+    ) -> tuple[torch.Tensor, torch.Tensor]: ...
+
+
 Config = TypeVar("Config", bound=DecoderConfig)
 
 
@@ -129,7 +145,9 @@ class DecoderForCausalLM(ABC, Generic[Config]):
     """Base of an architecture's EntryClass; satisfies contracts.model.CausalLM.
 
     A subclass names `architectures` and `config_class` and makes its attention. One with several
-    kinds of layers overrides `cache_groups`, and `attention_name` where their names differ.
+    kinds of layers overrides `cache_groups`, and `attention_name` where their names differ; one
+    whose norms stand elsewhere overrides `make_layer`; one that scales embeddings, `embed`; one
+    that caps its logits, `compute_logits`.
     """
 
     architectures: ClassVar[tuple[str, ...]]
@@ -145,18 +163,19 @@ class DecoderForCausalLM(ABC, Generic[Config]):
         self.rotary = RotaryEmbedding(context, self.config.rope, self.config.head_dim)
         hidden_size, vocab_size = self.config.hidden_size, self.config.vocab_size
         self.embedding = TokenEmbedding(context, vocab_size, hidden_size)
-        self.layers = [
-            DecoderLayer(
-                self.make_norm,
-                self.make_attention(layer),
-                self.make_mlp(layer),
-                attention_name=self.attention_name(layer),
-            )
-            for layer in range(self.config.num_layers)
-        ]
+        self.layers = [self.make_layer(layer) for layer in range(self.config.num_layers)]
         self.norm = self.make_norm()
         placement = column_parallel(ParallelGroup.VOCAB_TP)
         self.head = Linear(context, hidden_size, (vocab_size,), placement=placement)
+
+    def make_layer(self, layer: int) -> Layer:
+        """Build one layer: attention and MLP, each normalised before."""
+        return DecoderLayer(
+            self.make_norm,
+            self.make_attention(layer),
+            self.make_mlp(layer),
+            attention_name=self.attention_name(layer),
+        )
 
     @abstractmethod
     def make_attention(self, layer: int) -> Attention:
@@ -219,10 +238,14 @@ class DecoderForCausalLM(ABC, Generic[Config]):
     def forward(self, token_ids_T: torch.Tensor, context: ForwardContext) -> torch.Tensor:
         """Return hidden states (T, D) after the final norm."""
         angles = self.rotary.angles(context.positions_T)
-        x_TD, residual_TD = self.layers[0](self.embedding(token_ids_T), None, context, angles)
+        x_TD, residual_TD = self.layers[0](self.embed(token_ids_T), None, context, angles)
         for layer in self.layers[1:]:
             x_TD, residual_TD = layer(x_TD, residual_TD, context, angles)
         return self.norm.add(x_TD, residual_TD)[0]
+
+    def embed(self, token_ids_T: torch.Tensor) -> torch.Tensor:
+        """Return what the first layer takes, (T, D)."""
+        return self.embedding(token_ids_T)
 
     def compute_logits(self, hidden_RD: torch.Tensor) -> torch.Tensor:
         """Return logits (R, V) float32."""

@@ -1,4 +1,4 @@
-"""The gated feed-forward block: down(silu(gate(x)) * up(x)), gate and up fused."""
+"""The gated feed-forward block: down(act(gate(x)) * up(x)), gate and up fused."""
 
 from __future__ import annotations
 
@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 
 
 class GatedMLP:
-    """SwiGLU with checkpoint names gate_proj, up_proj, down_proj."""
+    """A gated MLP with checkpoint names gate_proj, up_proj, down_proj.
+
+    Args:
+        activate: (T, 2 F) to (T, F), gate in [0, F), up in [F, 2 F); None: silu(gate) * up, by its
+            operator. Another gate is plain torch, in the model file.
+    """
 
     def __init__(
         self,
@@ -29,6 +34,7 @@ class GatedMLP:
         *,
         bias: bool = False,
         group: ParallelGroup = ParallelGroup.DENSE_TP,
+        activate: Callable[[torch.Tensor], torch.Tensor] | None = None,
     ) -> None:
         self.gate_up = Linear(
             context,
@@ -40,7 +46,9 @@ class GatedMLP:
         self.down = Linear(
             context, intermediate_size, (hidden_size,), bias=bias, placement=row_parallel(group)
         )
-        self._activate: Callable[..., torch.Tensor] = context.kernels.bind(activation.silu_mul)
+        self._activate: Callable[..., torch.Tensor] = activate or context.kernels.bind(
+            activation.silu_mul
+        )
 
     def weight_slots(self, name: str) -> Iterator[tuple[str, WeightSlot]]:
         """Yield the slots below module `name`."""

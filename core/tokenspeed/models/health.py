@@ -7,15 +7,18 @@ and nothing more; the rest is tried in a new child.
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tokenspeed.plugins.child_process import ChildProcess
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from tokenspeed.plugins.child_process import Ended
+
+CHILD = "tokenspeed.models.health_child"
 
 TIMEOUT_S = 120.0
 """For all files together; each imports torch at most once a child."""
@@ -63,30 +66,15 @@ def _run_child(
 ) -> bool:
     """Add what one child says to `found`; False: it died at a file, which is then in `found`."""
     done = [list(key) for key in found]
-    child = subprocess.Popen(
-        [
-            *(sys.executable, "-P", "-m", "tokenspeed.models.health_child"),
-            json.dumps({"plugins": plugins, "done": done}),
-        ],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-    )
-    try:
-        output, errors = child.communicate(timeout=max(0.0, deadline_s - time.monotonic()))
-        ended = _how_it_ended(child.returncode, errors)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        output, _ = child.communicate()
-        ended = f"its import did not end within {timeout_s:g} s and was stopped"
-    begun = _take_answers(output, found)
+    child = ChildProcess(CHILD, (json.dumps({"plugins": plugins, "done": done}),))
+    ended = child.finish(deadline_s - time.monotonic())
+    how = _how_it_ended(ended, timeout_s)
+    begun = _take_answers(ended.output, found)
     if begun is not None:
-        found[begun] = ModelFinding(*begun, ended)
+        found[begun] = ModelFinding(*begun, how)
         return False
-    if child.returncode != 0:
-        found["", ""] = ModelFinding("", "", f"the models cannot be listed: {ended}")
+    if ended.code != 0:
+        found["", ""] = ModelFinding("", "", f"the models cannot be listed: {how}")
     return True
 
 
@@ -111,11 +99,10 @@ def _lines(output: str) -> Iterator[dict[str, Any]]:
             return
 
 
-def _how_it_ended(code: int, errors: str) -> str:
-    if code < 0:
-        try:
-            return f"its import ended the process: {signal.Signals(-code).name}"
-        except ValueError:
-            return f"its import ended the process: signal {-code}"
-    last = errors.strip().splitlines()[-1:] or ["no message"]
-    return f"its import ended the process with code {code}: {last[0]}"
+def _how_it_ended(ended: Ended, timeout_s: float) -> str:
+    if ended.code is None:
+        return f"its import did not end within {timeout_s:g} s and was stopped"
+    if ended.signal_name:
+        return f"its import ended the process: {ended.signal_name}"
+    last = ended.last_words or "no message"
+    return f"its import ended the process with code {ended.code}: {last}"

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tokenspeed.contracts.registration import Offer
-from tokenspeed.errors import PluginError
+from tokenspeed.errors import PluginError, plugin_code, shown, told
 from tokenspeed.models.registry import problem_of
+from tokenspeed.plugins.names import is_name
 from tokenspeed.plugins.operator_file import read_operator_file
 
 if TYPE_CHECKING:
@@ -58,9 +59,16 @@ def register_model_modules(registry: Registry, modules: Iterable[str], *, lock: 
         PluginError: a module may not load or is not there, cannot be imported, or has no usable
             EntryClass.
     """
-    names = tuple(modules)
+    names = tuple(dict.fromkeys(modules))
     check_model_modules(names, lock=lock)
+    taken = {status.id for status in registry.plugins}
     for name in names:
+        if name in taken:
+            raise PluginError(
+                f"model module {name!r} has the name of a plugin, and nobody could tell whose "
+                f"models are whose; plugins are {', '.join(sorted(taken))}; rename the module",
+                id="model-module-failed",
+            )
         version = _version(_spec_of(name))
         entry = _entry_class(name)
         served = _architectures(name, entry)
@@ -84,10 +92,21 @@ def _spec_of(name: str) -> ModuleSpec:
     if spec is None:
         raise PluginError(
             f"model module {name!r} is not found; a dotted name such as my_pkg.my_model on the "
-            "path is needed; install its package (pip install -e FOLDER) or correct the name",
+            f"path is needed; {_way_to(name)}",
             id="model-module-missing",
         )
     return spec
+
+
+def _way_to(name: str) -> str:
+    """Say how a module gets onto the path; of a file that is there, with its own name."""
+    file = Path(name)
+    if file.suffix != ".py" or not file.is_file():
+        return (
+            "install its package (pip install -e FOLDER), put its folder on PYTHONPATH, or correct "
+            "the name"
+        )
+    return f"for this file: PYTHONPATH={file.resolve().parent} and --model-module {file.stem}"
 
 
 def _version(spec: ModuleSpec) -> str:
@@ -98,14 +117,16 @@ def _version(spec: ModuleSpec) -> str:
 
 def _entry_class(name: str) -> object:
     try:
-        module = importlib.import_module(name)
+        with plugin_code():
+            module = importlib.import_module(name)
+            has_entry = hasattr(module, ENTRY)
     except Exception as error:
         raise PluginError(
-            f"model module {name} cannot be imported: {type(error).__name__}: {error}; correct the "
-            "file, or start without --model-module",
+            f"model module {name} cannot be imported: {told(error)}; correct the file, or start "
+            "without --model-module",
             id="model-module-failed",
         ) from error
-    if not hasattr(module, ENTRY):
+    if not has_entry:
         raise PluginError(
             f"model module {name} has no {ENTRY}; end the file with `{ENTRY} = YourForCausalLM`",
             id="model-module-failed",
@@ -115,14 +136,21 @@ def _entry_class(name: str) -> object:
 
 
 def _architectures(name: str, entry: object) -> tuple[str, ...]:
-    names = getattr(entry, "architectures", ())
-    if not isinstance(names, tuple) or not names or not all(isinstance(n, str) for n in names):
+    try:
+        with plugin_code():
+            names = getattr(entry, "architectures", ())
+            problem = problem_of(entry, names[0]) if names else ""
+    except Exception as error:
         raise PluginError(
-            f"model module {name}: {ENTRY}.architectures is {names!r}, a tuple of names is needed; "
-            "write those that stand in config.json",
+            f"model module {name}: {ENTRY}.architectures raised {told(error)}; write a tuple",
+            id="model-module-failed",
+        ) from error
+    if not isinstance(names, tuple) or not names or not all(map(is_name, names)):
+        raise PluginError(
+            f"model module {name}: {ENTRY}.architectures is {shown(names)}, a tuple of names is "
+            "needed; write those that stand in config.json",
             id="model-module-failed",
         )
-    problem = problem_of(entry, names[0])
     if problem:
         raise PluginError(f"model module {name}: {ENTRY} {problem}", id="model-module-failed")
     return names

@@ -6,7 +6,7 @@ import difflib
 import re
 from typing import TYPE_CHECKING, Any, cast
 
-from tokenspeed.errors import ConfigError, PluginError
+from tokenspeed.errors import ConfigError, PluginError, plugin_code, shown, told
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from tokenspeed.plugins.registry import Registry
 
 AUTO = "auto"
-
 
 REQUIRED = ("cache_groups", "load_weights", "forward", "compute_logits")
 """Methods that a model class must have."""
@@ -121,16 +120,17 @@ def load_model_class(registered: RegisteredOffer[Offer], architecture: str) -> t
     """
     who = f"plugin {registered.plugin_id} {registered.plugin_version}"
     try:
-        loaded = registered.offer.load()
+        with plugin_code():
+            loaded = registered.offer.load()
+            problem = problem_of(loaded, architecture)
     except Exception as error:
         raise PluginError(
-            f"{who} failed at load of model {architecture}: {type(error).__name__}: {error}; "
+            f"{who} failed at load of model {architecture}: {told(error)}; "
             "other architectures are not affected",
             id="offer-load-failed",
         ) from error
-    problem = problem_of(loaded, architecture)
     if problem:
-        raise PluginError(f"{who}: {loaded!r} {problem}", id="offer-invalid")
+        raise PluginError(f"{who}: {shown(loaded)} {problem}", id="offer-invalid")
     return cast("type[CausalLM]", loaded)
 
 

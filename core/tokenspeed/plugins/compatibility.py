@@ -71,7 +71,7 @@ def check_wheel_tags(found: FoundPlugin) -> None:
         PluginError: native code for another Python, machine or C library.
     """
     try:
-        text = (found.info / "WHEEL").read_text(encoding="utf-8")
+        text = (found.info / "WHEEL").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return
     lines = (line.partition(":") for line in text.splitlines())

@@ -13,8 +13,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tokenspeed.errors import PluginError
+from tokenspeed.errors import PluginError, shown
 from tokenspeed.plugins.manifest import MANIFEST_NAME, Manifest, read_manifest
+from tokenspeed.plugins.names import ID_RULE, is_id, is_target, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,23 +90,54 @@ def _scan() -> Iterator[FoundPlugin]:
 
 def _plugins_of(distribution: metadata.Distribution) -> Iterator[FoundPlugin]:
     # Reading one small file is cheap; METADATA is read only for plugins.
-    if GROUP not in (distribution.read_text("entry_points.txt") or ""):
+    text = _text_of(distribution, "entry_points.txt")
+    if GROUP not in text:
         return
     name, version = _name_and_version(distribution)
-    for entry in distribution.entry_points:
-        if entry.group == GROUP:
-            yield FoundPlugin(
-                id=entry.name,
-                distribution=canonical_name(name),
-                version=version,
-                target=entry.value,
-                path=str(getattr(distribution, "_path", distribution.locate_file(""))),
-            )
+    for entry, target in _entries(text):
+        problem = _problem_of(entry, target)
+        yield FoundPlugin(
+            id=printable(entry),
+            distribution=canonical_name(printable(name)),
+            version=printable(version),
+            target=target,
+            path=str(getattr(distribution, "_path", distribution.locate_file(""))),
+            problem=problem,
+            problem_id="plugin-unlocatable" if problem else "",
+        )
+
+
+def _text_of(distribution: metadata.Distribution, name: str) -> str:
+    """Read one file of the metadata; bytes that are no UTF-8 spoil their own line only."""
+    try:
+        return distribution.read_text(name) or ""
+    except UnicodeDecodeError:
+        path = getattr(distribution, "_path", None)
+        return (path / name).read_text(encoding="utf-8", errors="replace") if path else ""
+
+
+def _entries(text: str) -> Iterator[tuple[str, str]]:
+    """Yield (name, target) of the group's lines; the parser of importlib trips over bad ones."""
+    is_ours = False
+    for line in map(str.strip, text.splitlines()):
+        if line.startswith("["):
+            is_ours = line == f"[{GROUP}]"
+        elif is_ours and line and not line.startswith(("#", ";")):
+            name, _, target = line.partition("=")
+            yield name.strip(), target.strip()
+
+
+def _problem_of(entry: str, target: str) -> str:
+    if not is_id(entry):
+        return f"the name of its entry point is {shown(entry)}; allowed: {ID_RULE}"
+    if not is_target(target):
+        return f"entry point {entry} is {shown(target)}; PACKAGE:OBJECT is needed"
+    return ""
 
 
 def _name_and_version(distribution: metadata.Distribution) -> tuple[str, str]:
     """Read two header lines; parsing the whole METADATA as mail costs milliseconds a wheel."""
-    text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
+    text = _text_of(distribution, "METADATA") or _text_of(distribution, "PKG-INFO")
     head = text.partition("\n\n")[0]
     fields = dict(line.split(": ", 1) for line in head.splitlines() if ": " in line)
     return fields.get("Name", "?"), fields.get("Version", "0")
@@ -123,11 +155,13 @@ def _one_of(twins: list[FoundPlugin]) -> FoundPlugin:
         return first
     if _is_layered(list(unique.values())):
         return replace(first, shadowed=tuple(path for path in unique if path != first.path))
+    # By path, so that it reads alike whoever was installed first.
+    twins = sorted(twins, key=lambda twin: (twin.path, twin.target))
     paths = "; ".join(f"{twin.distribution} {twin.version} in {twin.path}" for twin in twins)
     return replace(
-        first,
-        problem=f"plugin id {first.id!r} is claimed {len(twins)} times: {paths}; one distribution "
-        "may claim an id: uninstall the others",
+        twins[0],
+        problem=f"plugin id {twins[0].id!r} is claimed {len(twins)} times: {paths}; one "
+        "distribution may claim an id: uninstall the others",
         problem_id="plugin-duplicate",
     )
 

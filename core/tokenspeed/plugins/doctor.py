@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokenspeed.diagnostics import DIAGNOSTICS
 from tokenspeed.errors import PluginError
+from tokenspeed.plugins.child_process import ChildProcess
 from tokenspeed.plugins.compatibility import opt_in_note
 from tokenspeed.plugins.discovery import discover
 from tokenspeed.plugins.listing import find_problem_error
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
 
 OK, NOTE, PROBLEM = "ok", "note", "problem"
 LOAD_TIMEOUT_S = 60.0
+CHILD = "tokenspeed.plugins.doctor_child"
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,24 +184,15 @@ def _native_libraries(plugin: FoundPlugin) -> list[str]:
 def _ask_child(plugin_id: str, libraries: list[str]) -> dict[str, Any]:
     """Run the child and return its answer; its death is an answer too."""
     limit = str(math.ceil(LOAD_TIMEOUT_S) + 1)
-    command = [sys.executable, "-P", "-m", "tokenspeed.plugins.doctor_child", plugin_id, limit]
-    try:
-        child = subprocess.run(
-            [*command, *libraries],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=LOAD_TIMEOUT_S,
-            env=_environ(),
-            check=False,
-        )
-        answer: dict[str, Any] = json.loads(child.stdout)
-    except subprocess.TimeoutExpired:
+    child = ChildProcess(CHILD, (plugin_id, limit, *libraries), environ=_environ())
+    ended = child.finish(LOAD_TIMEOUT_S)
+    if ended.code is None:
         return {"error": f"loading took over {LOAD_TIMEOUT_S:g} s", "id": "probe-timeout"}
+    try:
+        answer: dict[str, Any] = json.loads(ended.output)
     except json.JSONDecodeError:
-        last = (child.stderr.strip().splitlines() or ["no message"])[-1]
-        text = f"loading ended its process with code {child.returncode}: {last}"
+        how = ended.signal_name or f"code {ended.code}"
+        text = f"loading ended its process with {how}: {ended.last_words or 'no message'}"
         return {"error": text, "id": "probe-crashed"}
     return answer
 

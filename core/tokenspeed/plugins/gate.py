@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tokenspeed.errors import PluginError
 from tokenspeed.plugins.commands import check_commands
 from tokenspeed.plugins.compatibility import check_compatible, check_opted_in, check_wheel_tags
-from tokenspeed.plugins.lock_file import LockedPlugin, check_locked, read_lock
+from tokenspeed.plugins.lock_file import LockedPlugin, check_locked, own_wheels, read_lock
 from tokenspeed.plugins.operator_file import OperatorRules, read_operator_file
 from tokenspeed.plugins.trust import check_reserved
 
@@ -57,8 +57,12 @@ def open_gate(*, lock: str = "", experimental: tuple[str, ...] = ()) -> Gate:
     """Read the rules of this machine and the lock files in force.
 
     Raises:
-        PluginError: the operator's file or a lock file cannot be read or understood.
+        PluginError: the operator's file or a lock file cannot be read or understood, or the
+            core's own wheels are not what a lock file holds.
     """
     rules = read_operator_file()
     locks = {path: read_lock(path) for path in (rules.lock, lock) if path}
+    for path, locked in locks.items():
+        for found in own_wheels():
+            check_locked(found, locked, path)
     return Gate(rules, frozenset(experimental), locks)

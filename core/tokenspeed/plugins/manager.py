@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tokenspeed import __version__
-from tokenspeed.errors import PluginError
+from tokenspeed.errors import PluginError, told
 from tokenspeed.plugins.commands import CLI_SLOT, check_command_offers
 from tokenspeed.plugins.discovery import FoundPlugin
 from tokenspeed.plugins.manifest import Manifest
@@ -35,7 +35,8 @@ CORE_MANIFEST = Manifest(
     device_kinds=(),
     roles=("api", "engine", "worker", "cli"),
     slots={
-        name: SLOTS[name].version for name in ("grammar", "model", "operator", "parser", "policy")
+        name: SLOTS[name].version
+        for name in ("client_rule", "grammar", "model", "operator", "parser", "policy")
     },
 )
 CORE = FoundPlugin(CORE_ID, "tokenspeed", __version__, BUILTIN_TARGET, "", CORE_MANIFEST)
@@ -107,11 +108,17 @@ def register_planned(registry: Registry, item: PlannedPlugin, *, role: str) -> N
 def _register(
     registry: Registry, plugin: FoundPlugin, role: str, config: Mapping[str, Any]
 ) -> None:
-    registration = StagedRegistration(manifest_of(plugin), role, config)
-    run_hooks(_imported(plugin), registration, registry.on_hook_call)
-    check_stated(manifest_of(plugin), registration.staged)
-    commands = [offer.name for slot, offer in registration.staged if slot == CLI_SLOT]
-    check_command_offers(manifest_of(plugin), commands)
+    registration = StagedRegistration(manifest_of(plugin), role, dict(config))
+    imported = _imported(plugin)
+    try:
+        run_hooks(imported, registration, registry.on_hook_call)
+        check_stated(manifest_of(plugin), registration.staged)
+        commands = [offer.name for slot, offer in registration.staged if slot == CLI_SLOT]
+        check_command_offers(manifest_of(plugin), commands)
+    except (PluginError, AssertionError):  # the latter is ours: a hook after the freeze
+        raise
+    except Exception as error:
+        raise PluginError(f"registering raised {told(error)}", id="hook-raised") from error
     registry.commit(plugin.id, plugin.version, registration.staged)
     registry.set_status(status_of(plugin, "registered", ""))
 
@@ -121,7 +128,6 @@ def _imported(plugin: FoundPlugin) -> object:
         imported: object = resolve(plugin.target)
     except Exception as error:
         raise PluginError(
-            f"importing {plugin.target} raised {type(error).__name__}: {error}",
-            id="plugin-import-failed",
+            f"importing {plugin.target} raised {told(error)}", id="plugin-import-failed"
         ) from error
     return imported

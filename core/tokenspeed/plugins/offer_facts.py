@@ -1,46 +1,100 @@
-"""What an offer states about itself: traits of the vocabulary, and facts by slot.
+"""What an offer must state about itself, checked before anybody chooses by it.
 
-Without them nobody would ever choose the offer, or it would be chosen for what it cannot do.
+Python checks no types: an offer that a plugin made of the wrong ones would fail later, in the
+middle of a choice, where it takes every other plugin with it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tokenspeed.contracts.attention import CacheDemand
 from tokenspeed.contracts.capability import TRAITS
-from tokenspeed.contracts.parser import PARSES, TOOL_CALLS
-from tokenspeed.errors import PluginError
+from tokenspeed.contracts.kernel import Band, KernelOffer, Operator
+from tokenspeed.contracts.parser import PARSES
+from tokenspeed.contracts.registration import Offer
+from tokenspeed.errors import PluginError, shown
+from tokenspeed.plugins.names import NAME_RULE, TRAIT_RULE, are_trait_values, is_name
 from tokenspeed.plugins.nearest import suggestion
 
 if TYPE_CHECKING:
-    from tokenspeed.contracts.kernel import KernelOffer
-    from tokenspeed.contracts.registration import Offer
+    from typing import NoReturn
 
+CLI = "cli"
 REQUIRED_FACTS = {"model": "architectures", "parser": "parses"}
 """Slot -> the fact that its offers have: a tuple of names."""
+DETECTING_FACTS = ("template_marks", "model_types")
+"""Facts of a parser that may be left out: tuples of names too."""
 
 
-def check_traits(offer: Offer | KernelOffer) -> None:
-    """Check the traits that an offer declares.
+def check_offer(
+    slot: str, offer: Offer | KernelOffer | Operator, device_kinds: tuple[str, ...]
+) -> None:
+    """Check everything that an offer says of itself.
 
-    A text in place of a tuple would be searched for parts: "float16" is in "bfloat16".
-
+    Args:
+        device_kinds: of the plugin's manifest.
     Raises:
-        PluginError: an unknown trait, or values that are no tuple.
+        PluginError: a value has another type, or names what does not exist.
     """
-    for trait, values in offer.requires.items():
+    # A command's name has a space; the manifest states it, and there it was checked.
+    if slot != CLI and not is_name(offer.name):
+        _refuse(f"name {shown(offer.name)} of an offer for slot {slot}; allowed: {NAME_RULE}")
+    if isinstance(offer, Operator):
+        return
+    if not callable(offer.load):
+        _refuse(f"offer {offer.name!r}: load is {shown(offer.load)}, a callable is needed")
+    _check_requires(offer.name, offer.requires)
+    if isinstance(offer, KernelOffer):
+        _check_kernel(offer)
+        return
+    if offer.slot != slot:
+        _refuse(f"offer {offer.name!r} is for slot {shown(offer.slot)}, not {slot}")
+    if not isinstance(offer.band, str) or offer.band not in Band.__members__:
+        _refuse(f"offer {offer.name!r} has unknown band {shown(offer.band)}: {_near(offer.band)}")
+    if not isinstance(offer.facts, Mapping):
+        _refuse(f"offer {offer.name!r}: facts is {shown(offer.facts)}, a dict is needed")
+    check_facts(offer, device_kinds)
+
+
+def _check_requires(name: str, requires: Mapping[str, tuple[object, ...]]) -> None:
+    """Check traits; a text in place of a tuple would be searched: "float16" is in "bfloat16"."""
+    if not isinstance(requires, Mapping):
+        _refuse(f"offer {name!r}: requires is {shown(requires)}, a dict of tuples is needed")
+    for trait, values in requires.items():
         if trait not in TRAITS:
-            raise PluginError(
-                f"offer {offer.name!r}: unknown trait {trait!r}: {suggestion(trait, TRAITS)}",
-                id="offer-invalid",
+            _refuse(
+                f"offer {name!r}: unknown trait {shown(trait)}: {suggestion(str(trait), TRAITS)}"
             )
         if not isinstance(values, tuple):
-            raise PluginError(
-                f"offer {offer.name!r} requires {trait} = {values!r}, a tuple of values is needed; "
-                f"write {trait!r}: ({values!r},)",
-                id="offer-invalid",
+            _refuse(
+                f"offer {name!r} requires {trait} = {shown(values)}, a tuple of values is needed; "
+                f"write {trait!r}: ({shown(values)},)"
             )
+        if not are_trait_values(values):
+            _refuse(f"offer {name!r} requires {trait} = {shown(values)}; {TRAIT_RULE}")
+
+
+def _check_kernel(offer: KernelOffer) -> None:
+    if not isinstance(offer.operator, str):
+        _refuse(f"kernel {offer.name!r}: operator is {shown(offer.operator)}, a name is needed")
+    if not isinstance(offer.band, Band):
+        _refuse(f"kernel {offer.name!r}: band is {shown(offer.band)}, a Band is needed")
+    for fact in ("deterministic", "graph_safe"):
+        if not isinstance(getattr(offer, fact), bool):
+            have = shown(getattr(offer, fact))
+            _refuse(f"kernel {offer.name!r}: {fact} is {have}, true or false is needed")
+    if offer.score is not None and not callable(offer.score):
+        _refuse(f"kernel {offer.name!r}: score is {shown(offer.score)}, a function is needed")
+
+
+def _near(band: object) -> str:
+    return suggestion(str(band).upper(), Band.__members__)
+
+
+def _refuse(problem: str) -> NoReturn:
+    raise PluginError(f"{problem}; correct the plugin", id="offer-invalid")
 
 
 def check_facts(offer: Offer, device_kinds: tuple[str, ...]) -> None:
@@ -64,14 +118,26 @@ def check_facts(offer: Offer, device_kinds: tuple[str, ...]) -> None:
     if fact is None:
         return
     names = offer.facts.get(fact)
-    if not isinstance(names, tuple) or not names or not all(isinstance(n, str) for n in names):
-        raise PluginError(
-            f"offer {offer.name!r} for slot {offer.slot} has facts[{fact!r}] = {names!r}, a tuple "
-            f"of names is needed; write facts={{{fact!r}: (...,)}}",
-            id="offer-invalid",
-        )
+    if not _are_names(names) or not names or not all(map(is_name, names)):
+        raise _no_names(offer, fact)
     if offer.slot == "parser":
         _check_parses(offer.name, names)
+        for fact in DETECTING_FACTS:
+            if not _are_names(offer.facts.get(fact, ())):
+                raise _no_names(offer, fact)
+
+
+def _are_names(value: object) -> bool:
+    return isinstance(value, tuple) and all(isinstance(name, str) and name for name in value)
+
+
+def _no_names(offer: Offer, fact: str) -> PluginError:
+    return PluginError(
+        f"offer {offer.name!r} for slot {offer.slot} has facts[{fact!r}] = "
+        f"{shown(offer.facts.get(fact))}, a tuple of names is needed; write "
+        f"facts={{{fact!r}: (...,)}}",
+        id="offer-invalid",
+    )
 
 
 def _check_kind(kind: str, name: str, device_kinds: tuple[str, ...]) -> None:
@@ -89,9 +155,3 @@ def _check_parses(parser: str, names: tuple[str, ...]) -> None:
             raise PluginError(
                 f"parser {parser!r} parses {name!r}: {suggestion(name, PARSES)}", id="offer-invalid"
             )
-    if TOOL_CALLS in names:
-        raise PluginError(
-            f"parser {parser!r} parses {TOOL_CALLS}, which arrives with tools in requests in a "
-            "later version; this one takes parsers of reasoning",
-            id="slot-not-live",
-        )

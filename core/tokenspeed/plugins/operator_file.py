@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tokenspeed.errors import PluginError
+from tokenspeed.errors import PluginError, reason_of, shown
 from tokenspeed.plugins.nearest import suggestion
+from tokenspeed.plugins.toml_file import read_toml
 from tokenspeed.plugins.trust import CORE_ID
 
 if TYPE_CHECKING:
@@ -61,18 +62,13 @@ def read_operator_file() -> OperatorRules:
     Raises:
         PluginError: the file is there and unreadable, or says something unknown.
     """
-    import tomllib
-
     try:
-        text = OPERATOR_FILE.read_text(encoding="utf-8")
+        data = read_toml(OPERATOR_FILE)
     except (FileNotFoundError, NotADirectoryError):
         return OperatorRules()
-    except (OSError, UnicodeDecodeError) as error:
-        raise _invalid(f"it cannot be read: {error}") from error
-    try:
-        return _parse(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
-        raise _invalid(f"it is not TOML: {error}") from error
+    except (OSError, ValueError) as error:
+        raise _invalid(f"it cannot be read: {reason_of(error)}") from error
+    return _parse(data)
 
 
 def _parse(data: Mapping[str, Any]) -> OperatorRules:
@@ -85,11 +81,11 @@ def _parse(data: Mapping[str, Any]) -> OperatorRules:
     }
     for key, value in data.items():
         if key not in kinds:
-            raise _invalid(f"unknown key {key!r}: {suggestion(key, kinds)}")
+            raise _invalid(f"unknown key {shown(key)}: {suggestion(key, kinds)}")
         if type(value) is not kinds[key]:
-            raise _invalid(f"{key} is {value!r}, a {kinds[key].__name__} is needed")
+            raise _invalid(f"{key} is {shown(value)}, a {kinds[key].__name__} is needed")
     if data.get("schema") != SCHEMA:
-        raise _invalid(f"schema is {data.get('schema')!r}, this version reads {SCHEMA}")
+        raise _invalid(f"schema is {shown(data.get('schema'))}, this version reads {SCHEMA}")
     allow = data.get("allow")
     return OperatorRules(
         allow=None if allow is None else _ids(allow),
@@ -102,7 +98,7 @@ def _parse(data: Mapping[str, Any]) -> OperatorRules:
 def _ids(values: list[Any]) -> frozenset[str]:
     for value in values:
         if not isinstance(value, str):
-            raise _invalid(f"a list of plugin ids holds {value!r}, texts are needed")
+            raise _invalid(f"a list of plugin ids holds {shown(value)}, texts are needed")
     return frozenset(values)
 
 

@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import json
 import math
-import signal
-import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tokenspeed.contracts.device import DeviceFacts
+from tokenspeed.errors import MAX_TEXT
+from tokenspeed.plugins.child_process import ChildProcess
+from tokenspeed.plugins.facts_check import facts_of
+from tokenspeed.plugins.names import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from tokenspeed.contracts.device import DeviceFacts
+    from tokenspeed.plugins.child_process import Ended
+
 PROBE_TIMEOUT_S = 5.0
+CHILD = "tokenspeed.plugins.probe_child"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +57,20 @@ def run_probes(
             for nothing of the plugin's own would be chosen on it.
         timeout_s: for all of them together, seconds.
     """
-    children = {plugin_id: _start(target, timeout_s) for plugin_id, target in targets.items()}
-    deadline = time.monotonic() + timeout_s
-    results = {}
-    for plugin_id, child in children.items():
-        result = _finish(child, max(0.0, deadline - time.monotonic()), timeout_s)
-        results[plugin_id] = _of_kinds(result, kinds[plugin_id])
-    return results
+    children: dict[str, ChildProcess] = {}
+    limit = str(math.ceil(timeout_s) + 1)
+    try:
+        for plugin_id, target in targets.items():
+            children[plugin_id] = ChildProcess(CHILD, (target, limit))
+        deadline = time.monotonic() + timeout_s
+        results = {}
+        for plugin_id, child in children.items():
+            result = _result_of(child.finish(deadline - time.monotonic()), timeout_s)
+            results[plugin_id] = _of_kinds(result, kinds[plugin_id])
+        return results
+    finally:
+        for child in children.values():
+            child.kill()
 
 
 def _of_kinds(result: ProbeResult, allowed: tuple[str, ...]) -> ProbeResult:
@@ -74,51 +85,23 @@ def _of_kinds(result: ProbeResult, allowed: tuple[str, ...]) -> ProbeResult:
     return result
 
 
-def _start(target: str, timeout_s: float) -> subprocess.Popen[str]:
-    # -P keeps the working directory off the child's path: nothing is picked up from there.
-    command = [sys.executable, "-P", "-m", "tokenspeed.plugins.probe_child", target]
-    return subprocess.Popen(
-        [*command, str(math.ceil(timeout_s) + 1)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-    )
-
-
-def _finish(child: subprocess.Popen[str], wait_s: float, limit_s: float) -> ProbeResult:
-    try:
-        output, errors = child.communicate(timeout=wait_s)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        child.communicate()
+def _result_of(ended: Ended, limit_s: float) -> ProbeResult:
+    last = printable(ended.last_words)[:MAX_TEXT]
+    if ended.code is None:
         reason = f"probe gave no answer within {limit_s:g} s and was stopped"
         return ProbeResult(reason=reason, id="probe-timeout")
-    if child.returncode < 0:
-        reason = f"probe crashed: {_signal_name(-child.returncode)}"
-        return ProbeResult(reason=reason, id="probe-crashed", causes=_last_words(errors))
+    if ended.signal_name:
+        reason = f"probe crashed: {ended.signal_name}"
+        return ProbeResult(reason=reason, id="probe-crashed", causes=(last,) if last else ())
     try:
-        answer = json.loads(output)
-        devices = tuple(DeviceFacts(**facts) for facts in answer["devices"])
+        answer = json.loads(ended.output)
+        devices = tuple(facts_of(facts) for facts in answer["devices"])
     except (json.JSONDecodeError, KeyError, TypeError):
-        last = _last_words(errors) or ("no message",)
-        reason = f"probe exited with code {child.returncode}: {last[0]}"
+        reason = f"probe exited with code {ended.code}: {last or 'no message'}"
+        return ProbeResult(reason=reason, id="probe-invalid")
+    except ValueError as error:
+        reason = f"probe returned what no device is: {error}"
         return ProbeResult(reason=reason, id="probe-invalid")
     if devices:
         return ProbeResult(devices)
-    reason = answer["reason"] or "probe found no device"
-    causes = tuple(answer.get("causes", ()))
-    return ProbeResult((), reason, answer.get("id", "device-not-found"), causes)
-
-
-def _last_words(errors: str) -> tuple[str, ...]:
-    """Return the last line that a child wrote on stderr."""
-    return tuple(errors.strip().splitlines()[-1:])
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+    return ProbeResult((), answer["reason"], answer["id"], tuple(answer["causes"]))

@@ -15,12 +15,14 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tokenspeed.contracts.device import DeviceFacts
 from tokenspeed.env import cache_dir
+from tokenspeed.plugins.facts_check import facts_of
 from tokenspeed.plugins.wheel_record import NO_RECORD, is_editable, record_digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from tokenspeed.contracts.device import DeviceFacts
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 MODULES = Path("/sys/module")
@@ -52,8 +54,8 @@ def read_answer(key: str) -> tuple[DeviceFacts, ...] | None:
         return None
     try:
         facts = json.loads(_file(key).read_text(encoding="utf-8"))
-        return tuple(DeviceFacts(**item) for item in facts)
-    except (OSError, ValueError, TypeError):
+        return tuple(facts_of(item) for item in facts)
+    except (OSError, ValueError, TypeError, RecursionError):
         return None
 
 

@@ -8,13 +8,20 @@ import os
 import resource
 import signal
 import sys
+from itertools import islice
 from typing import Any
 
-from tokenspeed.errors import PluginError, cause_lines
+from tokenspeed.contracts.device import DeviceFacts
+from tokenspeed.diagnostics import DIAGNOSTICS
+from tokenspeed.errors import MAX_TEXT, PluginError, cause_lines, plugin_code, shown, told
+from tokenspeed.plugins.names import printable
 from tokenspeed.plugins.targets import resolve
 
 OWN_WORDS = "plugin-refused"
 """Id of a PluginError that states none: from a probe it means that no device was found."""
+MAX_DEVICES = 4096
+MAX_FILE_BYTES = 1 << 26
+"""A probe that prints without end is ended, before the disk is full."""
 
 
 def main(target: str, limit_s: int) -> None:
@@ -25,6 +32,7 @@ def main(target: str, limit_s: int) -> None:
     """
     signal.alarm(limit_s)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is a reason, not a file
+    resource.setrlimit(resource.RLIMIT_FSIZE, (MAX_FILE_BYTES, MAX_FILE_BYTES))
     answer_fd = os.dup(1)
     os.dup2(2, 1)  # whatever the plugin or its libraries print must not mix with the answer
     answer = json.dumps(_probe(target))
@@ -34,20 +42,32 @@ def main(target: str, limit_s: int) -> None:
 
 def _probe(target: str) -> dict[str, Any]:
     try:
-        devices = [dataclasses.asdict(facts) for facts in resolve(target)()]
+        with plugin_code():
+            devices = [_fields(facts) for facts in islice(resolve(target)(), MAX_DEVICES)]
     except PluginError as error:
-        diagnostic = "device-not-found" if error.id == OWN_WORDS else error.id
-        return _failure(error.message, diagnostic, cause_lines(error))
+        # What a plugin says in its own words, or under an id that it made up.
+        is_ours = error.id in DIAGNOSTICS and error.id != OWN_WORDS
+        diagnostic = error.id if is_ours else "device-not-found"
+        return _failure(str(error.message), diagnostic, cause_lines(error))
     except Exception as error:
-        reason = f"probe {target} raised {type(error).__name__}: {error}"
+        reason = f"probe {target} raised {told(error)}"
         return _failure(reason, "probe-raised", cause_lines(error, with_itself=True))
     if "torch" in sys.modules:
         return _failure(f"probe {target} imports torch, which probes may not", "probe-invalid")
-    return {"devices": devices, "reason": ""}
+    if devices:
+        return {"devices": devices, "reason": ""}
+    return _failure("probe found no device", "device-not-found")
+
+
+def _fields(facts: object) -> dict[str, Any]:
+    if not isinstance(facts, DeviceFacts):
+        raise TypeError(f"{shown(facts)} is no DeviceFacts")
+    return dataclasses.asdict(facts)
 
 
 def _failure(reason: str, diagnostic: str, causes: tuple[str, ...] = ()) -> dict[str, Any]:
-    return {"devices": [], "reason": reason, "id": diagnostic, "causes": causes}
+    text = printable(reason)[:MAX_TEXT]
+    return {"devices": [], "reason": text, "id": diagnostic, "causes": causes}
 
 
 if __name__ == "__main__":

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 from tokenspeed import hookspecs
-from tokenspeed.contracts.kernel import Band, KernelOffer, Operator
+from tokenspeed.contracts.kernel import KernelOffer, Operator
 from tokenspeed.contracts.registration import Offer
-from tokenspeed.errors import PluginError
+from tokenspeed.errors import PluginError, plugin_code, shown, told
 from tokenspeed.plugins.nearest import nearest, suggestion
-from tokenspeed.plugins.offer_facts import check_facts, check_traits
+from tokenspeed.plugins.offer_facts import check_offer
 from tokenspeed.plugins.slots import API_VERSION, SLOT_OF_HOOK, live_slot
 from tokenspeed.plugins.stated import with_device
 
@@ -39,12 +39,21 @@ class StagedRegistration:
         self.config = config
         self.hook = ""
         self.staged: list[tuple[str, Anything]] = []
+        self.refused: PluginError | None = None
+        """The first refusal: a hook that goes on regardless has still not registered all."""
         self._manifest = manifest
         self._slots = manifest.slots
         self._names: set[tuple[str, str]] = set()
 
     def offer(self, offer: Any) -> None:
         """Stage an Offer, KernelOffer or Operator; see `contracts/registration.py`."""
+        try:
+            self._stage(offer)
+        except PluginError as error:
+            self.refused = self.refused or error
+            raise
+
+    def _stage(self, offer: Any) -> None:
         slot = live_slot(SLOT_OF_HOOK[self.hook]).name
         if slot not in self._slots:
             raise PluginError(
@@ -54,27 +63,15 @@ class StagedRegistration:
         wanted = _OFFER_TYPES.get(self.hook, Offer)
         if not isinstance(offer, wanted):
             raise PluginError(
-                f"{offer!r} is no {wanted.__name__}, which {self.hook} takes", id="offer-invalid"
+                f"{shown(offer)} is no {wanted.__name__}, which {self.hook} takes",
+                id="offer-invalid",
             )
-        self._check(slot, offer)
+        check_offer(slot, offer, self._manifest.device_kinds)
+        self._check_unique(slot, offer)
         counted = offer if isinstance(offer, Operator) else with_device(offer, self._manifest)
         self.staged.append((slot, counted))
 
-    def _check(self, slot: str, offer: Anything) -> None:
-        if isinstance(offer, Offer) and offer.slot != slot:
-            raise PluginError(
-                f"offer {offer.name!r} is for slot {offer.slot!r}, not {slot}", id="offer-invalid"
-            )
-        if isinstance(offer, Offer) and offer.band not in Band.__members__:
-            raise PluginError(
-                f"offer {offer.name!r} has unknown band {offer.band!r}: "
-                f"{suggestion(str(offer.band), Band.__members__)}",
-                id="offer-invalid",
-            )
-        if not isinstance(offer, Operator):
-            check_traits(offer)
-        if isinstance(offer, Offer):
-            check_facts(offer, self._manifest.device_kinds)
+    def _check_unique(self, slot: str, offer: Anything) -> None:
         key = (type(offer).__name__, slot + "/" + offer.name)
         if key in self._names:
             raise PluginError(
@@ -122,15 +119,22 @@ def run_hooks(
 
 def _call(hook: Any, name: str, registration: StagedRegistration) -> None:
     try:
-        hook(context=registration)
+        with plugin_code():
+            returned = hook(context=registration)
+        if registration.refused is not None:
+            raise registration.refused
     except PluginError as error:
         raise PluginError(
             f"hook {name}: {error.message}", id=error.id, exit_code=error.exit_code
         ) from error
     except Exception as error:
+        raise PluginError(f"hook {name} raised {told(error)}", id="hook-raised") from error
+    if returned:
         raise PluginError(
-            f"hook {name} raised {type(error).__name__}: {error}", id="hook-raised"
-        ) from error
+            f"hook {name} returned {shown(returned[0])}, which nobody reads (a generator and an "
+            "async function have not even run); call context.offer in a plain function",
+            id="hook-signature",
+        )
 
 
 def _check_hook_names(plugin: object, manager: pluggy.PluginManager, plugin_id: str) -> None:
@@ -169,7 +173,7 @@ def _check_marked(plugin: object, manager: pluggy.PluginManager) -> None:
             )
     if not any(manager.parse_hookimpl_opts(plugin, name) for name in dir(plugin)):
         raise PluginError(
-            f"{plugin!r} implements no hook; point the entry point at an object with @hookimpl "
-            "methods",
+            f"{shown(plugin)} implements no hook; point the entry point at an object with "
+            "@hookimpl methods",
             id="hook-unmarked",
         )

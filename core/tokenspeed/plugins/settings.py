@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
-from tokenspeed.errors import ConfigError
+from tokenspeed.errors import ConfigError, shown
 from tokenspeed.plugins.nearest import suggestion
 
 if TYPE_CHECKING:
@@ -31,17 +32,17 @@ def parse_settings(
         path, equals, value = text.partition("=")
         plugin_id, dot, name = path.strip().partition(".")
         if not (equals and dot and plugin_id and name):
-            raise ConfigError(f"plugin setting {text!r} is malformed: write PLUGIN.KEY=VALUE")
+            raise ConfigError(f"plugin setting {shown(text)} is malformed: write PLUGIN.KEY=VALUE")
         if plugin_id not in manifests:
             raise ConfigError(
-                f"plugin setting {text!r}: plugin {plugin_id!r} is not being loaded; "
+                f"plugin setting {shown(text)}: plugin {shown(plugin_id)} is not being loaded; "
                 f"{suggestion(plugin_id, manifests)}"
             )
         key = manifests[plugin_id].config.get(name)
         if key is None:
             known = manifests[plugin_id].config
             raise ConfigError(
-                f"plugin setting {text!r}: no key {name!r}; {suggestion(name, known)}"
+                f"plugin setting {shown(text)}: no key {shown(name)}; {suggestion(name, known)}"
             )
         settings[plugin_id][name] = _convert(text, key, value.strip())
     return settings
@@ -52,10 +53,16 @@ def _convert(text: str, key: ConfigKey, value: str) -> Any:
         if key.type == "integer":
             return int(value)
         if key.type == "number":
-            return float(value)
+            return _finite(float(value))
         return _BOOLEANS[value.lower()] if key.type == "boolean" else value
     except (ValueError, KeyError):
         raise ConfigError(
-            f"plugin setting {text!r}: {key.name} is {value!r}, {key.type} is needed; "
+            f"plugin setting {shown(text)}: {key.name} is {shown(value)}, {key.type} is needed; "
             f"the default is {key.default!r}"
         ) from None
+
+
+def _finite(number: float) -> float:
+    if not math.isfinite(number):
+        raise ValueError(f"{number} is no number that JSON has")
+    return number

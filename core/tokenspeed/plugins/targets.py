@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tokenspeed.errors import plugin_code
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -13,9 +15,10 @@ def resolve(target: str) -> Any:
     import importlib
 
     module, _, name = target.partition(":")
-    found: Any = importlib.import_module(module)
-    for part in name.split(".") if name else ():
-        found = getattr(found, part)
+    with plugin_code():
+        found: Any = importlib.import_module(module)
+        for part in name.split(".") if name else ():
+            found = getattr(found, part)
     return found
 
 

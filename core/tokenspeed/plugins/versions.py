@@ -5,6 +5,8 @@ from __future__ import annotations
 import operator
 import re
 
+from tokenspeed.errors import shown
+
 _OPERATORS = {
     ">=": operator.ge,
     "<=": operator.le,
@@ -13,7 +15,14 @@ _OPERATORS = {
     ">": operator.gt,
     "<": operator.lt,
 }
-_CLAUSE = re.compile(r"(>=|<=|==|!=|>|<)\s*(\d+(?:\.\d+)*)")
+_NUMBERS = r"[0-9]{1,9}(?:\.[0-9]{1,9})*"
+_CLAUSE = re.compile(rf"(>=|<=|==|!=|>|<)\s*({_NUMBERS})")
+
+
+def is_slot_version(text: object) -> bool:
+    """Say whether a text is "major.minor"."""
+    parts = text.split(".") if isinstance(text, str) and text.isascii() else ()
+    return len(parts) == 2 and all(part.isdecimal() and len(part) <= 4 for part in parts)
 
 
 def release(version: str) -> tuple[int, ...]:
@@ -22,9 +31,9 @@ def release(version: str) -> tuple[int, ...]:
     Raises:
         ValueError: it does not begin with a number.
     """
-    match = re.match(r"\d+(?:\.\d+)*", version)
+    match = re.match(_NUMBERS, version)
     if match is None:
-        raise ValueError(f"version {version!r} does not begin with a number")
+        raise ValueError(f"version {shown(version)} does not begin with a number")
     parts = [int(part) for part in match.group().split(".")]
     while parts and parts[-1] == 0:
         parts.pop()
@@ -41,7 +50,9 @@ def parse_range(text: str) -> tuple[tuple[str, str], ...]:
     for part in text.split(","):
         match = _CLAUSE.fullmatch(part.strip())
         if match is None:
-            raise ValueError(f"version range {text!r}: {part.strip()!r} is not like '>=1.0'")
+            raise ValueError(
+                f"version range {shown(text)}: {shown(part.strip())} is not like '>=1.0'"
+            )
         clauses.append((match.group(1), match.group(2)))
     return tuple(clauses)
 

@@ -29,7 +29,25 @@ def record_digest(info: Path) -> str:
 
 def changed_files(info: Path) -> list[str]:
     """Return every file whose bytes are not what RECORD says, "missing" included; sorted."""
-    return sorted(path for path, digest in _rows(info) if _hash(info.parent / path) != digest)
+    return sorted(
+        path
+        for path, digest in _rows(info)
+        if _hash(info.parent / path, digest.partition("=")[0]) != digest
+    )
+
+
+def unlisted_digest(info: Path, folders: Iterable[Path]) -> str:
+    """Return 64 hex digits over the files below some folders that RECORD does not state; "": none.
+
+    Compiled Python is left out: the interpreter writes it beside what it was made from.
+    """
+    stated = {info.parent / path for path, _ in _rows(info)}
+    rows = []
+    for folder in folders:
+        for path in folder.rglob("*"):
+            if path.is_file() and path.parent.name != "__pycache__" and path not in stated:
+                rows.append(f"{path.relative_to(folder)} {_hash(path)}")
+    return _digest_of(sorted(rows)) if rows else ""
 
 
 def is_editable(info: Path) -> bool:
@@ -42,38 +60,34 @@ def is_editable(info: Path) -> bool:
     return bool(isinstance(folder, dict) and folder.get("editable"))
 
 
-def tree_digest(folders: Iterable[Path]) -> str:
-    """Return 64 hex digits over every file below some folders, compiled Python left out."""
-    rows = []
-    for folder in folders:
-        for path in folder.rglob("*"):
-            if path.is_file() and path.suffix != ".pyc":
-                rows.append(f"{path.relative_to(folder)} {_hash(path)}")
-    return _digest_of(sorted(rows))
-
-
 def _rows(info: Path) -> Iterator[tuple[str, str]]:
     """Yield (path, hash) of the wheel's own files."""
     try:
-        text = (info / "RECORD").read_text(encoding="utf-8")
-    except OSError:
+        text = (info / "RECORD").read_text(encoding="utf-8", errors="replace")
+        rows = list(csv.reader(text.splitlines()))
+    except (OSError, csv.Error):
         return
-    for row in csv.reader(text.splitlines()):
-        if len(row) == 3 and row[1] and not row[0].startswith(("..", "/")):
+    for row in rows:
+        if len(row) == 3 and row[1] and not row[0].startswith(("..", "/")) and "\0" not in row[0]:
             folder, _, name = row[0].rpartition("/")
             if not (folder == info.name and name in _ADDED):
                 yield row[0], row[1]
 
 
-def _hash(path: Path) -> str:
-    digest = hashlib.sha256()
+def _hash(path: Path, algorithm: str = "sha256") -> str:
+    """Return ALGORITHM=DIGEST as RECORD writes it; "missing" for what is no file."""
+    if algorithm not in hashlib.algorithms_guaranteed or not path.is_file():
+        return "missing"
+    digest = hashlib.new(algorithm)
+    if not digest.digest_size:
+        return "missing"
     try:
         with path.open("rb") as file:
             while chunk := file.read(_CHUNK_BYTES):
                 digest.update(chunk)
     except OSError:
         return "missing"
-    return "sha256=" + base64.urlsafe_b64encode(digest.digest()).rstrip(b"=").decode()
+    return f"{algorithm}=" + base64.urlsafe_b64encode(digest.digest()).rstrip(b"=").decode()
 
 
 def _digest_of(rows: list[str]) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tokenspeed._core import GroupSpec, Scheduler, SchedulerConfig
-from tokenspeed.errors import ConfigError
+from tokenspeed.errors import ConfigError, reason_of
 from tokenspeed.log import LOGGER
 
 if TYPE_CHECKING:
@@ -52,7 +52,9 @@ class RecordWriter:
         try:
             self._write(head)
         except OSError as error:
-            raise ConfigError(f"record {path} cannot be written: {error}; make room") from error
+            raise ConfigError(
+                f"record {path} cannot be written: {reason_of(error)}; make room"
+            ) from error
 
     def append(self, scheduler: Scheduler) -> None:
         """Write what went into the scheduler since the last call; a full disk ends the record."""
@@ -85,7 +87,8 @@ def _open(path: Path, flags: int = 0) -> int:
         return os.open(path, os.O_WRONLY | os.O_CREAT | flags, PRIVATE)
     except OSError as error:
         raise ConfigError(
-            f"record {path} cannot be written: {error}; name a file in a folder that exists"
+            f"record {path} cannot be written: {reason_of(error)}; "
+            "name a file in a folder that exists"
         ) from error
 
 

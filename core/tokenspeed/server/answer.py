@@ -30,13 +30,12 @@ Taken: TypeAlias = "list[tuple[int, Piece]]"
 
 
 class Reply(Protocol):
-    """Writes one answer in the form of one API; `begin`, `more`..., `end` make a stream.
+    """Writes one answer in the form of one API; `begin`, `more`..., `end` make a stream."""
 
-    Attributes:
-        keep_alive: what is sent when nothing was for a while.
-    """
-
-    keep_alive: bytes
+    @property
+    def keep_alive(self) -> bytes:
+        """Return what is sent when nothing was for a while."""
+        ...
 
     def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
         """Return the body of a request that does not stream, from each choice's whole Piece."""

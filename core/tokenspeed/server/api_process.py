@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 import msgspec
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from tokenspeed.engine.frontend import Frontend
-    from tokenspeed.server.parsers import ReasoningParser
+    from tokenspeed.plugins import Registry
+    from tokenspeed.server.parsers import ChosenParsers
+    from tokenspeed.server.responses.store import ResponseStore
     from tokenspeed.tokenizer.tokenizer import Tokenizer
 
 GRACE_S = 2
@@ -48,18 +51,25 @@ class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
         engine_address: ZeroMQ address of the engine.
         socket_fd: inherited listening socket.
         plugins: `PluginPlan.to_json()`, as the launcher made it.
+        folder: of this server, gone when it ends; for what its API processes share.
     """
 
     config: ServeConfig
     engine_address: str
     socket_fd: int
     plugins: dict[str, Any]
+    folder: str
 
 
 class ApiReady(msgspec.Struct, frozen=True, tag="ready"):
-    """The process accepts connections."""
+    """The process accepts connections.
+
+    Args:
+        parsers: what it parses answers with: part -> PLUGIN/NAME, or "none".
+    """
 
     pid: int
+    parsers: dict[str, str]
 
 
 ApiReport = ApiReady | StartFailure
@@ -78,7 +88,7 @@ def main() -> int:
     except Exception as error:
         LOGGER.debug("an API process failed", exc_info=error)
         is_ours = isinstance(error, TokenSpeedError)
-        message = f"an API process failed: {error!r}"
+        message = f"an API process failed: {type(error).__name__}: {error}"
         _report(failure_of(error) if is_ours else StartFailure(kind="EngineError", message=message))
         return 1
     return 0
@@ -88,17 +98,25 @@ async def _serve(settings: ApiSettings) -> None:
     import uvicorn
 
     from tokenspeed.engine.frontend import Frontend
-    from tokenspeed.server.parsers import reasoning_parser_of
     from tokenspeed.tokenizer.load import load_tokenizer
 
     registry = load_planned(adopt_plan(settings.plugins, role="api"), role="api")
-    parser = reasoning_parser_of(settings.config.reasoning_parser, registry)
     tokenizer = load_tokenizer(settings.config.model)
+    parsers = choose_parsers(settings.config, registry, tokenizer)
     report = await asyncio.to_thread(_read_report, sys.stdin.buffer)
+    report = msgspec.structs.replace(report, parsers=dict(parsers.pins))
     threading.Thread(target=_die_with_launcher, daemon=True).start()
     frontend = await Frontend.connect(settings.engine_address)
     check_engine(frontend.plan_digest, report)
-    app = make_app(settings.config, frontend, tokenizer, report, parser=parser)
+    app = make_app(
+        settings.config,
+        frontend,
+        tokenizer,
+        report,
+        parsers=parsers,
+        responses=_response_store(settings),
+        registry=registry,
+    )
 
     class Server(uvicorn.Server):
         """Gives running answers `GRACE_S`, then ends each with an error that names the stop."""
@@ -123,7 +141,7 @@ async def _serve(settings: ApiSettings) -> None:
     )
     gc.collect()
     gc.freeze()
-    _report(ApiReady(os.getpid()))
+    _report(ApiReady(os.getpid(), report.parsers))
     await server.serve(sockets=[socket.socket(fileno=settings.socket_fd)])
     await frontend.close()
 
@@ -142,42 +160,79 @@ def check_engine(plan_digest: str, report: StartReport) -> None:
         )
 
 
+def choose_parsers(config: ServeConfig, registry: Registry, tokenizer: Tokenizer) -> ChosenParsers:
+    """Choose what answers are parsed with, as the settings say.
+
+    Raises:
+        TokenSpeedError: a parser that was named is not there or cannot be loaded.
+    """
+    from tokenspeed.checkpoint.model_type import model_type_of
+    from tokenspeed.server.parser_choice import ParserChooser
+    from tokenspeed.tokenizer.chat import ChatTemplate
+
+    chooser = ParserChooser(
+        registry,
+        template=ChatTemplate.of(tokenizer),
+        model_type=model_type_of(config.model),
+    )
+    return chooser.choose(tools=config.tool_parser, reasoning=config.reasoning_parser)
+
+
 def make_app(
     config: ServeConfig,
     frontend: Frontend,
     tokenizer: Tokenizer,
     report: StartReport,
     *,
-    parser: ReasoningParser | None = None,
+    parsers: ChosenParsers,
+    responses: ResponseStore | None = None,
+    registry: Registry | None = None,
 ) -> ASGIApp:
     """Put the parts of the application together."""
     from tokenspeed.server.app import create_app
+    from tokenspeed.server.conversation.chat_prompts import make_chats
     from tokenspeed.server.conversation.prompts import PromptReader
+    from tokenspeed.server.conversation.rules import load_rules
+    from tokenspeed.server.conversation.sessions import Sessions
+    from tokenspeed.server.conversation.template_facts import facts_of
     from tokenspeed.server.http.api_keys import read_api_keys
     from tokenspeed.server.metrics import Metrics
     from tokenspeed.server.parts import ApiParts
     from tokenspeed.tokenizer.chat import ChatTemplate
     from tokenspeed.tokenizer.incremental import EncodeCache
 
+    metrics = Metrics(lambda: frontend.stats, report.plan)
+    template = ChatTemplate.of(tokenizer)
     prompts = PromptReader(
-        tokenizer,
-        template=ChatTemplate.of(tokenizer),
-        cache=EncodeCache(tokenizer),
-        model=frontend.model,
+        tokenizer, template=template, cache=EncodeCache(tokenizer), model=frontend.model
     )
+    rules = load_rules(config.client_rules, registry, facts_of(template)) if registry else ()
     parts = ApiParts(
         frontend=frontend,
         tokenizer=tokenizer,
         prompts=prompts,
-        metrics=Metrics(lambda: frontend.stats, report.plan),
+        chats=make_chats(config, prompts, tokenizer, frontend.model, rules, metrics),
+        sessions=Sessions(),
+        metrics=metrics,
         report=report,
         keys=read_api_keys(config),
         keep_alive_s=config.keep_alive_s,
         max_body_bytes=config.max_body_mib << 20,
         max_waiting=config.max_waiting,
-        reasoning_parser=parser,
+        parsers=parsers,
+        responses=responses,
     )
     return create_app(parts)
+
+
+def _response_store(settings: ApiSettings) -> ResponseStore | None:
+    """Make this process's share of the store of responses; None: there is none."""
+    from tokenspeed.server.responses.store import ResponseStore
+
+    max_bytes = (settings.config.response_store_mib << 20) // settings.config.api_workers
+    if not max_bytes:
+        return None
+    return ResponseStore(Path(settings.folder) / "responses", max_bytes=max_bytes)
 
 
 def _read_report(stdin: BinaryIO) -> StartReport:

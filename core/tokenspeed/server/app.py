@@ -12,6 +12,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tokenspeed.server.anthropic.routes import AnthropicRoutes
+from tokenspeed.server.anthropic.schemas import MessagesRequest, PromptFields
 from tokenspeed.server.engine_routes import EngineRoutes
 from tokenspeed.server.http.errors import JsonResponse, error_response, form_of
 from tokenspeed.server.http.guard import Guard
@@ -22,6 +24,8 @@ from tokenspeed.server.openai.schemas import (
     DetokenizeRequest,
     TokenizeRequest,
 )
+from tokenspeed.server.responses.routes import ResponsesRoutes
+from tokenspeed.server.responses.schemas import ResponsesRequest
 from tokenspeed.server.service import Service
 
 if TYPE_CHECKING:
@@ -52,6 +56,11 @@ class Route(NamedTuple):
 ROUTES = (
     Route("POST", "/v1/chat/completions", "openai.chat", ChatRequest),
     Route("POST", "/v1/completions", "openai.completions", CompletionRequest),
+    Route("POST", "/v1/messages", "anthropic.messages", MessagesRequest),
+    Route("POST", "/v1/messages/count_tokens", "anthropic.count_tokens", PromptFields),
+    Route("POST", "/v1/responses", "responses.create", ResponsesRequest),
+    Route("GET", "/v1/responses/{response_id}", "responses.read"),
+    Route("DELETE", "/v1/responses/{response_id}", "responses.delete"),
     Route("GET", "/v1/models", "openai.models"),
     Route("GET", "/v1/models/{name:path}", "openai.model"),
     Route("POST", "/tokenize", "openai.tokenize", TokenizeRequest),
@@ -67,7 +76,12 @@ PATHS = tuple(dict.fromkeys(route.path for route in ROUTES))
 def create_app(parts: ApiParts) -> ASGIApp:
     """Build the application around its parts."""
     service = Service(parts)
-    rooms = {"openai": OpenAiRoutes(service), "engine": EngineRoutes(parts)}
+    rooms = {
+        "openai": OpenAiRoutes(service),
+        "anthropic": AnthropicRoutes(service),
+        "responses": ResponsesRoutes(service, parts.responses),
+        "engine": EngineRoutes(parts),
+    }
     app = FastAPI(title="TokenSpeed", docs_url=None, redoc_url=None, redirect_slashes=False)
     for route in ROUTES:
         room, _, name = route.handler.partition(".")

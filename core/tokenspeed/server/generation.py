@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tokenspeed.contracts.conversation import Conversation
+from tokenspeed.contracts.parser import looks_for_calls
 from tokenspeed.errors import EngineError
 from tokenspeed.server.call_ids import CallIds
 from tokenspeed.server.http.stream import Mailbox
@@ -26,9 +27,10 @@ if TYPE_CHECKING:
     from tokenspeed.engine.frontend import Frontend
     from tokenspeed.engine.messages import Terms
     from tokenspeed.sampling.params import SamplingParams
+    from tokenspeed.server.conversation.next_turn import TurnRecorder
     from tokenspeed.server.conversation.prompts import Prompt
     from tokenspeed.server.metrics import RequestTimer
-    from tokenspeed.server.parsers import GuardedAnswer, ReasoningParser
+    from tokenspeed.server.parsers import AnswerFormat, GuardedAnswer
     from tokenspeed.tokenizer.tokenizer import Tokenizer
 
 
@@ -53,7 +55,7 @@ class Generation:
         n: int = 1,
         terms: Terms,
         timer: RequestTimer,
-        parser: ReasoningParser | None = None,
+        parser: AnswerFormat | None = None,
         conversation: Conversation | None = None,
     ) -> None:
         self.request_id = request_id
@@ -70,7 +72,10 @@ class Generation:
         self._terms = terms
         eos = () if params.ignore_eos else frontend.model.eos_token_ids
         self._stop_ids = frozenset((*eos, *params.stop_token_ids))
-        self._shown_ids = parser.shown_ids(tokenizer) if parser else frozenset[int]()
+        reads_calls = looks_for_calls(self._conversation.tools, self._conversation.tool_choice)
+        self._shown_ids = (
+            parser.shown_ids(tokenizer, reads_calls=reads_calls) if parser else frozenset[int]()
+        )
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -132,6 +137,12 @@ class Generation:
             tool_choice=self._conversation.tool_choice,
         )
 
+    def _recorder_of(self, choice: int) -> TurnRecorder | None:
+        prompt = self.prompt_of(choice)
+        if prompt.next_turn is None:
+            return None
+        return prompt.next_turn.recorder(prompt, self._stop_ids)
+
     async def _run(self, index: int) -> None:
         try:
             await self._pump(index)
@@ -151,6 +162,7 @@ class Generation:
             shown_ids=self._shown_ids,
         )
         call_ids = CallIds()
+        recorder = self._recorder_of(index)
         stream = self._frontend.submit(
             self.prompt_of(index).token_ids,
             params,
@@ -161,6 +173,8 @@ class Generation:
             async for delta in stream:
                 piece = call_ids.filled(text.push(delta))
                 self.timer.observe(piece)
+                if recorder is not None:  # before the client hears of the end and comes back
+                    recorder.push(delta.tokens, piece)
                 self.mailbox.put(index, piece)
                 if piece.finish_reason is not None:
                     self._frontend.stop(engine_id)

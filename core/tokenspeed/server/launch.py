@@ -9,6 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from tokenspeed.checkpoint.model_path import existing_model
 from tokenspeed.config.load import replace_settings
 from tokenspeed.engine.rules import rules_of
@@ -74,6 +76,7 @@ def _run(
         engine_address=address,
         socket_fd=listener.fileno(),
         plugins=plugins.to_json(),
+        folder=str(folder),
     )
     metrics_folder = folder / "metrics"
     metrics_folder.mkdir()
@@ -81,9 +84,11 @@ def _run(
     try:
         workers.start()
         with progress:
-            report = supervisor.start(meanwhile=workers.check_starting)
-            workers.serve(report)
-        _print_block(report, url_of(listener))
+            report = supervisor.start(
+                meanwhile=lambda: workers.check_starting(has_plugins=supervisor.has_plugins)
+            )
+            ready = workers.serve(report)
+        _print_block(msgspec.structs.replace(report, parsers=ready.parsers), url_of(listener))
         workers.run(report)
     except KeyboardInterrupt:
         say("tokenspeed: stopping")

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0)
 
+REFUSALS = ("unknown", "edited", "reasoning", "template", "context")
+"""Why a turn that came back was rendered anew."""
+
 _GAUGES = {
     "running": "requests that run now",
     "waiting": "requests in the queue",
@@ -89,6 +92,12 @@ class Metrics:
             registry=own,
             multiprocess_mode="livesum",
         )
+        self.special_tools = Counter(
+            "tokenspeed_special_tools",
+            "tools in requests that are no plain functions; only namespaces reach the model",
+            ("api", "type"),
+            registry=own,
+        )
         self.aborted = Counter(
             "tokenspeed_requests_aborted", "generations whose client went away", registry=own
         )
@@ -111,6 +120,14 @@ class Metrics:
             registry=own,
         )
 
+        self.rule_changes = Counter(
+            "tokenspeed_client_rule_changes",
+            "chats that a rule against client noise changed",
+            ("rule",),
+            registry=own,
+        )
+        self.turns = TurnMetrics(own)
+
     def render(self) -> bytes:
         """Return the exposition text."""
         return generate_latest(self._registry)
@@ -118,6 +135,42 @@ class Metrics:
     def timer(self, num_choices: int) -> RequestTimer:
         """Start timing a generation."""
         return RequestTimer(self, num_choices)
+
+
+class TurnMetrics:
+    """What became of earlier turns that came back, and how many are remembered."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.continued = Counter(
+            "tokenspeed_turns_continued",
+            "chat prompts that went on from the tokens of a remembered turn",
+            registry=registry,
+        )
+        self.refused = Counter(
+            "tokenspeed_turns_refused",
+            "chat prompts whose newest turn was rendered anew, by reason",
+            ("reason",),
+            registry=registry,
+        )
+        self.remembered = Gauge(
+            "tokenspeed_turns_remembered",
+            "chat turns whose tokens are kept",
+            registry=registry,
+            multiprocess_mode="livesum",
+        )
+        self.memory = Gauge(
+            "tokenspeed_turn_memory_bytes",
+            "host memory of the turns that are kept",
+            registry=registry,
+            multiprocess_mode="livesum",
+        )
+        for reason in REFUSALS:
+            self.refused.labels(reason)
+
+    def note_memory(self, turns: int, num_bytes: int) -> None:
+        """Show how much is remembered."""
+        self.remembered.set(turns)
+        self.memory.set(num_bytes)
 
 
 class RequestTimer:

@@ -1,52 +1,63 @@
-"""The reasoning parser of a server: chosen by `--reasoning-parser`, guarded against mistakes."""
+"""The parsers of a server's chat answers, as requests use them; guarded against mistakes."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tokenspeed.contracts.conversation import ToolChoice
 from tokenspeed.contracts.parser import (
     PROMPT_END_CHARS,
     REASONING,
+    TOOL_CALLS,
     AnswerParser,
     AnswerStart,
     ParsedDelta,
     Parser,
 )
-from tokenspeed.errors import CapabilityError, EngineError, PluginError
-from tokenspeed.kernels.not_offered import not_offered
+from tokenspeed.errors import EngineError, plugin_code, told
+from tokenspeed.parsers.together import Together
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable
 
-    from tokenspeed.contracts.binding import RegisteredOffer
     from tokenspeed.contracts.conversation import Tool
     from tokenspeed.contracts.grammar import GrammarSpec
-    from tokenspeed.contracts.registration import Offer
-    from tokenspeed.plugins import Registry
     from tokenspeed.tokenizer.tokenizer import Tokenizer
 
-
 ANY_CALL = ToolChoice()
+NONE = "none"
 
 
-class ReasoningParser:
-    """The parser that was chosen.
+class AnswerFormat:
+    """What splits answers: one parser, or two that work together.
 
     Args:
-        pin: PLUGIN/NAME, for errors.
+        pin: PLUGIN/NAME of it, or of both, for errors.
         parses: what it splits off, of `PARSES`.
     """
 
-    def __init__(self, pin: str, parser: Parser, parses: Sequence[str] = (REASONING,)) -> None:
+    def __init__(self, pin: str, parser: Parser, parses: Iterable[str] = (REASONING,)) -> None:
         self.pin = pin
         self.parses = frozenset(parses)
         self._parser = parser
 
-    def shown_ids(self, tokenizer: Tokenizer) -> frozenset[int]:
-        """Return the special tokens that the parser must see in an answer's text."""
-        ids = {tokenizer.backend.token_to_id(marker) for marker in self._parser.markers}
+    def shown_ids(self, tokenizer: Tokenizer, *, reads_calls: bool = True) -> frozenset[int]:
+        """Return the special tokens that the parser must see in an answer's text.
+
+        Args:
+            reads_calls: calls are looked for; if not, their marks stay out of the text.
+        """
+        ids = {tokenizer.backend.token_to_id(mark) for mark in self._marks(reads_calls)}
         return frozenset(tokenizer.special_token_ids & ids)
+
+    def _marks(self, reads_calls: bool) -> tuple[str, ...]:
+        if not reads_calls and isinstance(self._parser, Together):
+            return self._parser.thoughts
+        is_needed = reads_calls or REASONING in self.parses
+        # One that reads both finds its way by the marks of both, whatever it was chosen for.
+        reads_both = bool(getattr(self._parser, "reasoning_end", ""))
+        return self._parser.markers if is_needed or reads_both else ()
 
     def start(
         self,
@@ -67,11 +78,37 @@ class ReasoningParser:
             of_calls: the grammar is that of `structure`.
         """
         mark: str = getattr(self._parser, "reasoning_end", "")
-        return "" if (prompt or "").rstrip().endswith(mark) else mark
+        covers_all = of_calls and not isinstance(self._parser, Together)
+        return "" if covers_all or (prompt or "").rstrip().endswith(mark) else mark
 
     def structure(self, tools: tuple[Tool, ...], choice: ToolChoice) -> GrammarSpec | None:
-        """Return the language of an answer whose calls obey their schemas; None: it has none."""
-        return None
+        """Return the language of an answer whose calls obey their schemas; None: it has none.
+
+        Raises:
+            EngineError: the parser failed; names the plugin.
+        """
+        if not getattr(self._parser, "structures", False):
+            return None
+        try:
+            with plugin_code():
+                return self._parser.structure(tools, choice)
+        except Exception as error:
+            raise _failed(self.pin, "structure", error) from error
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenParsers:
+    """What a server parses its answers with.
+
+    Args:
+        form: None: answers are left as they are.
+        pins: what it parses -> PLUGIN/NAME, or "none".
+        refusal: why tools that may be called are refused, and what to do; "": they are not.
+    """
+
+    form: AnswerFormat | None = None
+    pins: tuple[tuple[str, str], ...] = ((TOOL_CALLS, NONE), (REASONING, NONE))
+    refusal: str = ""
 
 
 class GuardedAnswer:
@@ -80,31 +117,28 @@ class GuardedAnswer:
     def __init__(self, pin: str, start: Callable[[], AnswerParser]) -> None:
         self._pin = pin
         try:
-            self._answer = start()
+            with plugin_code():
+                self._answer = start()
         except Exception as error:
-            raise self._failed("start", error) from error
+            raise _failed(pin, "start", error) from error
 
     def feed(self, text: str) -> tuple[ParsedDelta, bool]:
         """Take the next text; return what is certain, and whether it was fed as reasoning."""
         try:
-            was_reasoning = self._answer.is_reasoning
-            parsed = _checked(self._answer.feed(text))
-            return parsed, was_reasoning or self._answer.is_reasoning
+            with plugin_code():
+                was_reasoning = self._answer.is_reasoning
+                parsed = _checked(self._answer.feed(text))
+                return parsed, was_reasoning or self._answer.is_reasoning
         except Exception as error:
-            raise self._failed("feed", error) from error
+            raise _failed(self._pin, "feed", error) from error
 
     def finish(self) -> ParsedDelta:
         """Return what was held back."""
         try:
-            return _checked(self._answer.finish())
+            with plugin_code():
+                return _checked(self._answer.finish())
         except Exception as error:
-            raise self._failed("finish", error) from error
-
-    def _failed(self, step: str, error: Exception) -> EngineError:
-        return EngineError(
-            f"reasoning parser {self._pin} failed at {step}: {type(error).__name__}: {error}; this "
-            "is a mistake of the plugin: report it to its author, or serve without the parser"
-        )
+            raise _failed(self._pin, "finish", error) from error
 
 
 def _checked(parsed: object) -> ParsedDelta:
@@ -113,37 +147,8 @@ def _checked(parsed: object) -> ParsedDelta:
     raise TypeError(f"{parsed!r} is no ParsedDelta")
 
 
-def reasoning_parser_of(name: str, registry: Registry) -> ReasoningParser | None:
-    """Load the parser that the setting names; None where it names none.
-
-    Args:
-        name: NAME or PLUGIN/NAME.
-    Raises:
-        PluginError: the parser cannot be loaded.
-        CapabilityError: no loaded plugin offers it, or several do.
-    """
-    if not name:
-        return None
-    chosen = _chosen(name, registry.offers("parser"))
-    try:
-        return ReasoningParser(chosen.pin, chosen.offer.load(), parses=chosen.offer.facts["parses"])
-    except Exception as error:
-        raise PluginError(
-            f"plugin {chosen.plugin_id} {chosen.plugin_version} failed at load of "
-            f"parser/{chosen.offer.name}: {type(error).__name__}: {error}; choose another parser",
-            id="offer-load-failed",
-        ) from error
-
-
-def _chosen(name: str, offers: tuple[RegisteredOffer[Offer], ...]) -> RegisteredOffer[Offer]:
-    able = [item for item in offers if REASONING in item.offer.facts["parses"]]
-    named = [item for item in able if name in (item.pin, item.offer.name)]
-    if len(named) == 1:
-        return named[0]
-    pins = ", ".join(item.pin for item in (named or able))
-    if named:
-        raise CapabilityError(
-            f"reasoning_parser {name!r} is offered by {pins}; name one with its plugin",
-            id="pin-unknown",
-        )
-    raise not_offered("reasoning_parser", name, (item.pin for item in able))
+def _failed(pin: str, step: str, error: Exception) -> EngineError:
+    return EngineError(
+        f"parser {pin} failed at {step}: {told(error)}; this is a mistake of "
+        "the plugin: report it to its author, or serve without the parser"
+    )

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from tokenspeed.server.parsers import ChosenParsers
 
 if TYPE_CHECKING:
     from tokenspeed.engine.frontend import Frontend
     from tokenspeed.engine.reports import StartReport
+    from tokenspeed.server.conversation.chat_prompts import ChatPrompts
     from tokenspeed.server.conversation.prompts import PromptReader
+    from tokenspeed.server.conversation.sessions import Sessions
     from tokenspeed.server.http.api_keys import ApiKeys
     from tokenspeed.server.metrics import Metrics
-    from tokenspeed.server.parsers import ReasoningParser
+    from tokenspeed.server.responses.store import ResponseStore
     from tokenspeed.tokenizer.tokenizer import Tokenizer
 
 
@@ -22,10 +26,13 @@ class ApiParts:
     frontend: Frontend
     tokenizer: Tokenizer
     prompts: PromptReader
+    chats: ChatPrompts
+    sessions: Sessions
     metrics: Metrics
     report: StartReport
     keys: ApiKeys
     keep_alive_s: float = 10.0
     max_body_bytes: int = 64 << 20
     max_waiting: int = 4096
-    reasoning_parser: ReasoningParser | None = None
+    parsers: ChosenParsers = field(default_factory=ChosenParsers)
+    responses: ResponseStore | None = None

@@ -42,6 +42,7 @@ class Piece:
         drafts: guessed tokens that were verified, and those of them that were right.
         cache: the rest of what the cache did for the prompt; None: not known yet.
         finish_reason: None while it goes on, else "stop" or "length".
+        stop_text: the stop string that ended it.
     """
 
     text: str = ""
@@ -55,6 +56,7 @@ class Piece:
     drafts: tuple[int, int] = (0, 0)
     cache: CacheReport | None = None
     finish_reason: str | None = None
+    stop_text: str = ""
 
     def __add__(self, later: Piece) -> Piece:
         return Piece(
@@ -69,6 +71,7 @@ class Piece:
             drafts=(self.drafts[0] + later.drafts[0], self.drafts[1] + later.drafts[1]),
             cache=self.cache or later.cache,
             finish_reason=later.finish_reason or self.finish_reason,
+            stop_text=later.stop_text or self.stop_text,
         )
 
 
@@ -90,13 +93,15 @@ def join_calls(
     return tuple(calls[index] for index in sorted(calls))
 
 
-def read(parsed: ParsedDelta) -> Piece:
+def read(parsed: ParsedDelta, *, is_cut: bool = False) -> Piece:
     """Return the Piece of what a parser told.
 
+    Args:
+        is_cut: the answer ended by its length: what is unfinished then is no mistake.
     Raises:
         ToolCallError: the model wrote a call that cannot be read.
     """
-    if parsed.bad_call is not None:
+    if parsed.bad_call is not None and not (is_cut and parsed.bad_call.is_unfinished):
         text = parsed.bad_call.text[:_MAX_CALL_CHARS]
         raise ToolCallError(
             f"the model wrote a tool call that cannot be read: {parsed.bad_call.reason}; it wrote "
@@ -161,6 +166,7 @@ class TextAssembler:
             drafts=delta.drafts,
             cache=delta.cache,
             finish_reason="stop" if self._text.is_stopped else delta.finish_reason,
+            stop_text=self._text.stop_text,
         )
 
     def _whole(self, delta: Delta) -> Piece:
@@ -177,7 +183,8 @@ class TextAssembler:
         else:
             piece += self._fed(parser, delta.tokens[-1:], delta.finish_reason)
         if self._text.is_stopped or delta.finish_reason is not None:
-            piece += read(parser.finish())
+            is_cut = delta.finish_reason == "length" and not self._text.is_stopped
+            piece += read(parser.finish(), is_cut=is_cut)
         return piece
 
     def _fed(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tokenspeed.contracts.parser import TOOL_CALLS
 from tokenspeed.errors import RequestError
 from tokenspeed.server.answer import Answerer
+from tokenspeed.server.conversation.terms import read_terms
 from tokenspeed.server.conversation.tools import check_tools
 from tokenspeed.server.generation import Generation
 from tokenspeed.server.http.body import read_body
@@ -14,7 +16,8 @@ from tokenspeed.server.http.field_limits import FieldLimits
 from tokenspeed.server.http.fields import shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from array import array
+    from collections.abc import Iterable, Sequence
 
     from starlette.requests import Request
     from starlette.responses import Response
@@ -24,8 +27,45 @@ if TYPE_CHECKING:
     from tokenspeed.sampling.params import SamplingParams
     from tokenspeed.server.answer import Reply
     from tokenspeed.server.conversation.prompts import Prompt
+    from tokenspeed.server.conversation.term_fields import TermFields
     from tokenspeed.server.http.schema import Schema
     from tokenspeed.server.parts import ApiParts
+
+TOOL_TYPES = frozenset(
+    {
+        "apply_patch",
+        "bash",
+        "code_execution",
+        "code_interpreter",
+        "computer",
+        "computer_use_preview",
+        "custom",
+        "file_search",
+        "image_generation",
+        "local_shell",
+        "mcp",
+        "memory",
+        "namespace",
+        "shell",
+        "text_editor",
+        "tool_search",
+        "web_fetch",
+        "web_search",
+        "web_search_preview",
+    }
+)
+"""Types of tools that are counted by name: whatever clients send cannot grow the metrics."""
+_DATE = re.compile(r"_\d{8}$")
+"""What one of the vendors ends its types with."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatTurn:
+    """The next turn of a chat, before it is generated."""
+
+    conversation: Conversation
+    terms: Terms
+    prompt: Prompt
 
 
 class Service:
@@ -47,12 +87,25 @@ class Service:
             self.check_model(name)
         return body
 
-    async def prompt(self, conversation: Conversation) -> Prompt:
-        """Return the prompt of a conversation whose tools can be called as asked."""
-        parser = self.parts.reasoning_parser
-        can_parse = parser is not None and TOOL_CALLS in parser.parses
-        check_tools(conversation, can_parse=can_parse)
-        return await self.parts.prompts.chat(conversation)
+    async def turn(self, body: TermFields, request: Request, said: Conversation) -> ChatTurn:
+        """Return what a chat asks for next: cleaned, on its terms, with its prompt.
+
+        Raises:
+            RequestError: a tool cannot be called as asked, or the prompt does not fit.
+        """
+        check_tools(said, refusal=self.parts.parsers.refusal)
+        chat = await self.parts.chats.clean(said)
+        terms = read_terms(body, request, self.parts.sessions, chat)
+        return ChatTurn(chat.conversation, terms, await self.parts.chats.read(chat, terms))
+
+    async def token_ids(
+        self, said: Conversation, *, add_generation_prompt: bool = True
+    ) -> array[int]:
+        """Return the tokens of a conversation's prompt as a stranger's, more than fits too."""
+        prompts = self.parts.prompts
+        chat = await self.parts.chats.clean(said)
+        text = await prompts.render(chat.conversation, add_generation_prompt=add_generation_prompt)
+        return await prompts.encode(text, add_special_tokens=False)
 
     def generation(
         self,
@@ -74,7 +127,7 @@ class Service:
             n=n,
             terms=terms,
             timer=self.parts.metrics.timer(len(prompts) * n),
-            parser=self.parts.reasoning_parser if conversation is not None else None,
+            parser=self.parts.parsers.form if conversation is not None else None,
             conversation=conversation,
         )
 
@@ -83,6 +136,13 @@ class Service:
     ) -> Response:
         """Run a generation to its response."""
         return await self._answerer.respond(request.receive, generation, reply, streams=streams)
+
+    def count_tools(self, api: str, kinds: Iterable[str | None]) -> None:
+        """Count tools that are no plain functions, by their types."""
+        for kind in kinds:
+            plain = _DATE.sub("", kind or "")
+            name = plain if plain in TOOL_TYPES else "other"
+            self.parts.metrics.special_tools.labels(api, name).inc()
 
     def check_model(self, name: str) -> None:
         """Refuse the name of a model that is not served."""

@@ -44,32 +44,46 @@ class ApiWorkers:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._ended: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
         self._restarts_s: list[float] = []
+        self._failure: errors.TokenSpeedError | None = None
 
     def start(self) -> None:
         """Spawn all; each loads what it can and waits for the engine's report."""
         self._processes = [self._spawn() for _ in range(self._num_workers)]
 
-    def check_starting(self) -> None:
+    def check_starting(self, *, has_plugins: bool) -> None:
         """See whether a process has already given up, while the engine still starts.
 
+        Args:
+            has_plugins: the engine has loaded its plugins. Before, only faults of plugins are
+                told: what is wrong with a plugin comes before what is wrong with the model.
         Raises:
             TokenSpeedError: one of them could not start.
         """
         for process in self._processes:
             if process.stdout and select.select([process.stdout], [], [], 0)[0]:
-                _wait_ready(process)
+                try:
+                    _wait_ready(process)
+                except errors.TokenSpeedError as error:
+                    self._failure = self._failure or error
+        if self._failure and (has_plugins or isinstance(self._failure, errors.PluginError)):
+            raise self._failure
 
-    def serve(self, report: StartReport) -> None:
+    def serve(self, report: StartReport) -> ApiReady:
         """Hand the engine's report over and wait until all accept connections.
 
+        Returns:
+            What one of them, and so all, say.
         Raises:
             TokenSpeedError: one of them could not start.
         """
+        if self._failure:
+            raise self._failure
         for process in self._processes:
             self._hand_over(process, report)
         for process in self._processes:
-            _wait_ready(process)
+            ready = _wait_ready(process)
             self._watch(process)
+        return ready
 
     def run(self, report: StartReport) -> None:
         """Restart what dies; returns only by an exception.
@@ -111,7 +125,7 @@ class ApiWorkers:
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tokenspeed.server.api_process"],
+            [sys.executable, "-P", "-m", "tokenspeed.server.api_process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             pass_fds=(self._settings.socket_fd,),
@@ -149,7 +163,7 @@ def _write_line(process: subprocess.Popen[bytes], line: bytes) -> None:
         process.stdin.flush()
 
 
-def _wait_ready(process: subprocess.Popen[bytes]) -> None:
+def _wait_ready(process: subprocess.Popen[bytes]) -> ApiReady:
     assert process.stdout is not None
     while not select.select([process.stdout], [], [], POLL_S)[0]:
         pass
@@ -167,5 +181,5 @@ def _wait_ready(process: subprocess.Popen[bytes]) -> None:
             "something in it prints on stdout; see the log, and report it"
         ) from None
     if isinstance(report, ApiReady):
-        return
+        return report
     raise error_of(report)

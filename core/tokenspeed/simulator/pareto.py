@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tokenspeed.errors import ConfigError
+from tokenspeed.errors import ConfigError, reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,6 +65,6 @@ def draw_pareto(results: Sequence[Figures], path: Path) -> None:
         figure.savefig(path)
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"plot {path} cannot be written: {error}; name a .png, .svg or .pdf file in a folder "
-            "that exists"
+            f"plot {path} cannot be written: {reason_of(error)}; "
+            "name a .png, .svg or .pdf file in a folder that exists"
         ) from error

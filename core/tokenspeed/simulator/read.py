@@ -13,7 +13,7 @@ import json
 import zlib
 from typing import TYPE_CHECKING, Any, TextIO
 
-from tokenspeed.errors import ConfigError
+from tokenspeed.errors import ConfigError, reason_of
 from tokenspeed.simulator.limits import (
     MAX_BLOCK_TOKENS,
     MAX_ID,
@@ -42,7 +42,7 @@ def read_trace(path: Path) -> Trace:
             lines = list(_objects(file, path))
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"trace {path} cannot be read: {error}; give a .jsonl or .jsonl.gz file"
+            f"trace {path} cannot be read: {reason_of(error)}; give a .jsonl or .jsonl.gz file"
         ) from error
     if not lines:
         raise ConfigError(f"trace {path} has no line; at least one request is needed")

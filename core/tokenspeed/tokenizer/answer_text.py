@@ -36,6 +36,7 @@ class AnswerText:
         shown_ids: frozenset[int] = frozenset(),
     ) -> None:
         self.is_stopped = False
+        self.stop_text = ""
         self._detokenizer = Detokenizer(tokenizer, shown_ids=shown_ids)
         self._matcher = StopMatcher(stop, include_stop_text=include_stop_text)
         self._min_tokens = min_tokens
@@ -68,4 +69,5 @@ class AnswerText:
             return text
         emitted, stop = self._matcher.push(text)
         self.is_stopped = stop is not None
+        self.stop_text = stop or ""
         return emitted

@@ -53,7 +53,8 @@ class ChatTemplate:
         self._environment = environment or ChatEnvironment()
         try:
             # Parsed apart: what is compiled has counted loops in place of the written ones.
-            self._takes_parts = _iterates_content(Parser(self._environment, source).parse())
+            tree = Parser(self._environment, source).parse()
+            self._takes_parts = _iterates_content(tree)
             self._template = self._environment.from_string(source)
         except Exception as error:  # also Python's own compiler, when it is nested too deeply
             line = f"line {error.lineno}: " if isinstance(error, jinja2.TemplateSyntaxError) else ""
@@ -62,6 +63,9 @@ class ChatTemplate:
                 "a Jinja template was expected; correct chat_template.jinja"
             ) from error
         self._variables = dict(variables or {})
+        self.source = source
+        self.reads = frozenset(node.name for node in tree.find_all(nodes.Name))
+        """Names of variables that it uses, among them the request's, such as "tools"."""
 
     @staticmethod
     def of(tokenizer: Tokenizer) -> ChatTemplate | None:

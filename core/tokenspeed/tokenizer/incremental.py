@@ -119,6 +119,10 @@ class EncodeCache:
         shared = _common_ids(self._encode_piece(text + part), ids + pieces[index][1])
         return shared - len(ids) // 4
 
+    def begins_piece(self, text: str) -> bool:
+        """Say whether `text` begins with a token at which a longer text may be cut before it."""
+        return self._boundaries.is_at(text, 0)
+
     # ---- walking
 
     def _walk(self, text: str) -> tuple[list[_Piece], int]:

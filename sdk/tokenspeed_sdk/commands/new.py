@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tokenspeed_sdk.scaffold import ABOUT, TEMPLATES, Scaffold, write
+from tokenspeed_sdk.scaffold import ABOUT, MODEL_ALONE, TEMPLATES, Scaffold, write
 
 if TYPE_CHECKING:
     import argparse
@@ -36,8 +37,12 @@ class New:
         folder = Path(args.folder or f"tokenspeed-{args.name}")
         files = write(scaffold, folder)
         print(f"{len(files)} files in {folder}; next, in the environment of tokenspeed:")
-        print(f"  python -m pip install --no-index --no-deps --no-build-isolation -e {folder}")
+        options = "--no-index --no-deps --no-build-isolation"
+        print(f"  python -m pip install {options} -e {shlex.quote(str(folder))}")
         print(f"  tokenspeed plugins test {args.name}")
         opt_in = f" --allow-experimental {args.name}" if scaffold.is_experimental else ""
-        print(f"  tokenspeed serve --plugins {args.name}{opt_in}")
+        if slots == MODEL_ALONE:
+            print(f"  tokenspeed models list --plugins {args.name}")
+        else:
+            print(f"  tokenspeed serve --plugins {args.name}{opt_in}")
         return 0

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tokenspeed.checkpoint.model_path import existing_model
+from tokenspeed.errors import reason_of
 from tokenspeed_sdk import ConfigError
 from tokenspeed_sdk.conformance import LEVELS, run_conformance
 from tokenspeed_sdk.conformance.subject import Subject
@@ -26,6 +28,13 @@ class Test:
         )
         parser.add_argument("--report", metavar="FOLDER", help="write report.json and report.md")
         parser.add_argument("--waivers", metavar="FILE", help="failures accepted for now")
+        parser.add_argument(
+            "--checkpoint",
+            action="append",
+            default=[],
+            metavar="FOLDER",
+            help="a small checkpoint of a model that it offers, to be run at C2; repeatable",
+        )
         parser.add_argument("--only", default="", metavar="TEXT", help="checks whose id has it")
         parser.add_argument("--json", action="store_true", help="print the report as JSON")
 
@@ -42,6 +51,7 @@ class Test:
             level=args.level,
             waivers=Path(args.waivers) if args.waivers else None,
             only=args.only,
+            checkpoints=[existing_model(folder) for folder in args.checkpoint],
             quiet=args.json,
         )
         if args.report:
@@ -56,4 +66,6 @@ def _write(report: Report, folder: Path) -> None:
         (folder / "report.json").write_text(report.to_json(), encoding="utf-8")
         (folder / "report.md").write_text(report.to_markdown(), encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"the report cannot be written: {error}; name another folder") from error
+        raise ConfigError(
+            f"report {folder} cannot be written: {reason_of(error)}; name another folder"
+        ) from error

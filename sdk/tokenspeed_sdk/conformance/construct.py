@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tokenspeed.plugins.requested import REFERENCE
-from tokenspeed_sdk import ExpertGroup, GrammarVocabulary, KernelOffer, Offer, Operator, Routing
+from tokenspeed_sdk import (
+    ExpertGroup,
+    GrammarVocabulary,
+    KernelOffer,
+    Offer,
+    Operator,
+    Routing,
+    TemplateFacts,
+)
 from tokenspeed_sdk.conformance.domain import allowed_value
 from tokenspeed_sdk.conformance.subject import Subject
 
@@ -48,7 +56,7 @@ def construct(offer: SubjectOffer, runtime: DeviceRuntime, folder: Path, **trait
     """
     if other := needs_another_device(offer, runtime):
         pytest.skip(other)
-    make = _ARGUMENTS.get(offer.slot)
+    make = ARGUMENTS.get(offer.slot)
     arguments = {} if make is None else make(offer, runtime, traits, folder)
     return _load(offer, **arguments)
 
@@ -116,6 +124,10 @@ def expert_group(offer: SubjectOffer, traits: dict[str, Any]) -> ExpertGroup:
     )
 
 
+def _client_rule(*_: Any) -> dict[str, Any]:
+    return {"template": TemplateFacts()}
+
+
 def _sampler(_: SubjectOffer, runtime: DeviceRuntime, *__: Any) -> dict[str, Any]:
     return {"device": runtime.torch_device(), "vocab_size": VOCAB_SIZE}
 
@@ -146,10 +158,11 @@ def _communicator(_: SubjectOffer, runtime: DeviceRuntime, *__: Any) -> dict[str
     }
 
 
-_ARGUMENTS: dict[str, Callable[..., dict[str, Any]]] = {
+ARGUMENTS: dict[str, Callable[..., dict[str, Any]]] = {
     "attention": _attention,
     "moe": _moe,
     "sampler": _sampler,
+    "client_rule": _client_rule,
     "kv_store": _kv_store,
     "speculator": _speculator,
     "grammar": _grammar,

@@ -10,6 +10,7 @@ from tokenspeed_sdk import (
     OPTIONAL_METHODS,
     AttentionBackend,
     CausalLM,
+    ClientRule,
     Command,
     Communicator,
     DeviceRuntime,
@@ -36,6 +37,7 @@ INTERFACES: Mapping[str, type] = {
     "model": CausalLM,
     "policy": Policy,
     "parser": Parser,
+    "client_rule": ClientRule,
     "speculator": Speculator,
     "grammar": GrammarEngine,
     "communicator": Communicator,
@@ -76,12 +78,14 @@ LOAD_KEYWORDS: Mapping[str, Mapping[str, str]] = {
         "max_running": "most requests at once",
         "vocab_size": "columns of the logits",
     },
+    "client_rule": {"template": "TemplateFacts of the served model's chat template"},
 }
 """Slot -> keywords that an offer's `load` is called with; other slots: none."""
 
 OPTIONAL: Mapping[str, tuple[tuple[str, str, str], ...]] = {
     "device": (("features", "pinned", "allocate_pinned"),),
     "moe": (("fuses_routing", "", "route_and_forward"),),
+    "parser": (("structures", "", "structure"),),
     "speculator": (("facts.observes", "", "observe"),),
     "communicator": tuple(
         ("features", feature, method)

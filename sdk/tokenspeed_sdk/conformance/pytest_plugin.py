@@ -1,7 +1,8 @@
 """The kit as a pytest plugin: the subject as a fixture, ids of checks, one result line a check.
 
 A check is a function `test_NAME` of a file `test_cN_*.py`; its id is "CN/NAME" with hyphens, and
-the parameters of a parametrised one in brackets. Offers are parameters: `offer`.
+the parameters of a parametrised one in brackets. Offers are parameters: `offer`; so are the folders
+that a plugin with models is given: `checkpoint`, None where there is none.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--plugin-id", required=False, help="the plugin that is checked")
     group.addoption("--results", help="file that gets one JSON line a check")
     group.addoption("--progress", action="store_true", help="print a line a check")
+    group.addoption("--checkpoint", action="append", default=[], help="a folder of its models")
     group.addoption("--only", default="", help="run the checks whose id contains this text")
 
 
@@ -43,10 +45,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give a check one call for each offer of its slot, or of all."""
+    """Give a check one call for each offer of its slot, or of all, or for each checkpoint."""
+    subject = metafunc.config.stash[_SUBJECT]
+    if "checkpoint" in metafunc.fixturenames:
+        given = [Path(folder) for folder in metafunc.config.getoption("--checkpoint")]
+        folders: list[Path | None] = [*given] or [None]
+        folders = folders if subject.offers("model") else []
+        metafunc.parametrize(
+            "checkpoint", folders, ids=[folder.name if folder else "none" for folder in folders]
+        )
     if "offer" not in metafunc.fixturenames:
         return
-    subject = metafunc.config.stash[_SUBJECT]
     marker = metafunc.definition.get_closest_marker("slot")
     offers = subject.offers(*(marker.args if marker else ()))
     metafunc.parametrize("offer", offers, ids=[offer.label for offer in offers])
@@ -57,7 +66,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [
         item
         for item in items
-        if config.getoption("--only") in check_id(item) and not item.name.endswith("[NOTSET]")
+        if config.getoption("--only") in check_id(item) and "[NOTSET" not in item.name
     ]
 
 

@@ -13,12 +13,15 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tokenspeed
 from tokenspeed_sdk import API_VERSION, ConfigError
 from tokenspeed_sdk.conformance.report import CheckResult, Report
 from tokenspeed_sdk.conformance.waivers import read_waivers, with_waivers
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 LEVELS = ("C0", "C1", "C2", "C3")
 CHECKS = Path(__file__).parent / "checks"
@@ -33,6 +36,7 @@ def run_conformance(
     level: str = "C3",
     waivers: Path | None = None,
     only: str = "",
+    checkpoints: Sequence[Path] = (),
     quiet: bool = True,
 ) -> Report:
     """Check a plugin up to and including `level`.
@@ -42,6 +46,7 @@ def run_conformance(
         level: one of LEVELS.
         waivers: file of accepted failures.
         only: run the checks whose id contains this text.
+        checkpoints: folders of the plugin's models, which C2 runs.
         quiet: False: the child prints a line a check while it runs.
     Returns:
         The report; a child that died is a problem in it.
@@ -56,12 +61,14 @@ def run_conformance(
     today = datetime.datetime.now(tz=datetime.UTC).date()
     accepted = read_waivers(waivers, today) if waivers is not None else ()
     with tempfile.TemporaryDirectory(prefix="tokenspeed-conformance-") as folder:
-        problem = _run_child(plugin_id, level, only, Path(folder), quiet=quiet)
+        options = [] if quiet else ["--progress"]
+        options += [f"--checkpoint={path.resolve()}" for path in checkpoints]
+        problem = _run_child(plugin_id, level, only, options, Path(folder))
         report = _collect(plugin_id, level, Path(folder) / "results.jsonl", problem)
     return with_waivers(report, accepted, today.isoformat())
 
 
-def _run_child(plugin_id: str, level: str, only: str, folder: Path, *, quiet: bool) -> str:
+def _run_child(plugin_id: str, level: str, only: str, options: list[str], folder: Path) -> str:
     """Run pytest; return what is wrong with the run, or ""."""
     files = [str(next(CHECKS.glob(f"test_{name.lower()}_*.py"))) for name in _up_to(level)]
     command = [sys.executable, "-P", "-m", "pytest", *files]
@@ -69,7 +76,7 @@ def _run_child(plugin_id: str, level: str, only: str, folder: Path, *, quiet: bo
     command += ["-p", "no:cacheprovider", "-p", "no:terminal"]
     command += ["-p", "tokenspeed_sdk.conformance.pytest_plugin"]
     command += ["--plugin-id", plugin_id, "--results", str(folder / "results.jsonl")]
-    command += ["--only", only, *([] if quiet else ["--progress"])]
+    command += ["--only", only, *options]
     # Small tensors: threads would only get in each other's way.
     environ = {"OMP_NUM_THREADS": "1", **os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     environ.pop("PYTEST_ADDOPTS", None)

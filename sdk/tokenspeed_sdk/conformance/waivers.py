@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import datetime
 import re
-import tomllib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from tokenspeed.errors import reason_of
+from tokenspeed.plugins.toml_file import read_toml
 from tokenspeed_sdk import ConfigError
 from tokenspeed_sdk.conformance.report import FAILED, WAIVED
 
@@ -58,10 +59,11 @@ def read_waivers(path: Path, today: datetime.date) -> tuple[Waiver, ...]:
             more than a year away.
     """
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        data = read_toml(path)
+    except (OSError, ValueError) as error:
         raise ConfigError(
-            f"waivers {path} cannot be read: {error}; a TOML file with [[waivers]] is needed"
+            f"waivers {path} cannot be read: {reason_of(error)}; "
+            "a TOML file with [[waivers]] is needed"
         ) from error
     tables = data.get("waivers")
     if set(data) != {"waivers"} or not isinstance(tables, list):

@@ -127,3 +127,70 @@ def cpu_s(code: str) -> float:
         subprocess.run([sys.executable, "-c", code], stdout=sink, check=True, timeout=60)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+NOISY = """
+import os
+print("noise"); os.write(1, b"more noise")
+class Plugin:
+    @hookimpl
+    def register_models(self, context):
+        print("noise")
+        facts = {"architectures": ("Acme",)}
+        context.offer(Offer("model", "acme", lazy("json:loads"), facts=facts))
+plugin = Plugin()
+"""
+
+
+def test_what_plugins_and_model_files_print_never_mixes_with_json(
+    plugin_space: PluginSpace, tmp_path: Path
+) -> None:
+    plugin_space.install("acme", NOISY)
+    (plugin_space.folder / "noisy_model.py").write_text("print('noise')\nEntryClass = None\n")
+    result = tokenspeed("models", "list", "--plugins", "acme", "--json")
+    assert "acme/acme" in {entry["pin"] for entry in json.loads(result.stdout)}
+    assert result.stderr.count("noise") == 3
+    assert tokenspeed("models", "list", "--model-module", "noisy_model", "--json").stdout == ""
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps(TINY))
+    explained = tokenspeed(
+        "plugins", "explain", "--model", str(model), "--plugins", "acme", "--json"
+    )
+    assert json.loads(explained.stdout)["architecture"] == "LlamaForCausalLM"
+
+
+TINY = {
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 256,
+    "max_position_embeddings": 256,
+    "rms_norm_eps": 1e-5,
+}
+
+
+def test_a_wheel_of_garbage_costs_the_listing_one_problem(plugin_space: PluginSpace) -> None:
+    plugin_space.install("acme")
+    plugin_space.install(
+        "broken", slots='model = "1.x"', tail='[config.n]\ntype="number"\ndefault=nan'
+    )
+    info = plugin_space.folder / "fake_broken-1.2.3.dist-info"
+    for name in ("METADATA", "WHEEL", "RECORD"):
+        (info / name).write_bytes(b"\xff\xfe\0")
+    result = tokenspeed("plugins", "list", "--json")
+    assert result.returncode == 1
+    entries = json.loads(result.stdout, parse_constant=lambda _: pytest.fail("no JSON"))
+    assert [entry["id"] for entry in entries if entry["problem"]] == ["broken"]
+
+
+def test_a_plugin_that_exits_with_zero_does_not_end_a_command_as_if_all_were_well(
+    plugin_space: PluginSpace,
+) -> None:
+    plugin_space.install("acme", "import sys; sys.exit(0)")
+    result = tokenspeed("models", "list", "--plugins", "acme")
+    assert result.returncode == 4
+    assert "it ended with SystemExit: 0" in result.stderr

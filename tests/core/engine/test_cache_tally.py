@@ -11,7 +11,7 @@ from tokenspeed.scheduler import MATCH_ENDS
 FIELDS = ("prompts", "cached_tokens", "created_tokens", "recomputed_tokens")
 
 
-def test_sums_of_sessions_equal_those_of_all_whatever_was_listed() -> None:
+def test_each_division_adds_up_to_the_whole_whatever_was_listed() -> None:
     draw = random.Random(11)
     tally = CacheTally()
     for _ in range(5000):
@@ -23,13 +23,14 @@ def test_sums_of_sessions_equal_those_of_all_whatever_was_listed() -> None:
             draw.choice(MATCH_ENDS),
         )
         session = draw.choice(("", f"s{draw.randrange(2 * MAX_SESSIONS)}"))
-        tally.add(report, session)
-    sessions = tally.sessions()
-    assert len(sessions) == MAX_SESSIONS + 1
-    assert sessions[-1]["session"] is None
-    sums = {name: sum(item[name] for item in sessions) for name in FIELDS}
-    assert sums == tally.total.shown()
-    assert sums["prompts"] == 5000 == sum(tally.match_ends.values())
+        root = draw.choice(("", f"r{draw.randrange(2 * MAX_SESSIONS)}"))
+        tally.add(report, session, root=root, tenant=draw.choice(("", "a", "b")))
+    for kind in ("session", "root", "tenant"):
+        listed = getattr(tally, f"{kind}s").shown()
+        assert {name: sum(item[name] for item in listed) for name in FIELDS} == tally.total.shown()
+        assert [item for item in listed if item[kind] is None] == listed[-1:] or kind == "tenant"
+        assert len(listed) == (3 if kind == "tenant" else MAX_SESSIONS + 1)
+    assert tally.total.prompts == 5000 == sum(tally.match_ends.values())
 
 
 def test_the_latest_session_is_first_and_a_turn_brings_one_back() -> None:
@@ -37,8 +38,22 @@ def test_the_latest_session_is_first_and_a_turn_brings_one_back() -> None:
     report = CacheReport(1, 2, 3, 4, "content")
     for session in ("a", "b", "a"):
         tally.add(report, session)
-    assert [item["session"] for item in tally.sessions()] == ["a", "b"]
-    assert tally.sessions()[0] == {
-        "session": "a", "prompts": 2, "cached_tokens": 2, "created_tokens": 4,
-        "recomputed_tokens": 6,
+    listed = tally.sessions.shown()
+    assert [item["session"] for item in listed] == ["a", "b"]
+    assert listed[0] == {
+        "session": "a", "parent": "", "root": "a", "prompts": 2, "cached_tokens": 2,
+        "created_tokens": 4, "recomputed_tokens": 6,
     }  # fmt: skip
+
+
+def test_children_count_for_their_root() -> None:
+    tally = CacheTally()
+    report = CacheReport(10, 2, 0, 4, "content")
+    tally.add(report, "main", tenant="t")
+    tally.add(report, "sub", parent="main", root="main", tenant="t")
+    tally.add(report, "subsub", parent="sub", root="main", tenant="u")
+    assert [(item["root"], item["prompts"]) for item in tally.roots.shown()] == [("main", 3)]
+    assert {i["tenant"]: i["cached_tokens"] for i in tally.tenants.shown()} == {"t": 20, "u": 10}
+    assert [(i["session"], i["parent"]) for i in tally.sessions.shown()] == [
+        ("subsub", "sub"), ("sub", "main"), ("main", ""),
+    ]  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -88,11 +90,52 @@ def test_a_failed_plugin_of_a_found_device_does_not_move_the_start_to_another_ki
         assert Choices(config, registry).device() is RUNTIME
 
 
+@pytest.mark.parametrize("code", ["sys.exit(0)", "raise GeneratorExit", "1 / 0"])
+def test_what_comes_out_of_a_load_is_the_plugins_error(code: str) -> None:
+    def load(**_: Any) -> None:
+        exec(code, {"sys": sys})
+
+    plain = Offer("attention", "plain", load, requires=TRAITS, band="PERFORMANT")
+    group = CacheGroup("full", "full", (0,), gqa_fields(2, 16))
+    with pytest.raises(PluginError, match=r"plugin p 1\.0 failed at load of attention") as caught:
+        choices(plain).attention((group,), SIZES, RUNTIME)
+    assert caught.value.exit_code == 4
+
+
+def test_a_device_without_facts_is_refused_by_name() -> None:
+    runtime = SimpleNamespace(**{**vars(RUNTIME), "facts": {"kind": "cpu"}})
+    offers = (RegisteredOffer("p", "1.0", Offer("device", "cpu", lambda: runtime)),)
+    registry: Any = SimpleNamespace(offers=lambda slot: offers, operators=())
+    with pytest.raises(PluginError, match="has no facts of type DeviceFacts"):
+        Choices(EngineConfig(device="cpu"), registry).device()
+
+
+@pytest.mark.parametrize(
+    ("opener", "words"),
+    [
+        ("None", "failed at a look at .*'matches'"),
+        ("Format(lambda path: 1 / 0)", "failed at a look at .*ZeroDivisionError"),
+        ("Format(bool)", r"what p/f builds .* has no open"),
+        ("Format(bool, lambda path: None)", r"what p/f builds \(NoneType\) has no config"),
+        ("Format(bool, lambda path: 1 / 0)", "failed at opening .*ZeroDivisionError"),
+    ],
+)
+def test_a_broken_weight_format_is_named(opener: str, words: str, tmp_path: Path) -> None:
+    def form(matches: Any, *opens: Any) -> Any:
+        return SimpleNamespace(matches=matches, **dict(zip(("open",), opens, strict=False)))
+
+    offer = Offer("weight_format", "f", lambda: eval(opener, {"Format": form}))
+    registered = (RegisteredOffer("p", "1.0", offer),)
+    registry: Any = SimpleNamespace(offers=lambda slot: registered, operators=())
+    with pytest.raises(PluginError, match=words):
+        Choices(EngineConfig(), registry).checkpoint(tmp_path)
+
+
 def test_a_device_of_another_kind_than_its_offer_says_does_not_start() -> None:
     offer = RegisteredOffer(
         "p", "1.0", Offer("device", "d", lambda: RUNTIME, facts={"kind": "acme"})
     )
-    registry: Any = SimpleNamespace(offers=lambda slot: (offer,), plugins=())
+    registry: Any = SimpleNamespace(offers=lambda slot: (offer,), plugins=(), operators=())
     with pytest.raises(PluginError, match="offers kind 'acme' and builds a device of kind 'cpu'"):
         Choices(EngineConfig(), registry).device()
 

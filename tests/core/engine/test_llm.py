@@ -6,6 +6,7 @@ import math
 import os
 import random
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -171,6 +172,19 @@ def test_a_step_that_raises_fails_its_requests_and_the_engine_goes_on(tmp_path: 
     assert bad.finish_reason == "error"
     assert bad.error is not None
     assert "scripted failure" in bad.error
+    assert good.finish_reason == "length"
+
+
+def test_a_kernel_that_exits_in_a_step_ends_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with make_llm(tmp_path) as llm:
+        with monkeypatch.context() as patch:
+            patch.setattr(type(llm.engine.executor), "launch", lambda *_: sys.exit(0))
+            (bad,) = llm.generate([200], GREEDY)
+        (good,) = llm.generate([8], GREEDY)
+    assert bad.error is not None
+    assert "SystemExit(0)" in bad.error
     assert good.finish_reason == "length"
 
 

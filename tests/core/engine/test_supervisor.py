@@ -17,7 +17,7 @@ from tests.support.scripted import write_scripted_model
 from tokenspeed.engine.frontend import Frontend
 from tokenspeed.engine.reports import Progress, StartFailure
 from tokenspeed.engine.supervisor import EngineState
-from tokenspeed.errors import ConfigError, EngineError
+from tokenspeed.errors import ConfigError, EngineError, PluginError
 
 
 def is_running(pid: int) -> bool:
@@ -62,7 +62,7 @@ def test_an_unexpected_error_of_the_start_is_one_line_without_traceback(
 ) -> None:
     model = write_scripted_model(tmp_path / "model", script=["x"])
     engine = RunningEngine(model)
-    with pytest.raises(EngineError, match="could not be built") as caught:
+    with pytest.raises(PluginError, match=r"model Scripted.* failed while it was built") as caught:
         engine.supervisor.start()
     engine.__exit__()
     assert "\n" not in str(caught.value)

@@ -13,8 +13,10 @@ from tests.support.scripted import write_scripted_model
 from tests.support.tiny_checkpoints import make_checkpoint
 
 from tokenspeed import LLM, SamplingParams
+from tokenspeed.config.schema import EngineConfig
 from tokenspeed.engine.reports import Progress
-from tokenspeed.engine.tuning import time_sample
+from tokenspeed.engine.tuning import time_sample, tune
+from tokenspeed.errors import ConfigError
 from tokenspeed.kernels.spying import Sample, Watch
 
 SLOW = """
@@ -126,3 +128,14 @@ def test_a_kernel_that_prepares_another_is_timed_in_what_it_prepared() -> None:
     assert calls[0] == "prepare w"
     assert set(calls[1:]) == {"run 7"}
     assert len(calls) > 3
+
+
+def test_a_cache_folder_that_cannot_be_written_ends_the_start_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TOKENSPEED_CACHE_DIR", str(tmp_path / "file"))
+    built: list[object] = []
+    with pytest.raises(ConfigError, match=r"measured times cannot be kept: .*Not a directory"):
+        tune(EngineConfig(), lambda _: None, lambda *arguments: built.append(arguments))  # type: ignore[arg-type,func-returns-value]
+    assert built == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -92,3 +93,60 @@ def test_a_damaged_file_or_one_of_other_facts_is_no_evidence(tmp_path: Path, tex
     file = EvidenceFile({"device": "cpu"}, tmp_path)
     file.path.write_text(text)
     assert EvidenceFile({"device": "cpu"}, tmp_path).shapes == {}
+
+
+GOOD = {"shapes": {"op|1": {"a/x": 1.0}}, "models": {"m": {"r": [["op|1", 1.0]]}}}
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        {"shapes": 3},
+        {"shapes": {"op|1": []}},
+        {"shapes": {"op|1": {"a/x": "fast"}}},
+        {"shapes": {"op|1": {"a/x": -1.0}}},
+        {"shapes": {"op|1": {"a/x": float("nan")}}},
+        {"shapes": {"op|1": {"a/x": None}}},
+        {"models": []},
+        {"models": {"m": 3}},
+        {"models": {"m": {"r": [["op|1"]]}}},
+        {"models": {"m": {"r": [["op|1", -1.0]]}}},
+        {"models": {"m": {"r": 3}}},
+    ],
+)
+def test_a_file_of_the_right_facts_and_wrong_values_chooses_no_kernel(
+    tmp_path: Path, spoilt: dict[str, Any]
+) -> None:
+    file = EvidenceFile({"device": "cpu"}, tmp_path)
+    for data, shapes in ((GOOD, GOOD["shapes"]), (GOOD | spoilt, {})):
+        file.path.write_text(json.dumps({"facts": file.facts, **data}))
+        assert EvidenceFile({"device": "cpu"}, tmp_path).shapes == shapes
+
+
+def test_deeply_nested_and_binary_files_are_no_evidence(tmp_path: Path) -> None:
+    file = EvidenceFile({"device": "cpu"}, tmp_path)
+    for data in (b"[" * 100_000, b"\xff\xfe\0"):
+        file.path.write_bytes(data)
+        assert EvidenceFile({"device": "cpu"}, tmp_path).shapes == {}
+
+
+def test_two_starts_that_measure_at_once_keep_the_times_of_both(tmp_path: Path) -> None:
+    files = [EvidenceFile({"device": "cpu"}, tmp_path) for _ in range(2)]
+    for number, file in enumerate(files):
+        file.shapes = {"op|1": {f"a/{number}": 1.0}, f"op|{number + 2}": {"a/x": 2.0}}
+        file.models = {f"m{number}": {}}
+        assert file.save() == ""
+    again = EvidenceFile({"device": "cpu"}, tmp_path)
+    assert again.shapes["op|1"] == {"a/0": 1.0, "a/1": 1.0}
+    assert set(again.shapes) == {"op|1", "op|2", "op|3"}
+    assert set(again.models) == {"m0", "m1"}
+
+
+def test_a_folder_that_cannot_be_written_is_said_and_nothing_is_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert "Not a directory" in EvidenceFile({}, tmp_path / "file" / "tuning").save()
+    monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    assert EvidenceFile({}, tmp_path / "tuning").save() == "disk full"
+    assert list((tmp_path / "tuning").iterdir()) == []

@@ -60,7 +60,7 @@ def test_files_that_raise_abort_or_lie_are_findings_and_the_rest_works(
     found = {item.architecture: item for item in check_models(("acme",))}
     assert {name for name, item in found.items() if not item.problem} == {*MODELS, "Fine"}
     assert found["Aborts"].problem == "its import ended the process: SIGABRT"
-    assert "code 3" in found["Exits"].problem
+    assert "SystemExit: 3" in found["Exits"].problem
     assert "has no attribute 'EntryClass'" in found["Empty"].problem
     assert "OSError: x" in found["Raises"].problem
     assert any(cause.startswith("ZeroDivisionError") for cause in found["Raises"].causes)

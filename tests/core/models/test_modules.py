@@ -62,6 +62,13 @@ def test_a_module_that_is_not_there_is_refused_by_name(package: Path, tail: str)
     assert caught.value.id == "model-module-missing"
 
 
+def test_a_path_is_answered_with_the_name_to_give(package: Path) -> None:
+    write(package, GOOD)
+    file = package / "inner" / "model.py"
+    with pytest.raises(PluginError, match=f"PYTHONPATH={file.parent} and --model-module model"):
+        check_model_modules([str(file)])
+
+
 def test_a_named_module_serves_each_of_its_architectures(package: Path) -> None:
     name, registry = write(package, GOOD), Registry()
     register_model_modules(registry, [name])
@@ -101,6 +108,14 @@ def test_a_module_for_a_shipped_architecture_conflicts_and_can_be_pinned(package
         ("EntryClass = 5", r"EntryClass.architectures is \(\)"),
         (GOOD.replace('("MineForCausalLM", "OurForCausalLM")', "'Mine'"), "is 'Mine', a tuple"),
         (GOOD.replace("def forward", "def backward"), "lacks forward"),
+        ("import sys; sys.exit(0)", "it ended with SystemExit: 0"),
+        ("def __getattr__(name): raise RuntimeError(name)", "RuntimeError: EntryClass"),
+        (GOOD.replace("MineForCausalLM", "a/b"), r"is \('a/b', 'OurForCausalLM'\), a tuple"),
+        (
+            "class M(type):\n    @property\n    def architectures(cls): raise RuntimeError('no')\n"
+            "class Mine(metaclass=M): ...\nEntryClass = Mine",
+            "EntryClass.architectures raised RuntimeError: no",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_module_is_said(package: Path, text: str, said: str) -> None:
@@ -128,3 +143,21 @@ def test_the_operator_decides_about_modules_too(
     assert caught.value.exit_code == 3
     file.write_text(f'schema = 1\nallow = ["reference", "{name}"]\n')
     check_model_modules([name])
+
+
+def test_a_module_with_the_name_of_a_plugin_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "reference.py").write_text(GOOD)
+    registry = load_plugins((), role="engine")
+    before = registry.dump()
+    with pytest.raises(PluginError, match="'reference' has the name of a plugin"):
+        register_model_modules(registry, ["reference"])
+    assert registry.dump() == before
+
+
+def test_a_module_that_is_named_twice_is_one(package: Path) -> None:
+    name, registry = write(package, GOOD), Registry()
+    register_model_modules(registry, [name, name])
+    assert len(registry.offers("model")) == 1

@@ -68,6 +68,12 @@ def test_an_unknown_architecture_is_answered_with_the_nearest_and_the_list() -> 
         resolve_architecture(registry, {"architectures": ["Zzz"]})
 
 
+def test_another_architecture_is_not_taken_for_a_mistyped_one() -> None:
+    registry = registry_of(Qwen2ForCausalLM=lambda: Good)
+    with pytest.raises(ConfigError, match=r"known: Qwen2ForCausalLM; load a plugin"):
+        resolve_architecture(registry, {"architectures": ["Gemma2ForCausalLM"]})
+
+
 def test_a_family_is_not_suggested_for_the_ending_that_all_share() -> None:
     registry = registry_of(LlamaForCausalLM=lambda: Good, Qwen3NextForCausalLM=lambda: Good)
     with pytest.raises(ConfigError, match=r"load a plugin .*--model-module"):

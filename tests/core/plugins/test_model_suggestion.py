@@ -13,7 +13,11 @@ from tokenspeed.config.schema import EngineConfig
 from tokenspeed.engine.choices import Choices
 from tokenspeed.errors import ConfigError
 from tokenspeed.plugins import load_plugins
-from tokenspeed.plugins.model_suggestion import suggested_plugin, suggestion_text
+from tokenspeed.plugins.model_suggestion import (
+    suggested_plugin,
+    suggestion_text,
+    unloaded_text,
+)
 
 
 @pytest.mark.parametrize(
@@ -48,3 +52,14 @@ def test_a_suggested_plugin_that_is_installed_is_named_and_not_imported(
     with pytest.raises(ConfigError, match=r"'Acme' is not offered; .* add --plugins acme"):
         choices.model_class(config)
     assert package not in sys.modules
+
+
+def test_installed_models_that_are_not_loaded_are_named_where_an_architecture_is_missing(
+    plugin_space: PluginSpace,
+) -> None:
+    package = plugin_space.install("acme")
+    choices = Choices(EngineConfig(), load_plugins(("auto",), role="engine"))
+    with pytest.raises(ConfigError, match=r"not loaded: acme; .*models list --plugins acme"):
+        choices.model_class({"architectures": ["Other"]})
+    assert package not in sys.modules
+    assert unloaded_text(frozenset({"acme"})) == ""

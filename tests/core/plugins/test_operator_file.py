@@ -75,7 +75,9 @@ def test_no_flag_opts_in_where_the_operator_does_not(file: Path, plugin_space: P
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("schema = ", "it is not TOML"),
+        ("schema = ", "it cannot be read: Invalid value"),
+        ("x = " + "9" * 5000, "it cannot be read: "),
+        ("x = " + "[" * 3000, "it is nested too deeply"),
         ("", "schema is None, this version reads 1"),
         ("schema = 2", "schema is 2"),
         ('schema = 1\nfrobid = ["acme"]', "unknown key 'frobid': did you mean 'forbid'?"),

@@ -10,6 +10,8 @@ import time
 import pytest
 from tests.support.plugin_wheels import PluginSpace
 
+from tokenspeed.diagnostics import DIAGNOSTICS
+from tokenspeed.errors import MAX_TEXT
 from tokenspeed.plugins.probe import ProbeResult, run_probes
 
 
@@ -54,6 +56,17 @@ def test_a_device_of_a_kind_that_the_manifest_does_not_name_is_a_mistake(
         ("import os; os._exit(7)", "exited with code 7"),
         ("return ()", "found no device"),
         ("return 5", "TypeError"),
+        ("return 'abc'", "'a' is no DeviceFacts"),
+        ("import sys; sys.exit(0)", "it ended with SystemExit: 0"),
+        ("raise type('E', (Exception,), {'__str__': lambda e: 1 / 0})", "text cannot be made"),
+        ("return [DeviceFacts('a', 'b', 'c', 1, -5)]", "memory_bytes is -5"),
+        ("return [DeviceFacts('a', 'b', 'c', 0, 5)]", "count is 0"),
+        ("return [DeviceFacts('*', 'b', 'c', 1, 5)]", "kind is '*'"),
+        ("return [DeviceFacts('a', 'b', 'c', 1, float('nan'))]", "memory_bytes is nan"),
+        ("return [DeviceFacts('a', 'b', 'c', 1, 5, {'device': 'cpu'})]", "unknown trait 'device'"),
+        ("return [DeviceFacts('a', 'b', 'c', 1, 5, {'window': []})]", "trait window is []"),
+        ("import subprocess; subprocess.Popen(['sleep', '300']); return []", "found no device"),
+        ("while True: print('x' * 10000)", "File too large"),
         ("import sys; sys.modules['torch'] = sys; return ()", "imports torch"),
     ],
 )
@@ -61,6 +74,13 @@ def test_every_failure_becomes_a_reason(plugin_space: PluginSpace, body: str, re
     result = probe(plugin_space, f"def find():\n    {body}\n")
     assert reason in result.reason
     assert result.devices == ()
+    assert result.id in DIAGNOSTICS
+
+
+def test_an_id_that_a_plugin_made_up_is_none_of_ours(plugin_space: PluginSpace) -> None:
+    result = probe(plugin_space, "def find():\n    raise PluginError('a' * 10**6, id='mine')\n")
+    assert result.id == "device-not-found"
+    assert len(result.reason) <= MAX_TEXT
 
 
 def test_a_hanging_probe_is_stopped_at_the_limit(plugin_space: PluginSpace) -> None:

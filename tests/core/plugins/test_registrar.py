@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import Any
 
@@ -12,7 +13,10 @@ from tokenspeed.contracts.kernel import KernelOffer, Operator
 from tokenspeed.contracts.registration import Offer
 from tokenspeed.errors import PluginError
 from tokenspeed.hookspecs import hookimpl
+from tokenspeed.plugins import load_plugins
+from tokenspeed.plugins.manager import load_planned
 from tokenspeed.plugins.manifest import Manifest
+from tokenspeed.plugins.planning import plan_plugins
 from tokenspeed.plugins.registrar import HOOKS, StagedRegistration, run_hooks
 from tokenspeed.plugins.registry import Registry
 from tokenspeed.plugins.slots import SLOT_OF_HOOK, SLOTS
@@ -194,6 +198,121 @@ def test_hook_calls_after_the_freeze_are_counted_and_raise_when_strict() -> None
         manager.hook.register_models(context=registration)
     with pytest.raises(PluginError, match="after the freeze"):
         registry.commit("late", "1.0", [])
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"name": None}, "name None"),
+        ({"name": ""}, "name ''"),
+        ({"name": "a/b"}, "name 'a/b'"),
+        ({"name": "a\nb"}, "name 'a\\nb'"),
+        ({"slot": None}, "is for slot None"),
+        ({"load": None}, "load is None, a callable"),
+        ({"load": "json:loads"}, "load is 'json:loads'"),
+        ({"band": None}, "unknown band None"),
+        ({"band": []}, "unknown band []"),
+        ({"band": "portable"}, "unknown band 'portable': did you mean 'PORTABLE'?"),
+        ({"requires": None}, "requires is None"),
+        ({"requires": {3: (1,)}}, "unknown trait 3"),
+        (
+            {"requires": {"dtype": "bfloat16"}},
+            "requires dtype = 'bfloat16', a tuple of values is needed",
+        ),
+        ({"requires": {"head_dim": 64}}, "requires head_dim = 64, a tuple of values is needed"),
+        ({"requires": {"dtype": None}}, "requires dtype = None, a tuple of values is needed"),
+        ({"requires": {"dtype": ({},)}}, "requires dtype = ({},)"),
+        ({"requires": {"head_dim": (float("inf"),)}}, "requires head_dim = (inf,)"),
+        ({"facts": None}, "facts is None"),
+    ],
+)
+def test_an_offer_of_wrong_types_is_refused_before_anybody_chooses(
+    changes: dict[str, Any], words: str
+) -> None:
+    fields: dict[str, Any] = {"slot": "attention", "name": "x", "load": dict, "band": "PORTABLE"}
+    text = refusal(offering("register_attention_backends", Offer(**(fields | changes))))
+    assert words in text
+    assert "[offer-invalid]" in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"band": "PORTABLE"}, "band is 'PORTABLE', a Band is needed"),
+        ({"operator": None}, "operator is None"),
+        ({"deterministic": "yes"}, "deterministic is 'yes'"),
+        ({"score": 3}, "score is 3, a function"),
+        ({"requires": {"dtype": "float32"}}, "requires dtype = 'float32'"),
+    ],
+)
+def test_a_kernel_of_wrong_types_is_refused(changes: dict[str, Any], words: str) -> None:
+    fields: dict[str, Any] = {"operator": "acme.op", "name": "k", "load": dict}
+    assert words in refusal(offering("register_kernels", KernelOffer(**(fields | changes))))
+
+
+def test_a_hook_that_swallows_a_refusal_has_not_registered() -> None:
+    class Plugin:
+        @hookimpl
+        def register_models(self, context: Any) -> None:
+            with contextlib.suppress(PluginError):
+                context.offer(3)
+            context.offer(model("one"))
+
+    assert "3 is no Offer" in refusal(Plugin())
+
+
+def test_a_hook_whose_body_never_runs_is_refused() -> None:
+    class Generator:
+        @hookimpl
+        def register_models(self, context: Any) -> Any:
+            yield context
+
+    class Returning:
+        @hookimpl
+        def register_models(self, context: Any) -> Any:
+            return [model("one")]
+
+    for plugin in (Generator(), Returning()):
+        assert "call context.offer in a plain function" in refusal(plugin)
+
+
+@pytest.mark.parametrize("code", ["sys.exit(0)", "raise GeneratorExit", "raise BaseException(7)"])
+@pytest.mark.parametrize("place", ["import", "hook"])
+def test_a_plugin_ends_no_process(plugin_space: PluginSpace, place: str, code: str) -> None:
+    top = f"import sys\n{code}\n" if place == "import" else "import sys\n"
+    hook = code if place == "hook" else "pass"
+    plugin_space.install(
+        "acme",
+        f"{top}class Plugin:\n    @hookimpl\n    def register_models(self, context):\n"
+        f"        {hook}\nplugin = Plugin()\n",
+    )
+    with pytest.raises(PluginError, match="it ended with") as caught:
+        load_plugins(("acme",), role="engine")
+    assert caught.value.exit_code == 4
+
+
+def test_an_object_that_raises_when_looked_at_is_one_plugins_error(
+    plugin_space: PluginSpace,
+) -> None:
+    plugin_space.install(
+        "acme",
+        "class Plugin:\n    def __dir__(self):\n        raise RuntimeError('boo')\n"
+        "plugin = Plugin()",
+    )
+    with pytest.raises(PluginError, match="registering raised RuntimeError: boo"):
+        load_plugins(("acme",), role="engine")
+
+
+def test_a_plugin_cannot_change_the_settings_of_the_plan(plugin_space: PluginSpace) -> None:
+    plugin_space.install(
+        "acme",
+        "class Plugin:\n    @hookimpl\n    def register_models(self, context):\n"
+        "        context.config['n'] = 5\nplugin = Plugin()\n",
+        tail='[config.n]\ntype = "integer"\ndefault = 1\n',
+    )
+    plan = plan_plugins(("acme",))
+    load_planned(plan, role="engine")
+    assert next(item.config for item in plan.plugins if item.found.id == "acme") == {"n": 1}
 
 
 def test_a_device_of_a_kind_that_the_manifest_does_not_name_is_refused() -> None:

@@ -32,6 +32,9 @@ def test_defaults_are_filled_in_and_values_converted() -> None:
         ("acne.flush=1", "did you mean 'acme'"),
         ("acme.flush", "write PLUGIN.KEY=VALUE"),
         ("acme.flush=maybe", "boolean is needed"),
+        ("acme.share=nan", "share is 'nan', number is needed"),
+        ("acme.share=1e999", "share is '1e999', number is needed"),
+        ("acme.mib=" + "9" * 5000, "mib is '9{2}.*[.]{3}9+', integer is needed"),
         ("acme.mib=many", "mib is 'many', integer is needed; the default is 256"),
     ],
 )

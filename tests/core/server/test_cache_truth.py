@@ -150,10 +150,28 @@ def test_sums_of_sessions_are_those_of_all(server: ServerProcess) -> None:
     time.sleep(0.2)  # a picture may be a tenth of a second old
     state = server.call(STATE).json()
     for name in SUMS:
-        assert sum(item[name] for item in state["sessions"]) == state["cache"][name]
+        for division in ("sessions", "roots", "tenants"):
+            assert sum(item[name] for item in state[division]) == state["cache"][name]
     assert sum(state["match_ends"].values()) == state["cache"]["prompts"]
     for name in ("cached_tokens", "created_tokens", "recomputed_tokens"):
         server.wait_metric(f"tokenspeed_{name}_total", state["cache"][name])
     sessions = {item["session"]: item for item in state["sessions"]}
     assert sessions["x"]["prompts"] == 3
     assert sessions["x"]["cached_tokens"] > 0
+
+
+def test_sub_agents_and_tenants_have_sums_of_their_own(server: ServerProcess) -> None:
+    prompt = text("family", 200)
+    body = {"model": "hashed", "prompt": prompt, "max_tokens": 2}
+    main = {"X-Claude-Code-Session-Id": "main", "X-Tenant": "team"}
+    for headers in (main, {**main, "X-Claude-Code-Agent-Id": "sub"}, {**main, "X-Tenant": "other"}):
+        assert server.call(TEXT, body, headers=headers).status == 200
+    time.sleep(0.2)  # a picture may be a tenth of a second old
+    state = server.call(STATE).json()
+    sessions = {item["session"]: item for item in state["sessions"]}
+    roots = {item["root"]: item for item in state["roots"]}
+    tenants = {item["tenant"]: item for item in state["tenants"]}
+    assert (sessions["main"]["parent"], sessions["main"]["root"]) == ("", "main")
+    assert (sessions["main/sub"]["parent"], sessions["main/sub"]["root"]) == ("main", "main")
+    assert (roots["main"]["prompts"], roots["main"]["cached_tokens"]) == (3, 2 * 199)
+    assert (tenants["team"]["cached_tokens"], tenants["other"]["cached_tokens"]) == (199, 199)

@@ -6,9 +6,17 @@ import importlib.util
 import json
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import pytest
+
+from tokenspeed.server.anthropic.schemas import MessagesRequest
 from tokenspeed.server.openai import schemas as openai
 from tokenspeed.server.openai.tables import INERT, NEUTRAL, NEUTRAL_MESSAGE
+from tokenspeed.server.responses.schemas import ResponsesRequest
+
+if TYPE_CHECKING:
+    from tokenspeed.server.http.schema import Body
 
 DOCS = Path(__file__).parents[3] / "docs"
 SCHEMAS = (
@@ -56,3 +64,23 @@ def test_fields_that_are_not_built_are_documented_with_their_neutral_values() ->
     text = section("Fields that are not built yet")
     assert rows(text) == shown
     assert all(f"`{name}`" in text for name in NEUTRAL_MESSAGE)
+
+
+@pytest.mark.parametrize(
+    ("title", "end", "schema"),
+    [
+        ("### Fields of messages\n", "**Thinking**", MessagesRequest),
+        ("### Fields of responses\n", "**Thinking**", ResponsesRequest),
+    ],
+)
+def test_every_field_of_an_api_is_on_its_page_and_no_other(
+    title: str, end: str, schema: type[Body]
+) -> None:
+    page = (DOCS / "http-api.md").read_text(encoding="utf-8")
+    text = page.split(title, 1)[1].split(end, 1)[0]
+    supported, inert = re.split(r"\nAccepted with any value", text, maxsplit=1)
+    inert, refused = inert.split("\nRefused unless", 1)
+    heads = re.findall(r"^\| (`.*?`) \|", supported, re.MULTILINE)
+    assert set(re.findall(r"`(\w+)`", " ".join(heads))) == set(schema.model_fields)
+    assert rows(inert) == dict(schema.inert)
+    assert set(re.findall(r"`(\w+)`", refused)) == set(schema.neutral)

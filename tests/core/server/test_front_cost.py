@@ -103,7 +103,7 @@ async def longest_pause_ms(reader: PromptReader, raw: bytes) -> tuple[float, int
     await asyncio.sleep(0.005)
     request = Request({"type": "http", "headers": []}, receive)
     body = await read_body(request, ChatRequest, max_bytes=1 << 24, limits=LIMITS)
-    prompt = await reader.chat(body)
+    prompt = await reader.chat(conversation_of(body))
     done.set()
     await ticker
     return longest_s * 1000, len(prompt.token_ids)

@@ -1,4 +1,4 @@
-"""A reasoning parser is chosen by name, sees what it looks for, and fails one request at most."""
+"""A parser is chosen by name, sees what it looks for, and fails one request at most."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ from tests.support.plugin_wheels import PluginSpace
 from tests.support.scripted import byte_tokenizer, write_scripted_model
 from tokenizers import AddedToken
 
-from tokenspeed.contracts.parser import AnswerStart, ParsedDelta
+from tokenspeed.contracts.parser import PARSES, AnswerStart, ParsedDelta
 from tokenspeed.engine.messages import Delta
 from tokenspeed.errors import CapabilityError, EngineError, PluginError
+from tokenspeed.parsers.harmony import Harmony
+from tokenspeed.parsers.mistral import Mistral
+from tokenspeed.parsers.think import ThinkParser
+from tokenspeed.parsers.together import Together
 from tokenspeed.plugins import load_plugins
 from tokenspeed.sampling.params import SamplingParams
-from tokenspeed.server.parsers import ReasoningParser, reasoning_parser_of
+from tokenspeed.server.parser_choice import ParserChooser
+from tokenspeed.server.parsers import AnswerFormat
 from tokenspeed.server.pieces import Piece, TextAssembler
-from tokenspeed.server.think_parser import ThinkParser
 from tokenspeed.tokenizer.load import load_tokenizer
 
 if TYPE_CHECKING:
@@ -24,7 +28,7 @@ if TYPE_CHECKING:
 
     from tokenspeed.tokenizer.tokenizer import Tokenizer
 
-THINK = ReasoningParser("core/think", ThinkParser())
+THINK = AnswerFormat("core/think", ThinkParser())
 ANSWER = "<think>\nI add.\n</think>\n\nFour."
 BODY = """
 class Loud:
@@ -56,7 +60,7 @@ def tokenizer(
     """One token a byte; the tags are spelled in bytes, or special tokens of their own."""
     backend = byte_tokenizer()
     if request.param == "special":
-        tags = [AddedToken(tag, special=True) for tag in ThinkParser.markers]
+        tags = [AddedToken(tag, special=True) for tag in ThinkParser().markers]
         backend.add_special_tokens(tags)
     folder = tmp_path_factory.mktemp(request.param) / "model"
     return load_tokenizer(write_scripted_model(folder, tokenizer=backend))
@@ -130,17 +134,16 @@ def test_an_unclosed_block_is_reasoning_to_its_end(tokenizer: Tokenizer) -> None
     assert (piece.reasoning, piece.text, piece.finish_reason) == ("I add and add", "", "length")
 
 
-def chosen(name: str, *plugins: str) -> ReasoningParser:
+def chosen(name: str, *plugins: str) -> AnswerFormat:
     registry = load_plugins(plugins, role="api", experimental=plugins)
-    parser = reasoning_parser_of(name, registry)
-    assert parser is not None
-    return parser
+    found = ParserChooser(registry, template=None).choose(tools="none", reasoning=name)
+    assert found.form is not None
+    return found.form
 
 
 @pytest.mark.parametrize("name", ["think", "core/think"])
 def test_the_cores_parser_is_chosen_by_name(name: str) -> None:
     assert chosen(name).pin == "core/think"
-    assert reasoning_parser_of("", load_plugins((), role="api")) is None
 
 
 def test_an_unknown_parser_is_refused_with_those_there_are() -> None:
@@ -175,9 +178,12 @@ def test_two_parsers_of_one_name_need_their_plugin(space: PluginSpace) -> None:
 @pytest.mark.parametrize(
     ("parses", "said"),
     [
-        ('("tool_calls",)', "arrives with tools in requests"),
         ('("reasonning",)', "did you mean 'reasoning'"),
         ('"reasoning"', "a tuple of names is needed"),
+        (
+            '("reasoning",), "template_marks": "<think>"',
+            r"\['template_marks'\] = '<think>', a tuple",
+        ),
     ],
 )
 def test_what_a_parser_does_not_do_here_is_refused(
@@ -218,9 +224,30 @@ class Failing:
 @pytest.mark.parametrize("place", ["start", "feed", "finish", "text"])
 def test_a_parser_that_fails_fails_its_request_and_is_named(place: str) -> None:
     def answer() -> None:
-        parser = ReasoningParser("acme/bad", Failing(place)).start("")
+        parser = AnswerFormat("acme/bad", Failing(place)).start("")
         parser.feed("x")
         parser.finish()
 
-    with pytest.raises(EngineError, match="reasoning parser acme/bad failed at"):
+    with pytest.raises(EngineError, match="parser acme/bad failed at"):
         answer()
+
+
+def test_marks_of_calls_are_shown_only_where_calls_are_looked_for(tmp_path: Path) -> None:
+    backend = byte_tokenizer()
+    marks = [*ThinkParser().markers, *Mistral().markers, *Harmony.markers]
+    backend.add_special_tokens([AddedToken(mark, special=True) for mark in marks])
+    tokenizer = load_tokenizer(write_scripted_model(tmp_path / "model", tokenizer=backend))
+
+    def shown(form: AnswerFormat, *, reads_calls: bool) -> set[str]:
+        ids = form.shown_ids(tokenizer, reads_calls=reads_calls)
+        return {tokenizer.token_text(token) for token in ids}
+
+    calls = AnswerFormat("core/mistral", Mistral(), parses=["tool_calls"])
+    both = AnswerFormat("both", Together(ThinkParser(), Mistral()), parses=PARSES)
+    assert shown(calls, reads_calls=False) == set()
+    assert shown(calls, reads_calls=True) == set(Mistral().markers)
+    assert shown(both, reads_calls=False) == set(ThinkParser().markers)
+    assert shown(both, reads_calls=True) == {*ThinkParser().markers, *Mistral().markers}
+    for parses in (["tool_calls"], ["reasoning"]):
+        channels = AnswerFormat("core/gpt_oss", Harmony(), parses=parses)
+        assert shown(channels, reads_calls=False) == set(Harmony.markers)

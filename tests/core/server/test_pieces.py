@@ -120,3 +120,15 @@ def test_a_call_that_cannot_be_read_is_an_error_that_shows_it() -> None:
     with pytest.raises(ToolCallError, match=r"arguments are no JSON object.*<tool_call>") as caught:
         read(ParsedDelta("hm", "a", bad_call=bad))
     assert caught.value.text == "<tool_call>x"
+
+
+def test_an_unfinished_call_is_no_error_where_the_length_cut_the_answer() -> None:
+    cut = ParsedDelta(
+        bad_call=BadToolCall("the answer ends inside it", "<tool", is_unfinished=True)
+    )
+    assert read(cut, is_cut=True) == Piece()
+    with pytest.raises(ToolCallError):
+        read(cut)
+    wrong = ParsedDelta(bad_call=BadToolCall("it calls 'x'", "<tool"))
+    with pytest.raises(ToolCallError):
+        read(wrong, is_cut=True)

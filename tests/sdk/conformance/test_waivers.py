@@ -71,6 +71,8 @@ def test_a_waiver_that_is_not_needed_any_more_is_a_problem() -> None:
         ("[[waivers]]\n" + GOOD.replace("2027-03-31", '"soon"'), "a date is needed"),
         ("[[waivers]]\n" + GOOD.replace("2027-03-31", "2028-03-31"), "366 days"),
         ("[[waivers", "cannot be read"),
+        ("x = " + "9" * 5000, "cannot be read"),
+        ("x = " + "[" * 3000, "nested too deeply"),
     ],
 )
 def test_a_bad_file_is_refused(tmp_path: Path, text: str, words: str) -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from tokenspeed.contracts.conversation import Conversation
     from tokenspeed.engine.messages import ModelInfo
+    from tokenspeed.server.conversation.next_turn import NextTurn
     from tokenspeed.tokenizer.chat import ChatTemplate
     from tokenspeed.tokenizer.incremental import EncodeCache
     from tokenspeed.tokenizer.tokenizer import Tokenizer
@@ -43,11 +44,13 @@ class Prompt:
         token_ids: int32 array; at least one token.
         text: the prompt as the client gave it; None when it came as token ids.
         reuse_points: positions where a later turn may start again; for models with snapshots.
+        next_turn: where its answers are remembered; None: nowhere.
     """
 
     token_ids: array[int]
     text: str | None
     reuse_points: tuple[int, ...] = ()
+    next_turn: NextTurn | None = None
 
 
 class PromptReader:
@@ -77,11 +80,26 @@ class PromptReader:
         ids = self._checked(await self._encode(text, add_special_tokens=False), "messages")
         if not self._model.has_snapshots:
             return Prompt(ids, text)
-        assert self._template is not None, "the text was rendered by it"
-        messages, variables = _inputs(self._template, conversation)
-        find = partial(reuse_offsets, self._template, messages, text, **variables)
-        offsets = await asyncio.get_running_loop().run_in_executor(self._renderers, find)
+        offsets = await self.reuse_offsets(conversation, text)
         return Prompt(ids, text, self._cache.token_positions(text, offsets))
+
+    async def reuse_offsets(self, conversation: Conversation, text: str) -> tuple[int, ...]:
+        """Return where later turns may start in what a conversation was rendered to."""
+        assert self._template is not None, "the text was rendered by it"
+        find = partial(_reuse_offsets, self._template, conversation, text)
+        return await asyncio.get_running_loop().run_in_executor(self._renderers, find)
+
+    def token_positions(self, text: str, offsets: Sequence[int]) -> tuple[int, ...]:
+        """Return how many tokens stand before each offset of a text that was encoded."""
+        return self._cache.token_positions(text, offsets)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Return the text of a few tokens, special ones included."""
+        return self._tokenizer.decode(token_ids, skip_special_tokens=False)
+
+    def begins_special(self, text: str) -> bool:
+        """Say whether a text begins with a token before which it may be cut and encoded apart."""
+        return self._cache.begins_piece(text)
 
     async def render(
         self, conversation: Conversation, *, add_generation_prompt: bool = True
@@ -98,12 +116,8 @@ class PromptReader:
                 f"chat_template_kwargs holds {name!r}, which the server sets itself; remove it",
                 param="chat_template_kwargs",
             )
-        messages, variables = _inputs(self._template, conversation)
         render = partial(
-            self._template.render,
-            messages,
-            add_generation_prompt=add_generation_prompt,
-            **variables,
+            _rendered, self._template, conversation, add_generation_prompt=add_generation_prompt
         )
         return await asyncio.get_running_loop().run_in_executor(self._renderers, render)
 
@@ -157,6 +171,20 @@ def check_token_ids(ids: list[int], vocab_size: int, param: str) -> None:
             f"{param} holds token id {shorten(bad)}, allowed is [0, {vocab_size - 1}]; change it",
             param=param,
         )
+
+
+def _rendered(
+    template: ChatTemplate, conversation: Conversation, *, add_generation_prompt: bool
+) -> str:
+    messages, variables = _inputs(template, conversation)
+    return template.render(messages, add_generation_prompt=add_generation_prompt, **variables)
+
+
+def _reuse_offsets(
+    template: ChatTemplate, conversation: Conversation, text: str
+) -> tuple[int, ...]:
+    messages, variables = _inputs(template, conversation)
+    return reuse_offsets(template, messages, text, **variables)
 
 
 def _inputs(

@@ -1,53 +1,154 @@
-"""Which conversation a request is a turn of, so that the cache knows who will be back and when.
+"""The sessions of an API process: which one a request is a turn of, and whose child that one is.
 
-The client says so with `prompt_cache_key`, or an agent in a header. Else a chat is known by how it
-began: its cache salt and its messages up to the first of the user, which every later turn repeats.
-A plain completion without a name is no turn.
+A session is named by its agent's headers or `prompt_cache_key` (`identity.py`); else a chat is
+known by how it began: its cache salt and its messages up to the first of the user, which every
+later turn repeats. A plain completion without a name is no turn.
+
+Clients that name nothing compact too: they send all that was said, without tools or with another
+system prompt. So a chat that begins with the whole last turn of a session, but lost its tools or
+has another head, is a child of that session.
+
+    session   system, tools | user, answer, result          (its last turn)
+    child     other system  | user, answer, result, "Summarise."
+
+Bounded; each API process knows the turns that it has seen. Thread: the event loop's only.
 """
 
 from __future__ import annotations
 
-import hashlib
+from collections import OrderedDict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tokenspeed.server.conversation.fingerprint import digest
+from tokenspeed.server.conversation.identity import COMPACTION, Identity, by_headers
 from tokenspeed.server.conversation.term_fields import MAX_SESSION_CHARS
 
 if TYPE_CHECKING:
-    from starlette.datastructures import Headers
+    from collections.abc import Mapping
 
-    from tokenspeed.contracts.conversation import Conversation
+    from tokenspeed.server.conversation.cleaned import Chat
     from tokenspeed.server.conversation.term_fields import TermFields
 
-SESSION_HEADERS = ("x-session-id", "x-session-affinity", "session-id", "x-claude-code-session-id")
-"""Headers by which agents name the conversation; the first one that is there counts."""
+MAX_SESSIONS = 4096
+_Key = tuple[str, str]
+"""Who names sessions, and a session's name."""
 
 
-def session_of(body: TermFields, headers: Headers, conversation: Conversation | None = None) -> str:
-    """Return a name of the request's conversation, "" for none."""
-    if body.prompt_cache_key:
-        return body.prompt_cache_key
-    for name in SESSION_HEADERS:
-        if given := headers.get(name, "").strip():
-            return given[:MAX_SESSION_CHARS]
-    return _beginning(conversation, body.cache_salt) if conversation is not None else ""
+@dataclass(slots=True)
+class _Known:
+    """What is remembered of a session.
+
+    Args:
+        said: digest of its last turn, system prompt left out; b"": it had no answer in it yet.
+        has_tools: its last turn had some.
+    """
+
+    root: str
+    said: bytes = b""
+    has_tools: bool = False
 
 
-def _beginning(conversation: Conversation, salt: str) -> str:
-    """Name a chat by its beginning; how a text is cut into parts and marked makes no difference.
+class Sessions:
+    """Names the session of each request, with its parent and root."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[_Key, _Known] = OrderedDict()
+        self._last: dict[tuple[str, bytes], str] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def identify(
+        self, body: TermFields, headers: Mapping[str, str], owner: str, chat: Chat | None = None
+    ) -> Identity:
+        """Return the session of a request.
+
+        Args:
+            owner: who names sessions: those of two owners never meet.
+            chat: None: a plain completion.
+        """
+        given = by_headers(headers)
+        if body.prompt_cache_key and not given.parent:
+            given = Identity(body.prompt_cache_key, root=given.root)
+        found = given
+        if chat is not None:
+            name = given.session or head_name(chat, body.cache_salt)
+            named = Identity(name, given.parent, given.root)
+            found = self._with_parent(named, given, (owner, body.cache_salt), chat)
+        if not found.session:
+            return found
+        root = found.root or self._root_of(owner, found)
+        self._remember((owner, found.session), root, chat, body.cache_salt)
+        return Identity(found.session, found.parent, root if root != found.session else "")
+
+    def _with_parent(
+        self, found: Identity, given: Identity, scope: tuple[str, str], chat: Chat
+    ) -> Identity:
+        """Look for the session whose last turn a chat without a known parent begins with."""
+        if found.parent or not found.session:
+            return found
+        owner, salt = scope
+        ancestor = self._ancestor(owner, _beginnings(chat, salt))
+        if ancestor == found.session:
+            is_next = bool(chat.conversation.tools) or not self._known[owner, ancestor].has_tools
+            name = ancestor[: MAX_SESSION_CHARS - len(COMPACTION)] + COMPACTION
+            return found if is_next else Identity(name, ancestor, found.root)
+        return found if given.session else Identity(found.session, ancestor)
+
+    def _ancestor(self, owner: str, beginnings: list[bytes]) -> str:
+        """Return the session whose last turn is the longest of a chat's beginnings."""
+        found = ""
+        for said in beginnings:
+            found = self._last.get((owner, said), found)
+        return found
+
+    def _root_of(self, owner: str, identity: Identity) -> str:
+        known = self._known.get((owner, identity.session))
+        if known is not None:
+            return known.root
+        parent = self._known.get((owner, identity.parent)) if identity.parent else None
+        return parent.root if parent is not None else identity.parent or identity.session
+
+    def _remember(self, key: _Key, root: str, chat: Chat | None, salt: str) -> None:
+        known = self._known.setdefault(key, _Known(root))
+        self._known.move_to_end(key)
+        if chat is not None and chat.has_answer:
+            self._forget_turn(key, known)
+            known.said = _beginnings(chat, salt)[-1]
+            known.has_tools = bool(chat.conversation.tools)
+            self._last[key[0], known.said] = key[1]
+        if len(self._known) > MAX_SESSIONS:
+            self._forget_turn(*self._known.popitem(last=False))
+
+    def _forget_turn(self, key: _Key, known: _Known) -> None:
+        owner, name = key
+        if self._last.get((owner, known.said)) == name:
+            del self._last[owner, known.said]
+
+
+def head_name(chat: Chat, salt: str) -> str:
+    """Name a chat by its beginning; "" where no user spoke.
 
     The salt belongs to it: a session may tell that it was there under another salt, and a name
     made of texts would then tell one salt what another one holds.
     """
-    digest = hashlib.blake2b(digest_size=8)
-    _add(digest, salt)
-    for message in conversation.messages:
-        for text in (message.role, message.name, "".join(message.content)):
-            _add(digest, text)
+    parts = [salt.encode()]
+    for message, printed in zip(chat.conversation.messages, chat.prints, strict=True):
+        parts.append(printed.body)
         if message.role == "user":
-            return f"chat:{digest.hexdigest()}"
+            return f"chat:{digest(*parts)[:8].hex()}"
     return ""
 
 
-def _add(digest: hashlib.blake2b, text: str) -> None:
-    data = text.encode()
-    digest.update(len(data).to_bytes(8, "little") + data)
+def _beginnings(chat: Chat, salt: str) -> list[bytes]:
+    """Return a digest of each beginning that has an answer in it, the system prompt left out."""
+    said, found, has_answer = digest(salt.encode()), [], False
+    for message, printed in zip(chat.conversation.messages, chat.prints, strict=True):
+        if message.role == "system":
+            continue
+        said = digest(said, printed.body)
+        has_answer = has_answer or printed.is_assistant
+        if has_answer:
+            found.append(said)
+    return found

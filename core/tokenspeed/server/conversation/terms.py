@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from tokenspeed.engine.messages import Terms
 from tokenspeed.errors import RequestError
-from tokenspeed.server.conversation.sessions import session_of
 from tokenspeed.server.http.fields import shorten
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from tokenspeed.contracts.conversation import Conversation
+    from tokenspeed.server.conversation.cleaned import Chat
+    from tokenspeed.server.conversation.sessions import Sessions
     from tokenspeed.server.conversation.term_fields import TermFields
 
 TENANT_HEADER = "x-tenant"
@@ -22,21 +22,25 @@ KEY_TENANT = "tokenspeed.tenant"
 
 
 def read_terms(
-    body: TermFields, request: Request, conversation: Conversation | None = None
+    body: TermFields, request: Request, sessions: Sessions, chat: Chat | None = None
 ) -> Terms:
     """Return the terms of a request.
 
     Args:
-        conversation: what a chat is known by when nobody names its session; None: a plain text.
+        chat: what a chat is known by when nobody names its session; None: a plain text.
     Raises:
         RequestError: the tenant's name is not acceptable, or not the API key's.
     """
+    owner = owner_of(request)
+    identity = sessions.identify(body, request.headers, owner, chat)
     return Terms(
         priority=body.priority,
         salt=body.cache_salt.encode(),
         tenant=_tenant(request),
-        session=session_of(body, request.headers, conversation),
-        owner=_owner(request),
+        session=identity.session,
+        parent=identity.parent,
+        root=identity.root,
+        owner=owner,
         timeout_s=body.timeout_s,
         retain_s=max(body.retentions_s(), default=0.0),
     )
@@ -61,7 +65,7 @@ def _tenant(request: Request) -> str:
     return of_key or given
 
 
-def _owner(request: Request) -> str:
+def owner_of(request: Request) -> str:
     """Return who names the sessions: the key's tenant, else the key's holder, else the tenant.
 
     A key without a tenant may speak for many tenants; its holder sees what becomes of them all.

@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.conversation import Conversation
 
 
-def check_tools(conversation: Conversation, *, can_parse: bool) -> None:
+def check_tools(conversation: Conversation, *, refusal: str) -> None:
     """Refuse tools that cannot be called as asked.
 
     Args:
-        can_parse: the server reads calls out of answers.
+        refusal: why this server takes no tools that may be called, and what to do; "": it does.
     Raises:
         RequestError: two tools of one name, a choice that names none of them, or a server that
-            would show calls as text.
+            takes none.
     """
     names = [tool.name for tool in conversation.tools]
     for index, name in enumerate(names):
@@ -41,10 +41,16 @@ def check_tools(conversation: Conversation, *, can_parse: bool) -> None:
             f"{', '.join(map(shorten, names[:20]))}; choose one of them",
             param="tool_choice",
         )
-    if names and choice.mode != "none" and not can_parse:
+    if choice.mode in ("required", "named"):
         raise RequestError(
-            f"tools holds {len(names)} tools, but this server was started without a parser of "
-            "tool calls, so a call would come as text; start it with one, or send no tools",
+            f"tool_choice asks for a call ({choice.mode}), which this version cannot make sure of; "
+            'use "auto" or "none"',
+            param="tool_choice",
+            code="unsupported_parameter",
+        )
+    if names and choice.mode != "none" and refusal:
+        raise RequestError(
+            f"tools holds {len(names)} tools, but {refusal}",
             param="tools",
             code="unsupported_parameter",
         )

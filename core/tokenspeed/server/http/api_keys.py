@@ -6,7 +6,7 @@ import hashlib
 import re
 from typing import TYPE_CHECKING
 
-from tokenspeed.errors import ConfigError
+from tokenspeed.errors import ConfigError, reason_of
 
 if TYPE_CHECKING:
     from tokenspeed.config.schema import ServeConfig
@@ -51,7 +51,7 @@ def _read_file(path: str) -> dict[str, str]:
             lines = file.read().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"api_keys_file {path!r} cannot be read: {error}; a text file with a line "
+            f"api_keys_file {path!r} cannot be read: {reason_of(error)}; a text file with a line "
             "'TENANT KEY' for each key is needed; correct the path"
         ) from None
     tenants: dict[str, str] = {}

@@ -43,12 +43,16 @@ class OpenAiRoutes:
         """Answer POST /v1/chat/completions."""
         body = await self._service.read(request, ChatRequest)
         params = chat_params(body, self._info.vocab_size)
-        conversation = conversation_of(body)
-        terms = read_terms(body, request, conversation)
         self._service.check_choices(body.n)
-        prompt = await self._service.prompt(conversation)
+        said = await asyncio.to_thread(conversation_of, body)
+        turn = await self._service.turn(body, request, said)
         generation = self._service.generation(
-            _new_id("chatcmpl"), [prompt], params, terms, n=body.n, conversation=conversation
+            _new_id("chatcmpl"),
+            [turn.prompt],
+            params,
+            turn.terms,
+            n=body.n,
+            conversation=turn.conversation,
         )
         bodies = ChatReply(body, generation, self._parts.tokenizer)
         reply = ChunkReply(body, generation, bodies)
@@ -58,7 +62,7 @@ class OpenAiRoutes:
         """Answer POST /v1/completions."""
         body = await self._service.read(request, CompletionRequest)
         params = completion_params(body, self._info.vocab_size)
-        terms = read_terms(body, request)
+        terms = read_terms(body, request, self._parts.sessions)
         self._service.check_choices(num_prompts(body.prompt) * body.n)
         forms = await asyncio.to_thread(split_prompts, body.prompt, self._service.limits)
         prompts = await self._parts.prompts.plain(forms)
@@ -85,16 +89,15 @@ class OpenAiRoutes:
                 f"prompt and messages: {given} given, exactly one is needed; give one of them",
                 param="prompt",
             )
-        prompts = self._parts.prompts
         if body.messages is not None:
-            text = await prompts.render(
-                messages_of(body.messages, tools=body.tools),
-                add_generation_prompt=body.add_generation_prompt,
+            said = messages_of(body.messages, tools=body.tools)
+            ids = await self._service.token_ids(
+                said, add_generation_prompt=body.add_generation_prompt
             )
-            ids = await prompts.encode(text, add_special_tokens=False)
         else:
-            text = body.prompt or ""
-            ids = await prompts.encode(text, add_special_tokens=body.add_special_tokens)
+            ids = await self._parts.prompts.encode(
+                body.prompt or "", add_special_tokens=body.add_special_tokens
+            )
         limit = self._info.max_context_tokens
         return JsonResponse({"tokens": list(ids), "count": len(ids), "max_model_len": limit})
 

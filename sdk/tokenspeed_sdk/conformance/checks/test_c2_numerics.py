@@ -19,7 +19,7 @@ from tokenspeed_sdk.conformance.construct import (
 from tokenspeed_sdk.conformance.subject import Subject, SubjectOffer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tokenspeed_sdk import DeviceRuntime, KVStore
@@ -183,3 +183,32 @@ def test_the_speculator_keeps_its_contract(
     offer: SubjectOffer, runtime: DeviceRuntime, tmp_path: Path, check: str
 ) -> None:
     speculator_check.CHECKS[check](construct(offer, runtime, tmp_path), VOCAB_SIZE)
+
+
+@pytest.fixture
+def folder(checkpoint: Path | None) -> Path:
+    if checkpoint is None:
+        pytest.skip("no model was run; give a small checkpoint of its architecture: --checkpoint")
+    return checkpoint
+
+
+def test_a_model_answers_alike_however_its_steps_are_cut(
+    subject: Subject, folder: Path, record_property: Callable[[str, object], None]
+) -> None:
+    from tokenspeed_sdk.conformance import model_check, serving
+
+    record_property("windows", model_check.windows_of(subject, folder))
+    whole = model_check.whole_answers(subject, folder)
+    record_property("longest_prompt", max(len(answer.prompt_token_ids) for answer in whole))
+    for answers in model_check.cut_answers(subject, folder):
+        serving.assert_same_answers(answers, whole)
+
+
+def test_a_model_answers_as_transformers(subject: Subject, folder: Path) -> None:
+    from tokenspeed_sdk.conformance import model_check
+
+    reference = model_check.reference_model(folder)
+    if isinstance(reference, str):
+        pytest.skip(reference)
+    answers = model_check.whole_answers(subject, folder)
+    model_check.assert_best_in_transformers(reference, answers)

@@ -14,6 +14,9 @@ from tests.support.server import ServerProcess, run_cli
 
 from tokenspeed.config.schema import ServeConfig
 from tokenspeed.errors import ConfigError, RequestError
+from tokenspeed.server.conversation.cleaned import cleaned
+from tokenspeed.server.conversation.rules import ClientRules
+from tokenspeed.server.conversation.sessions import Sessions
 from tokenspeed.server.conversation.terms import KEY_TENANT, read_terms
 from tokenspeed.server.http.api_keys import read_api_keys
 from tokenspeed.server.openai.conversation import conversation_of
@@ -40,7 +43,8 @@ def terms_of(fields: dict[str, Any], *, tenant: str = "", **headers: str) -> Ter
         KEY_TENANT: tenant,
     }
     chat = ChatRequest.model_validate(body)
-    return read_terms(chat, Request(scope), conversation_of(chat))
+    said = cleaned(conversation_of(chat), ClientRules())
+    return read_terms(chat, Request(scope), Sessions(), said)
 
 
 def text(**mark: Any) -> dict[str, Any]:

@@ -27,7 +27,7 @@ GRID: list[tuple[str, dict[str, Any], str | None, str]] = [
     (CHAT, {"temprature": 1}, "temprature", "did you mean 'temperature'"),
     (CHAT, {"tools": [{"type": "function"}]}, "tools.0.function", "missing"),
     (CHAT, {"tools": [{"type": "custom", "name": "f"}]}, "tools.0.type", "only functions"),
-    (CHAT, {"tools": [TOOL]}, "tools", "without a parser of tool calls"),
+    (CHAT, {"tools": [TOOL]}, "tools", "template knows no tools"),
     (CHAT, {"tools": [TOOL, TOOL]}, "tools.1", "another tool has"),
     (CHAT, {"tool_choice": "required"}, "tool_choice", "there are no tools"),
     (CHAT, {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}},

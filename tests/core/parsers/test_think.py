@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from tokenspeed.contracts.parser import AnswerStart
-from tokenspeed.server.think_parser import ThinkParser
+from tokenspeed.parsers.think import ThinkParser
 
 OPENED = "<|im_start|>assistant\n<think>\n"
 CLOSED = "<|im_start|>assistant\n<think>\n\n</think>\n\n"

@@ -1,0 +1,1 @@
+"""The Anthropic API of messages: schemas, conversation, bodies and events."""

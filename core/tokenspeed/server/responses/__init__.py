@@ -1,0 +1,1 @@
+"""The OpenAI API of responses: schemas, conversation, bodies, events, and the store."""

@@ -1,0 +1,186 @@
+"""Request schemas of the OpenAI API of responses.
+
+What items and tools hold beyond these fields is ignored: clients send them back as they got them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from tokenspeed.server.conversation.term_fields import OpenAiTermFields
+from tokenspeed.server.conversation.thinking import Effort
+from tokenspeed.server.http.schema import Lenient, Strict, unsupported
+from tokenspeed.server.responses.tables import INERT, NEUTRAL
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+TEXTS = ("input_text", "output_text", "text", "refusal")
+ITEMS = ("message", "function_call", "function_call_output", "reasoning")
+ENCRYPTED = "reasoning.encrypted_content"
+LOGPROBS = "message.output_text.logprobs"
+
+
+class TextPart(Lenient):
+    type: Literal["input_text", "output_text", "text"]
+    text: str
+
+
+class RefusalPart(Lenient):
+    type: Literal["refusal"]
+    refusal: str
+
+    @property
+    def text(self) -> str:
+        """Return what was said."""
+        return self.refusal
+
+
+Texts = str | list[Annotated[TextPart | RefusalPart, Field(discriminator="type")]]
+
+
+class MessageItem(Lenient):
+    type: Literal["message"]
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Texts
+
+
+class FunctionCallItem(Lenient):
+    type: Literal["function_call"]
+    call_id: str
+    name: str
+    arguments: str
+    namespace: str | None = None
+
+
+class FunctionOutputItem(Lenient):
+    type: Literal["function_call_output"]
+    call_id: str
+    output: Texts
+
+
+class ReasoningText(Lenient):
+    text: str = ""
+
+
+class ReasoningItem(Lenient):
+    """Thinking of an earlier turn; what is called encrypted holds it whole."""
+
+    type: Literal["reasoning"]
+    summary: list[ReasoningText] = Field(default=[])
+    content: list[ReasoningText] | None = None
+    encrypted_content: str | None = None
+
+
+Item = Annotated[
+    MessageItem | FunctionCallItem | FunctionOutputItem | ReasoningItem,
+    Field(discriminator="type"),
+]
+
+
+class ResponseTool(Lenient):
+    """A function; a namespace of functions; or a tool that only the vendor runs."""
+
+    type: str
+    name: str = Field("", max_length=128)
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+    tools: list[ResponseTool] = Field(default=[])
+
+
+class NamedChoice(Lenient):
+    type: Literal["function"]
+    name: str
+    namespace: str | None = None
+
+
+class Reasoning(Lenient):
+    effort: Effort | None = None
+    summary: str | None = None
+
+
+class TextFormat(Strict):
+    type: Literal["text"] = "text"
+
+
+class TextOptions(Lenient):
+    format: TextFormat | None = None
+    verbosity: str | None = None
+
+
+class StreamOptions(Strict):
+    include_obfuscation: bool = False
+
+
+class ResponsesRequest(OpenAiTermFields):
+    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = NEUTRAL
+    inert: ClassVar[Mapping[str, str]] = INERT
+
+    model: str
+    input: str | list[Item] = Field(default=[])
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    store: bool | None = None
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    max_output_tokens: int | None = None
+    temperature: float = 1.0
+    top_p: float = 1.0
+    tools: list[ResponseTool] = Field(default=[])
+    tool_choice: Literal["none", "auto", "required"] | NamedChoice = "auto"
+    parallel_tool_calls: bool = True
+    reasoning: Reasoning | None = None
+    text: TextOptions | None = None
+    include: list[str] = Field(default=[])
+    metadata: dict[str, str] = Field(default={})
+
+    @classmethod
+    def prepared(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """Name what items, tools' choice and text ask beyond this version."""
+        _check_text(given.get("text"))
+        _check_choice(given.get("tool_choice"))
+        included = given.get("include")
+        if isinstance(included, list) and LOGPROBS in included:
+            raise unsupported("include", LOGPROBS, "logprobs here are")
+        items = given.get("input")
+        if isinstance(items, list):
+            given = {**given, "input": [known_item(item, i) for i, item in enumerate(items)]}
+        return given
+
+    @property
+    def wants_encrypted(self) -> bool:
+        """Whether the client carries the thinking, for a server that stores nothing."""
+        return ENCRYPTED in self.include
+
+
+def known_item(item: Any, index: int) -> Any:
+    """Return an item with its type; one that cannot be read is refused by name."""
+    if not isinstance(item, dict):
+        return item
+    kind = item.get("type") or ("message" if "role" in item else None)
+    place = f"input.{index}"
+    if isinstance(kind, str) and kind not in ITEMS:
+        raise unsupported(f"{place}.type", kind, f"only {', '.join(ITEMS)} items are")
+    for name in ("content", "output"):
+        parts = item.get(name) if kind != "reasoning" else None
+        for number, part in enumerate(parts if isinstance(parts, list) else ()):
+            said = part.get("type") if isinstance(part, dict) else None
+            if isinstance(said, str) and said not in TEXTS:
+                raise unsupported(f"{place}.{name}.{number}.type", said, "only text parts are")
+    return item if kind is None else {**item, "type": kind}
+
+
+def _check_text(text: Any) -> None:
+    form = text.get("format") if isinstance(text, dict) else None
+    kind = form.get("type") if isinstance(form, dict) else None
+    if isinstance(kind, str) and kind != "text":
+        raise unsupported("text.format", form, "only text is")
+
+
+def _check_choice(choice: Any) -> None:
+    kind = choice.get("type") if isinstance(choice, dict) else None
+    if isinstance(kind, str) and kind != "function":
+        raise unsupported("tool_choice.type", kind, "only function is")
