@@ -30,6 +30,8 @@ POLICIES = {
     "lru": "tokenspeed.scheduler.policies:LruPolicy",
 }
 
+XGRAMMAR = "tokenspeed.grammar.xgrammar_engine:XGrammarEngine"
+
 CLIENT_RULES = {
     "attribution": "attribution:Attribution",
     "cache_markers": "cache_markers:CacheMarkers",
@@ -63,13 +65,18 @@ class BuiltinPlugin:
     def register_policies(self, context: Registration) -> None:
         """Offer the policies of `scheduler/policies.py`."""
         for name, target in POLICIES.items():
-            context.offer(Offer("policy", name, _build(target)))
+            context.offer(Offer("policy", name, _make(target)))
+
+    @hookimpl
+    def register_grammars(self, context: Registration) -> None:
+        """Offer the engine for languages of answers; its library is imported by the first one."""
+        context.offer(Offer("grammar", "xgrammar", _make(XGRAMMAR), band="PORTABLE"))
 
     @hookimpl
     def register_parsers(self, context: Registration) -> None:
         """Offer the parsers of answers."""
         for name, form in FORMATS.items():
-            context.offer(Offer("parser", name, _build(form.path), facts=form.facts))
+            context.offer(Offer("parser", name, _make(form.path), facts=form.facts))
 
     @hookimpl
     def register_client_rules(self, context: Registration) -> None:
@@ -82,11 +89,6 @@ class BuiltinPlugin:
 def _make(target: str) -> Callable[..., Any]:
     """Return a function that imports `target` when it is called, and hands its arguments on."""
     return lambda **arguments: resolve(target)(**arguments)
-
-
-def _build(target: str) -> Callable[[], Any]:
-    """Return a function that imports `target` when it is called, and calls it."""
-    return lambda: resolve(target)()
 
 
 plugin = BuiltinPlugin()

@@ -30,6 +30,13 @@ from tokenspeed.contracts.communicator import OPTIONAL_METHODS, Communicator
 from tokenspeed.contracts.conversation import Conversation, Message, Tool, ToolCall, ToolChoice
 from tokenspeed.contracts.device import DeviceFacts, DeviceRuntime
 from tokenspeed.contracts.faults import Fault, Faults
+from tokenspeed.contracts.grammar import (
+    CompiledGrammar,
+    GrammarEngine,
+    GrammarMatcher,
+    GrammarSpec,
+    GrammarVocabulary,
+)
 from tokenspeed.contracts.kernel import Band, Case, Domain, KernelBinder, KernelOffer, Operator
 from tokenspeed.contracts.kv_store import KEY_BYTES, KVStore, StoreDone, StoreFacts
 from tokenspeed.contracts.model import (
@@ -121,6 +128,7 @@ __all__ = [
     "ClientRule",
     "Command",
     "Communicator",
+    "CompiledGrammar",
     "ConfigError",
     "Conversation",
     "DeviceFacts",
@@ -135,6 +143,10 @@ __all__ = [
     "ForwardContext",
     "GgufHeader",
     "GgufTensor",
+    "GrammarEngine",
+    "GrammarMatcher",
+    "GrammarSpec",
+    "GrammarVocabulary",
     "HfFolder",
     "KVStore",
     "KVView",

@@ -15,7 +15,8 @@ LAYERS = (
     {"engine", "simulator"},
     {"executor", "models"},
     {"layers", "speculation", "sampling"},
-    {"scheduler", "kv", "placement", "plugins", "kernels", "ops", "hookspecs", "parsers"},
+    {"scheduler", "kv", "placement", "plugins", "kernels", "ops", "hookspecs", "parsers"}
+    | {"grammar"},
     {"contracts", "config", "tokenizer"},
     {"checkpoint"},
     {"errors", "env", "log"},

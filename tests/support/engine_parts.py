@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from tokenspeed.contracts.grammar import CompiledGrammar
     from tokenspeed.contracts.model import CacheGroup
     from tokenspeed.contracts.sampler import TokenLogprobs
     from tokenspeed.contracts.speculator import Speculator
@@ -50,6 +51,7 @@ class Job:
     start_step: int = 0
     reuse_points: Sequence[int] = ()
     stop_token_ids: tuple[int, ...] = ()
+    grammar: CompiledGrammar | None = None
 
 
 @dataclass(slots=True)
@@ -107,7 +109,9 @@ class Parts:
     def _submit(self, request_id: int, job: Job) -> None:
         prompt = np.asarray(job.prompt, dtype=np.int32)
         outputs = np.asarray(job.outputs, dtype=np.int32)
-        self.executor.add_request(request_id, prompt, outputs, job.params, job.stop_token_ids)
+        self.executor.add_request(
+            request_id, prompt, outputs, job.params, job.stop_token_ids, job.grammar
+        )
         if self.drafting is not None:
             self.drafting.add(request_id, prompt, outputs)
         self.scheduler.submit(
@@ -115,7 +119,7 @@ class Parts:
             prompt,
             output_ids=outputs,
             max_new_tokens=job.params.max_tokens or 0,
-            min_new_tokens=job.params.min_tokens,
+            min_new_tokens=job.params.min_tokens if job.grammar is None else 0,
             stop_token_ids=np.asarray(job.stop_token_ids, dtype=np.int32),
             max_drafts=self.drafting.max_drafts if self.drafting is not None else 0,
             match_prefix=job.match_prefix,

@@ -1,18 +1,19 @@
 """Grammar slot: keeps an answer inside a language, by masks over the vocabulary.
 
 Lives in the engine process. `compile` runs in threads of its own and may be called from several at
-once; matchers belong to the engine's thread. V vocabulary, W = ceil(V / 32) words of a mask.
+once; a matcher is used by one thread at a time: masks are filled in a thread of their own while the
+device computes. V vocabulary, W = ceil(V / 32) words of a mask.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -30,11 +31,16 @@ class GrammarSpec(msgspec.Struct, frozen=True, omit_defaults=True):
             structural_tag: the engine's own JSON form of texts with constrained parts.
         after: the answer is free until these tokens were generated in a row, and constrained from
             the next one on: the end of the thinking. (): from its first token.
+        closed: of a json_schema: objects hold only the properties that it names, and arrays only
+            the items, where it does not say itself. False: as JSON Schema has it, anything more.
+        field: where the request has it, for messages.
     """
 
     kind: GrammarKind
     text: str = ""
     after: tuple[int, ...] = ()
+    closed: bool = False
+    field: str = "grammar"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +48,19 @@ class GrammarVocabulary:
     """The tokens that answers are made of.
 
     Args:
-        token_bytes: what each id adds to the text; b"" for special and unused ids.
+        token_bytes: what each id adds to the text; b"" for special and unused ids. Made when it is
+            first looked into, as is `backend_json`: keep neither longer than needed.
         stop_token_ids: allowed where, and only where, the language may end.
         special_token_ids: never allowed inside the language, unless it names their text.
-        backend_json: tokenizer.json, for engines that read it themselves; "" when there is none.
+        special_texts: id -> that text.
+        backend_json: returns tokenizer.json, for engines that read it themselves.
     """
 
     token_bytes: Sequence[bytes]
     stop_token_ids: tuple[int, ...]
     special_token_ids: frozenset[int]
-    backend_json: str = ""
+    special_texts: Mapping[int, str] = field(default_factory=dict)
+    backend_json: Callable[[], str] = lambda: ""
 
 
 class GrammarMatcher(Protocol):
@@ -102,7 +111,8 @@ class GrammarEngine(Protocol):
         """Compile a language; takes milliseconds to seconds.
 
         Raises:
-            RequestError: malformed, impossible (no text belongs to it) or not supported; the
-                message says where (the path in a schema).
+            RequestError: malformed, impossible (no text belongs to it) or not supported. The
+                message says where; so does its param: "grammar", and in a schema the path, such as
+                "grammar.properties.age.minimum".
         """
         ...

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -133,6 +135,7 @@ class StepResult:
         failed: (R,) bool host or None; rows whose logits were NaN or Inf. They fail alone.
         logprobs: one entry per new token of rows that asked, None for other rows.
         prompt_logprobs: (row, logprobs of the prompt tokens this chunk scored) for rows that asked.
+        reasons: of failed rows that failed for another reason: row -> text for the client.
     """
 
     step_id: int
@@ -141,3 +144,4 @@ class StepResult:
     failed: NDArray[np.bool_] | None = None
     logprobs: tuple[tuple[TokenLogprobs, ...] | None, ...] | None = None
     prompt_logprobs: tuple[tuple[int, tuple[TokenLogprobs, ...]], ...] = ()
+    reasons: Mapping[int, str] | None = None

@@ -45,7 +45,7 @@ from tokenspeed.engine.tiers import (
     write_policy,
 )
 from tokenspeed.engine.tuning import Tuning, tune
-from tokenspeed.engine.vocabulary import check_vocabulary
+from tokenspeed.engine.vocabulary import check_vocabulary, grammar_vocabulary
 from tokenspeed.env import is_strict
 from tokenspeed.errors import CapacityError, CheckpointError, RequestError
 from tokenspeed.kernels import KernelRegistry
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from tokenspeed.config.schema import EngineConfig
     from tokenspeed.contracts.attention import AttentionBackend
     from tokenspeed.contracts.device import DeviceRuntime
+    from tokenspeed.contracts.grammar import GrammarVocabulary
     from tokenspeed.contracts.model import CausalLM
     from tokenspeed.contracts.moe import MoEBackend
     from tokenspeed.contracts.speculator import Speculator
@@ -170,7 +171,10 @@ def _build_parts(
         groups = tuple(model_class.cache_groups(model_config))
         experts = expert_groups_of(model_class, model_config)
     sizes = resolve_sizes(config, model_config, device_kind=runtime.facts.kind)
-    eos_token_ids = check_vocabulary(load_tokenizer(path), sizes.vocab_size)
+    tokenizer = load_tokenizer(path)
+    eos_token_ids = check_vocabulary(tokenizer, sizes.vocab_size)
+    vocabulary = grammar_vocabulary(path, tokenizer, sizes.vocab_size)
+    del tokenizer
     speculator = choices.speculator(sizes)
     check_speculation(config, groups)
     check_tables(config, groups, sizes, free_bytes=runtime.free_memory_bytes())
@@ -207,7 +211,7 @@ def _build_parts(
         sizes=sizes,
         layout=layout,
         executor=_build_executor(
-            config, model, arena, sizes, attention, choices, runtime, transfers
+            config, model, arena, sizes, attention, choices, runtime, transfers, binder, vocabulary
         ),
         scheduler=scheduler,
         recorder=RecordWriter(Path(config.record), settings) if config.record else None,
@@ -215,6 +219,7 @@ def _build_parts(
         drafting=_drafting(config, choices, speculator, scheduler, settings, sizes),
         communicator=choices.communicator(sizes, runtime),
         store=store,
+        grammars=choices.grammars(vocabulary),
         policy=policy,
         binder=binder,
         model_config=model_config,
@@ -292,8 +297,11 @@ def _build_executor(
     choices: Choices,
     runtime: DeviceRuntime,
     transfers: TierTransfers | None,
+    binder: Binder,
+    vocabulary: GrammarVocabulary,
 ) -> StepExecutor:
     from tokenspeed.executor import Executor
+    from tokenspeed.grammar import AnswerMasks
 
     return Executor(
         model,
@@ -306,6 +314,10 @@ def _build_executor(
         vocab_size=sizes.vocab_size,
         device=runtime.torch_device(),
         transfers=transfers,
+        mask_logits=binder.bind(ops.sampling.mask_logits),
+        masks=AnswerMasks(
+            sizes.vocab_size, vocabulary.stop_token_ids, vocabulary.special_token_ids
+        ),
     )
 
 
@@ -410,6 +422,7 @@ def _finish(
         transfers=parts.transfers,
         communicator=parts.communicator,
         store=parts.store,
+        grammars=parts.grammars,
         kv_events=_kv_events(config, parts),
     )
 

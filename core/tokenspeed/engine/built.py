@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tokenspeed.contracts.attention import AttentionBackend
 from tokenspeed.contracts.communicator import Communicator
 from tokenspeed.contracts.device import DeviceFacts, DeviceRuntime
+from tokenspeed.contracts.grammar import GrammarEngine
 from tokenspeed.contracts.kv_store import KVStore, StoreFacts
 from tokenspeed.contracts.moe import MoEBackend
 from tokenspeed.contracts.policy import Policy
@@ -33,6 +34,7 @@ INTERFACES: Mapping[str, type] = {
     "sampler": Sampler,
     "communicator": Communicator,
     "kv_store": KVStore,
+    "grammar": GrammarEngine,
     "policy": Policy,
     "weight_format": WeightFormat,
     "weight_source": WeightSource,

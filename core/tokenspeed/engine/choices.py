@@ -9,6 +9,7 @@ from uuid import uuid4
 from tokenspeed.contracts.attention import CacheDemand
 from tokenspeed.contracts.speculator import SpeculatorFacts
 from tokenspeed.engine.built import building, check_built, check_kind
+from tokenspeed.engine.grammars import Grammars
 from tokenspeed.engine.pins import check_pins
 from tokenspeed.engine.policy_guard import GuardedPolicy
 from tokenspeed.engine.rules import device_traits, rules_of
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.binding import RegisteredOffer
     from tokenspeed.contracts.communicator import Communicator
     from tokenspeed.contracts.device import DeviceRuntime
+    from tokenspeed.contracts.grammar import GrammarEngine, GrammarVocabulary
     from tokenspeed.contracts.kv_store import KVStore
     from tokenspeed.contracts.model import CacheGroup, CausalLM
     from tokenspeed.contracts.moe import ExpertGroup, MoEBackend
@@ -258,6 +260,19 @@ class Choices:
         )
         check_speculator(speculator, decision)
         return speculator
+
+    def grammars(self, vocabulary: GrammarVocabulary) -> Grammars | None:
+        """Choose what keeps answers in a language; None where no loaded plugin offers it.
+
+        Raises:
+            PluginError: it cannot be built, or is not what it says.
+        """
+        offers = self._registry.offers("grammar")
+        if not offers:
+            return None
+        decision = self._decide("grammar", offers, {})
+        engine: GrammarEngine = self._load("grammar", decision, vocabulary=vocabulary)
+        return Grammars(engine, decision.winner.pin)
 
     def policy(self) -> GuardedPolicy:
         """Choose the policy; it is always named, so that installing a wheel changes no order."""

@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tokenspeed.contracts.communicator import Communicator
+    from tokenspeed.contracts.grammar import CompiledGrammar
     from tokenspeed.contracts.policy import Policy
     from tokenspeed.contracts.step import StepPlan, StepResult
     from tokenspeed.engine.drafting import Drafting
+    from tokenspeed.engine.grammars import Grammars
     from tokenspeed.engine.kv_publisher import KvEventSettings
     from tokenspeed.engine.messages import ModelInfo
     from tokenspeed.engine.reports import StartReport
@@ -37,6 +39,7 @@ class StepExecutor(Protocol):
         output_ids: NDArray[np.int32],
         params: SamplingParams,
         stop_token_ids: tuple[int, ...],
+        grammar: CompiledGrammar | None = None,
     ) -> None:
         """Remember what sampling a request needs."""
         ...
@@ -99,6 +102,8 @@ class Engine:
     """Collectives between the ranks of this replica."""
     store: GuardedStore | None = None
     """The store behind the host tier; None: there is none."""
+    grammars: Grammars | None = None
+    """Compiles the languages that answers are kept in; None: no plugin does."""
     kv_events: KvEventSettings | None = None
     """Where changes of the prefix cache are published; None: nowhere."""
 

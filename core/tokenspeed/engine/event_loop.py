@@ -134,6 +134,7 @@ class EventLoop:
             started_s = time.perf_counter()
         for client, message in messages:
             self._intake.take(client, message)
+        self._intake.admit_compiled()
         ran = self._step()
         for client in self._publisher.take_ended():
             self._intake.drop_client(client)
@@ -151,6 +152,10 @@ class EventLoop:
             self._next_silence_check_s = started_s + SILENCE_CHECK_S
             self._intake.drop_silent_clients()
         return ran
+
+    def waits_for_grammars(self) -> bool:
+        """Say whether requests wait for their grammars."""
+        return self._intake.num_held > 0
 
     def waits_for_transfers(self) -> bool:
         """Say whether blocks are on their way between the tiers."""
@@ -179,7 +184,7 @@ class EventLoop:
             epoch=self._epoch,
             steps=self._meter.num_steps,
             running=counts["prefilling"] + counts["decoding"],
-            waiting=counts["waiting"] + counts["retracted"],
+            waiting=counts["waiting"] + counts["retracted"] + self._intake.num_held,
             blocks_total=counts["blocks_total"],
             blocks_used=counts["blocks_used"],
             blocks_cached=counts["blocks_cached"],
@@ -212,7 +217,7 @@ class EventLoop:
         """Return how long the next receive may block: not at all while steps run."""
         if ran or self._flying:
             return 0
-        is_moving = self.waits_for_transfers()
+        is_moving = self.waits_for_transfers() or self.waits_for_grammars()
         if self._engine.scheduler.has_work() or is_moving or self._is_replaying:
             return STALLED_WAIT_MS
         deadline_us = self._engine.scheduler.next_deadline_us()

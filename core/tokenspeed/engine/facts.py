@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.device import DeviceRuntime
     from tokenspeed.engine.drafting import Drafting
     from tokenspeed.engine.engine import StepExecutor
+    from tokenspeed.engine.grammars import Grammars
     from tokenspeed.engine.policy_guard import GuardedPolicy
     from tokenspeed.engine.store_guard import GuardedStore
     from tokenspeed.executor.transfers import TierTransfers
@@ -52,6 +53,7 @@ class EngineParts:
     drafting: Drafting | None
     communicator: Communicator
     store: GuardedStore | None
+    grammars: Grammars | None
 
 
 def model_name(path: Path) -> str:

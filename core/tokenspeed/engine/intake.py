@@ -6,6 +6,7 @@ Whatever is wrong with one request ends that request and nothing else.
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,7 +26,7 @@ from tokenspeed.engine.messages import (
     Welcome,
 )
 from tokenspeed.engine.requests import LiveRequest, RequestTable, number_of
-from tokenspeed.errors import RequestError, TokenSpeedError
+from tokenspeed.errors import CapacityError, RequestError, TokenSpeedError
 from tokenspeed.log import LOGGER
 
 if TYPE_CHECKING:
@@ -33,19 +34,34 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from tokenspeed.contracts.grammar import CompiledGrammar
     from tokenspeed.engine.channel import Client, EngineChannel
     from tokenspeed.engine.engine import Engine
+    from tokenspeed.engine.grammars import PendingGrammar
     from tokenspeed.engine.messages import EngineStats
     from tokenspeed.engine.snapshot import Snapshot
     from tokenspeed.engine.suspects import SuspectGate
 
 CLIENT_SILENCE_S = 60.0
 """An API process not heard of for so long is gone, though its socket is still there."""
+MAX_HELD = 1024
+"""Requests that wait for their grammar, at most."""
+RETRY_S = 5
 
 
 def now_us() -> int:
     """Return the engine's clock: the one input of time to the control plane."""
     return time.monotonic_ns() // 1000
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A request that waits for its grammar."""
+
+    client: Client
+    message: Submit
+    grammar: PendingGrammar
+    arrived_us: int
 
 
 class Intake:
@@ -70,6 +86,12 @@ class Intake:
         self._stats = stats
         self._snapshot = snapshot
         self._heard_s: dict[Client, float] = {}
+        self._held: dict[str, _Held] = {}
+
+    @property
+    def num_held(self) -> int:
+        """Requests that wait for their grammar."""
+        return len(self._held)
 
     def take(self, client: Client, message: ToEngine) -> None:
         """Act on one message."""
@@ -88,9 +110,21 @@ class Intake:
         while (held := self._gate.next_held()) is not None:
             self.take(*held)
 
+    def admit_compiled(self) -> None:
+        """Let those in whose grammars are ready; refuse those whose never will be."""
+        if not self._held:
+            return
+        now_s = time.monotonic()
+        settled = [item for item in self._held.values() if item.grammar.is_settled(now_s)]
+        for item in settled:
+            del self._held[item.message.request_id]
+            self._submit(item.client, item.message, item)
+
     def drop_client(self, client: Client) -> None:
         """End everything an API process asked for: it is gone."""
         self._heard_s.pop(client, None)
+        for item in [item for item in self._held.values() if item.client == client]:
+            self._forget(item)
         for request in self._requests.of_client(client):
             self._engine.scheduler.abort(request.key, now_us=now_us())
 
@@ -125,17 +159,49 @@ class Intake:
             LOGGER.exception("the state of the engine could not be told")
             self._channel.send(client, StateReply(query.query_id, b""))
 
-    def _submit(self, client: Client, message: Submit) -> None:
+    def _submit(self, client: Client, message: Submit, held: _Held | None = None) -> None:
         try:
-            self._enter(client, message)
+            if message.params.grammar is None or held is not None:
+                self._enter(client, message, held)
+            else:
+                self._hold(client, message)
         except Exception as error:
             self._gate.note_end(message.request_id)
             if not isinstance(error, TokenSpeedError):
                 LOGGER.exception("request %s could not be taken", message.request_id)
             self._channel.send(client, refusal(message.request_id, self._epoch, error))
 
-    def _enter(self, client: Client, message: Submit) -> None:
+    def _hold(self, client: Client, message: Submit) -> None:
+        """Let a request wait for its grammar; one that is ready is let in this turn."""
+        assert message.params.grammar is not None
         self._check_id(message.request_id)
+        if self._engine.grammars is None:
+            raise RequestError(
+                "no grammar engine is loaded, so answers cannot be kept in a language; leave "
+                f"{message.params.grammar.field} out, or load a plugin that offers one",
+                param=message.params.grammar.field,
+                code="unsupported_parameter",
+            )
+        if len(self._held) >= MAX_HELD:
+            raise CapacityError(
+                f"{len(self._held)} requests wait for their grammars, at most {MAX_HELD} may; send "
+                f"the request again in {RETRY_S} s",
+                retry_after_s=RETRY_S,
+            )
+        pending = self._engine.grammars.ask(message.params.grammar)
+        self._held[message.request_id] = _Held(client, message, pending, now_us())
+
+    def _forget(self, held: _Held) -> None:
+        assert self._engine.grammars is not None
+        self._engine.grammars.drop(held.grammar)
+        del self._held[held.message.request_id]
+
+    def _enter(self, client: Client, message: Submit, held: _Held | None) -> None:
+        self._check_id(message.request_id)
+        grammar = None
+        if held is not None:
+            assert self._engine.grammars is not None
+            grammar = self._engine.grammars.take(held.grammar)
         prompt_ids = np.frombuffer(message.prompt_ids, dtype="<i4")
         output_ids = np.frombuffer(message.output_ids, dtype="<i4")
         now = now_us()
@@ -144,7 +210,9 @@ class Intake:
         arrival = Arrival(session, tenant, message.priority, prompt_ids.size, now)
         keys = self._engine.policy.keys(arrival)
         try:
-            request = self._admit(client, message, prompt_ids, output_ids, arrival, keys)
+            request = self._admit(
+                client, message, prompt_ids, output_ids, arrival, keys, grammar, held
+            )
         except Exception:
             self._engine.policy.turn_ended(session, now)
             raise
@@ -158,9 +226,14 @@ class Intake:
         output_ids: NDArray[np.int32],
         arrival: Arrival,
         keys: Keys,
+        grammar: CompiledGrammar | None,
+        held: _Held | None,
     ) -> LiveRequest:
         params, now = message.params, arrival.now_us
-        deadline_us = now + int(message.timeout_s * 1e6) if message.timeout_s is not None else 0
+        arrived_us = now if held is None else held.arrived_us
+        deadline_us = 0
+        if message.timeout_s is not None:
+            deadline_us = arrived_us + int(message.timeout_s * 1e6)
         key = self._requests.new_key()
         drafting = self._engine.drafting
         max_drafts = drafting.max_drafts if drafting is not None else 0
@@ -170,7 +243,8 @@ class Intake:
             session=arrival.session,
             output_ids=output_ids if output_ids.size else None,
             max_new_tokens=params.max_tokens or 0,
-            min_new_tokens=params.min_tokens,
+            # With a grammar, a stop token before min_tokens comes only where nothing else may.
+            min_new_tokens=params.min_tokens if grammar is None else 0,
             stop_token_ids=np.array(message.stop_token_ids, dtype=np.int32),
             priority=message.priority,
             salt=message.salt,
@@ -187,7 +261,7 @@ class Intake:
         )
         try:
             self._engine.executor.add_request(
-                key, prompt_ids, output_ids, params, message.stop_token_ids
+                key, prompt_ids, output_ids, params, message.stop_token_ids, grammar
             )
         except Exception:
             self._engine.scheduler.abort(key, now_us=now)
@@ -200,7 +274,7 @@ class Intake:
             client,
             output_ids.size,
             num_prompt=prompt_ids.size,
-            arrived_s=now / 1e6,
+            arrived_s=arrived_us / 1e6,
             tenant=message.tenant,
             session=message.session,
             parent=message.parent,
@@ -217,13 +291,16 @@ class Intake:
                 f"{MAX_REQUEST_ID_BYTES}; choose a shorter one",
                 param="request_id",
             )
-        if self._requests.by_id(request_id) is not None:
+        if self._requests.by_id(request_id) is not None or request_id in self._held:
             raise RequestError(
                 f"request id {request_id!r} is in use; choose another", param="request_id"
             )
 
     def _end(self, client: Client, message: Abort | Stop) -> None:
         self._gate.note_end(message.request_id)
+        held = self._held.get(message.request_id)
+        if held is not None and held.client == client:
+            self._forget(held)
         request = self._requests.by_id(message.request_id)
         if request is None or request.client != client:
             return

@@ -200,7 +200,8 @@ class LLM:
                 raise error_of(message)
             if isinstance(message, TokensOut):
                 self._deliver(message, texts)
-        if self._live and not ran and not heard and not self._loop.waits_for_transfers():
+        is_waiting = self._loop.waits_for_transfers() or self._loop.waits_for_grammars()
+        if self._live and not ran and not heard and not is_waiting:
             raise EngineError(
                 f"{len(self._live)} requests are live and the scheduler has nothing to run; this "
                 "is a mistake of the engine, please report it"

@@ -14,6 +14,7 @@ PINNED_SLOTS = (
     "attention",
     "communicator",
     "device",
+    "grammar",
     "model",
     "moe",
     "sampler",

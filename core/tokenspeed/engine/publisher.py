@@ -76,13 +76,19 @@ class Publisher:
             request = self._requests.by_key(int(plan.request_ids[row]))
             if request is not None:
                 request.prompt_logprobs.extend(scored)
-        num_output = self._send(committed, result.logprobs, reason_failed, _drafts_of(plan, result))
+        num_output = self._send(
+            committed,
+            result.logprobs,
+            reason_failed,
+            _drafts_of(plan, result),
+            result.reasons or {},
+        )
         self._activity.note_step(computed_tokens=plan.num_tokens, output_tokens=num_output)
         self._retire()
 
     def take_ended(self) -> list[Client]:
         """Send what ended outside a commit; return the clients that turned out to be gone."""
-        self._send(self._engine.scheduler.take_ended(), None, "", {})
+        self._send(self._engine.scheduler.take_ended(), None, "", {}, {})
         self._retire()
         gone, self._gone = self._gone, []
         return gone
@@ -93,6 +99,7 @@ class Publisher:
         logprobs: tuple[tuple[TokenLogprobs, ...] | None, ...] | None,
         reason_failed: str,
         drafts: Mapping[int, tuple[int, int]],
+        reasons: Mapping[int, str],
     ) -> int:
         """Send deltas; return how many output tokens are in them."""
         num_output = 0
@@ -120,7 +127,7 @@ class Publisher:
             if row in drafts:
                 delta = msgspec.structs.replace(delta, drafts=drafts[row])
             if delta.finish_reason == "error":
-                delta = _with_error(delta, reason_failed)
+                delta = _with_error(delta, reasons.get(row, reason_failed))
             num_output += len(delta.tokens)
             outgoing.setdefault(request.client, []).append(delta)
             if reason:

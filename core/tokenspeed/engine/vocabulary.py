@@ -1,13 +1,18 @@
-"""Whether a tokenizer and a model belong together: every id it makes must have an embedding."""
+"""Whether a tokenizer and a model belong together, and what its tokens spell for grammars."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, overload
 
+from tokenspeed.contracts.grammar import GrammarVocabulary
 from tokenspeed.errors import CheckpointError
 from tokenspeed.log import LOGGER
+from tokenspeed.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tokenspeed.tokenizer import Tokenizer
 
 
@@ -45,6 +50,46 @@ def check_vocabulary(tokenizer: Tokenizer, vocab_size: int) -> tuple[int, ...]:
         tokenizer.name, len(beyond), vocab_size, ", ".join(added[i] for i in beyond[:5]),
     )  # fmt: skip
     return tokenizer.eos_token_ids
+
+
+def grammar_vocabulary(path: Path, tokenizer: Tokenizer, vocab_size: int) -> GrammarVocabulary:
+    """Return what a grammar engine reads; the tokenizer is loaded again when it does."""
+    special = frozenset(token for token in tokenizer.special_token_ids if token < vocab_size)
+    return GrammarVocabulary(
+        token_bytes=_TokenBytes(path, vocab_size),
+        stop_token_ids=tokenizer.eos_token_ids,
+        special_token_ids=special,
+        special_texts={token: tokenizer.token_text(token) for token in special},
+        backend_json=lambda: load_tokenizer(path).backend.to_str(),
+    )
+
+
+class _TokenBytes(Sequence[bytes]):
+    """What each id adds to a text. Spelled at the first look, so that a start does not wait."""
+
+    def __init__(self, path: Path, vocab_size: int) -> None:
+        self._path = path
+        self._size = vocab_size
+        self._spelled: list[bytes] = []
+
+    def __len__(self) -> int:
+        return self._size
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[bytes]: ...
+
+    def __getitem__(self, index: int | slice) -> bytes | list[bytes]:
+        if not self._spelled:
+            self._spelled = _spell(load_tokenizer(self._path), self._size)
+        return self._spelled[index]
+
+
+def _spell(tokenizer: Tokenizer, size: int) -> list[bytes]:
+    silent = tokenizer.special_token_ids | set(tokenizer.eos_token_ids)
+    return [b"" if token in silent else tokenizer.token_bytes(token) for token in range(size)]
 
 
 def _misfit(tokenizer: Tokenizer, said: str, vocab_size: int) -> CheckpointError:

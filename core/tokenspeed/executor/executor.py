@@ -8,6 +8,7 @@ Legend: R rows, T query tokens, P sampled positions, S slots, D hidden, V vocabu
 from __future__ import annotations
 
 from collections import deque
+from concurrent.futures import wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ import torch
 
 from tokenspeed.contracts.step import StepResult
 from tokenspeed.executor.batch import StepBatcher
+from tokenspeed.executor.masked import MaskedSampler
 from tokenspeed.executor.prompt_scores import PromptScorer
 from tokenspeed.executor.requests import ExecutorRequest
 from tokenspeed.executor.targets import (
@@ -26,18 +28,24 @@ from tokenspeed.executor.targets import (
     targets_of,
     verify,
 )
+from tokenspeed.grammar import AnswerMasks
+from tokenspeed.ops.sampling import mask_logits as mask_formula
 from tokenspeed.sampling.table import SamplingTable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from concurrent.futures import Future
 
     from numpy.typing import NDArray
 
     from tokenspeed.contracts.attention import AttentionBackend
+    from tokenspeed.contracts.grammar import CompiledGrammar
     from tokenspeed.contracts.model import CausalLM
     from tokenspeed.contracts.sampler import Sampler, TokenLogprobs
     from tokenspeed.contracts.step import StepPlan
+    from tokenspeed.executor.masked import MaskLogits
     from tokenspeed.executor.transfers import TierTransfers
+    from tokenspeed.grammar import StepMasks
     from tokenspeed.kv import Arena
     from tokenspeed.sampling import SamplingParams
 
@@ -53,6 +61,7 @@ class _Launched:
     targets: Targets | None
     verified: Verified | None
     prompt_logprobs: PromptLogprobs
+    reasons: Mapping[int, str] | None = None
 
 
 class Executor:
@@ -70,6 +79,8 @@ class Executor:
         device: of all tensors.
         poison: see StepBatcher.
         transfers: moves blocks between the tiers; None: there is only the device.
+        mask_logits: kernel of `logits.mask`; None: the operator's own formula.
+        masks: of the answers that have a grammar; None: made from the vocabulary's size alone.
     """
 
     def __init__(
@@ -86,10 +97,13 @@ class Executor:
         device: torch.device,
         poison: bool = False,
         transfers: TierTransfers | None = None,
+        mask_logits: MaskLogits | None = None,
+        masks: AnswerMasks | None = None,
     ) -> None:
         self._model = model
         self._transfers = transfers
-        self._sampler = sampler
+        self._sampler = MaskedSampler(sampler, mask_logits or mask_formula.signature)
+        self._masks = masks or AnswerMasks(vocab_size)
         self._max_token_id = vocab_size - 1
         self._device = device
         self._batcher = StepBatcher(
@@ -116,16 +130,20 @@ class Executor:
         output_ids: NDArray[np.int32],
         params: SamplingParams,
         stop_token_ids: tuple[int, ...],
+        grammar: CompiledGrammar | None = None,
     ) -> None:
         """Learn of a request before the first plan that contains it.
 
         Args:
             output_ids: tokens generated before (resume); sampling state is rebuilt from them.
             stop_token_ids: ids masked until `params.min_tokens` output tokens.
+            grammar: the language of `params.grammar`.
         """
         clamped_ids = np.clip(prompt_ids, 0, self._max_token_id)
         outputs = np.clip(output_ids, 0, self._max_token_id).tolist()
-        self._requests[request_id] = ExecutorRequest(clamped_ids, outputs, params, stop_token_ids)
+        self._requests[request_id] = ExecutorRequest(
+            clamped_ids, outputs, params, stop_token_ids, grammar
+        )
 
     def remove_request(self, request_id: int) -> None:
         """Forget a request that ended; launched steps may still contain it."""
@@ -142,14 +160,23 @@ class Executor:
             return
         self._admit(plan)
         inputs = self._batcher.build(plan, self._last_tokens_S)
-        hidden_TD = self._model.forward(inputs.token_ids, inputs.context)
         targets = targets_of(plan)
+        slots = plan.slots[targets.rows_N]
+        self._refresh(slots, plan.output_index[targets.rows_N])
+        masks = self._masks.start(slots.tolist(), targets.drafts_N)
+        try:
+            hidden_TD = self._model.forward(inputs.token_ids, inputs.context)
+            verified = self._sample(plan, targets, hidden_TD, masks) if len(slots) else None
+        finally:
+            if masks is not None:
+                wait([masks])  # until then the answers belong to the thread that fills
         launched = _Launched(
             step_id=plan.step_id,
             num_rows=plan.num_rows,
             targets=targets,
-            verified=self._sample(plan, targets, hidden_TD) if len(targets.rows_N) else None,
+            verified=verified,
             prompt_logprobs=self._score_prompts(plan, hidden_TD),
+            reasons=self._failures(targets),
         )
         self._launched.append(launched)
 
@@ -168,9 +195,10 @@ class Executor:
             launched.step_id,
             spread_tokens(targets, verified, num_rows),
             accepted=spread_accepted(targets, verified, num_rows),
-            failed=_spread_failed(targets, verified, num_rows),
+            failed=_spread_failed(targets, verified, num_rows, launched.reasons),
             logprobs=_spread_logprobs(targets, verified, num_rows),
             prompt_logprobs=launched.prompt_logprobs,
+            reasons=launched.reasons or None,
         )
 
     def _admit(self, plan: StepPlan) -> None:
@@ -179,14 +207,25 @@ class Executor:
             request.is_fresh = True
             self._by_slot[slot] = request
 
-    def _sample(self, plan: StepPlan, targets: Targets, hidden_TD: torch.Tensor) -> Verified:
+    def _sample(
+        self,
+        plan: StepPlan,
+        targets: Targets,
+        hidden_TD: torch.Tensor,
+        pending: Future[StepMasks | None] | None,
+    ) -> Verified:
         slots, output_index = plan.slots[targets.rows_N], plan.output_index[targets.rows_N]
-        self._refresh(slots, output_index)
         if len(targets.places_P) < plan.num_tokens:
             hidden_TD = hidden_TD.index_select(0, self._upload(targets.places_P))
         logits_PV = self._model.compute_logits(hidden_TD)
-        batch = self._table.batch(targets.slots_P, targets.output_index_P, targets.ahead())
-        verified = verify(targets, self._sampler.sample(logits_PV, batch))
+        masks = pending.result() if pending is not None else None
+        batch = self._table.batch(
+            targets.slots_P,
+            targets.output_index_P,
+            targets.ahead(),
+            ending=masks.positions_K[masks.ending_K].tolist() if masks is not None else (),
+        )
+        verified = verify(targets, self._sampler.sample(logits_PV, batch, masks))
         last = np.array([tokens[-1] for tokens in verified.tokens_N], dtype=np.int64)
         self._last_tokens_S[self._upload(slots.astype(np.int64))] = self._upload(last)
         self._record(slots, output_index, verified)
@@ -212,17 +251,37 @@ class Executor:
                     request.prompt_ids,
                     np.asarray(request.output_ids[:index], dtype=np.int32),
                 )
+                guide = request.params.grammar
+                self._masks.admit(
+                    slot,
+                    request.grammar,
+                    after=guide.after if guide is not None else (),
+                    stop_ids=request.stop_token_ids,
+                    output_ids=request.output_ids[:index],
+                )
 
     def _record(
         self, slots: NDArray[np.int32], output_index: NDArray[np.int32], verified: Verified
     ) -> None:
-        for slot, index, tokens in zip(
-            slots.tolist(), output_index.tolist(), verified.tokens_N, strict=True
+        for slot, index, tokens, has_failed in zip(
+            slots.tolist(),
+            output_index.tolist(),
+            verified.tokens_N,
+            verified.failed_N.tolist(),
+            strict=True,
         ):
             request = self._by_slot[slot]
             assert request is not None
             request.record(index, tokens)
             self._table.append(slot, tokens)
+            if not has_failed:
+                self._masks.accept(slot, tokens)
+
+    def _failures(self, targets: Targets) -> dict[int, str]:
+        """Return the rows whose answers cannot go on, and why."""
+        slots = targets.slots_P[targets.first_N].tolist()
+        pairs = zip(targets.rows_N.tolist(), map(self._masks.failure, slots), strict=True)
+        return {row: reason for row, reason in pairs if reason}
 
     def _score_prompts(self, plan: StepPlan, hidden_TD: torch.Tensor) -> PromptLogprobs:
         scores = []
@@ -235,11 +294,14 @@ class Executor:
         return tuple(scores)
 
 
-def _spread_failed(targets: Targets, verified: Verified, num_rows: int) -> NDArray[np.bool_] | None:
-    if not verified.failed_N.any():
+def _spread_failed(
+    targets: Targets, verified: Verified, num_rows: int, reasons: Mapping[int, str] | None
+) -> NDArray[np.bool_] | None:
+    if not verified.failed_N.any() and not reasons:
         return None
     failed = np.zeros(num_rows, dtype=np.bool_)
     failed[targets.rows_N] = verified.failed_N
+    failed[list(reasons or ())] = True
     return failed
 
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from tokenspeed.contracts.grammar import CompiledGrammar
     from tokenspeed.sampling import SamplingParams
 
 
@@ -22,6 +23,7 @@ class ExecutorRequest:
         prompt_ids: (P,) int32 host.
         output_ids: tokens sampled so far; those given at the start included.
         params, stop_token_ids: as submitted.
+        grammar: the language of `params.grammar`, ready for use.
         is_fresh: its sampling state must be rebuilt before it samples in its slot.
         num_scored: prompt positions whose log probabilities were returned; the first has none.
     """
@@ -30,6 +32,7 @@ class ExecutorRequest:
     output_ids: list[int]
     params: SamplingParams
     stop_token_ids: tuple[int, ...]
+    grammar: CompiledGrammar | None = None
     is_fresh: bool = True
     num_scored: int = 1
 

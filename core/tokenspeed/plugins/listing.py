@@ -123,7 +123,8 @@ def _missing_entry(plugin_id: str) -> dict[str, Any]:
 
 
 def _bare_entry(plugin_id: str, version: str, wheel: str, loads: str) -> dict[str, Any]:
-    names = ("client_rule", "model", "operator", "parser", "policy") if plugin_id == CORE_ID else ()
+    slots = ("client_rule", "grammar", "model", "operator", "parser", "policy")
+    names = slots if plugin_id == CORE_ID else ()
     return {
         "id": plugin_id,
         "version": version,

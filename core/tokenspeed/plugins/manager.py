@@ -36,7 +36,7 @@ CORE_MANIFEST = Manifest(
     roles=("api", "engine", "worker", "cli"),
     slots={
         name: SLOTS[name].version
-        for name in ("client_rule", "model", "operator", "parser", "policy")
+        for name in ("client_rule", "grammar", "model", "operator", "parser", "policy")
     },
 )
 CORE = FoundPlugin(CORE_ID, "tokenspeed", __version__, BUILTIN_TARGET, "", CORE_MANIFEST)

@@ -48,7 +48,7 @@ SLOTS = {
         Slot("speculator", "1.0", ("register_speculators",), True),
         Slot("transfer", "1.0", ("register_transfers",), False),
         Slot("placement_rule", "1.0", ("register_placement_rules",), False),
-        Slot("grammar", "1.0", ("register_grammars",), False),
+        Slot("grammar", "1.0", ("register_grammars",), True),
         Slot("tokenizer", "1.0", ("register_tokenizers",), False),
         Slot("parser", "1.0", ("register_parsers",), True),
         Slot("client_rule", "1.0", ("register_client_rules",), True),

@@ -6,9 +6,12 @@ import math
 
 import msgspec
 
+from tokenspeed.contracts.grammar import GrammarSpec
 from tokenspeed.errors import RequestError
 
 MAX_LOGPROBS = 20
+MAX_GRAMMAR_CHARS = 1 << 18
+"""Of a schema or grammar: what takes longer to compile than anybody waits is longer still."""
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -30,6 +33,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         ignore_eos: go on after the model's own end token.
         logprobs: None, or how many top alternatives to return beside each sampled token (0..20).
         prompt_logprobs: the same for prompt tokens; such a request computes its whole prompt.
+        grammar: the language that the answer is kept in; it ends only where the language may, and
+            there although `min_tokens` are not reached if nothing can follow.
     """
 
     temperature: float = 1.0
@@ -49,6 +54,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     ignore_eos: bool = False
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    grammar: GrammarSpec | None = None
 
     def validate(self, vocab_size: int) -> None:
         """Check every field's range.
@@ -79,6 +85,23 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         for token_id, value in (self.logit_bias or {}).items():
             _check_range("logit_bias", token_id, 0, vocab_size - 1)
             _check_range("logit_bias", value, -100.0, 100.0)
+        if self.grammar is not None:
+            _check_grammar(self.grammar, self.ignore_eos)
+
+
+def _check_grammar(grammar: GrammarSpec, ignore_eos: bool) -> None:
+    if ignore_eos:
+        raise RequestError(
+            "ignore_eos is true, but an answer in a language ends where the language does; set "
+            "ignore_eos to false, or leave out the grammar",
+            param="ignore_eos",
+        )
+    if len(grammar.text) > MAX_GRAMMAR_CHARS:
+        raise RequestError(
+            f"the grammar has {len(grammar.text)} characters, at most {MAX_GRAMMAR_CHARS} are "
+            "allowed; shorten it",
+            param="grammar",
+        )
 
 
 def _check_range(

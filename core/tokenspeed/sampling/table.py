@@ -41,10 +41,12 @@ class _Bias:
     min_tokens: int = 0
     stop_ids: tuple[int, ...] = ()
 
-    def entries(self, output_index: int) -> tuple[list[int], list[float]]:
+    def entries(
+        self, output_index: int, *, must_end: bool = False
+    ) -> tuple[list[int], list[float]]:
         """Return token ids and what is added to their logits at this output position."""
         ids, values = list(self.values), list(self.values.values())
-        if output_index < self.min_tokens:
+        if output_index < self.min_tokens and not must_end:
             ids += self.stop_ids
             values += [-np.inf] * len(self.stop_ids)
         return ids, values
@@ -111,12 +113,14 @@ class SamplingTable:
         slots_R: NDArray[np.int32],
         output_index_R: NDArray[np.int32],
         ahead_R: Sequence[Sequence[int]] | None = None,
+        ending: Sequence[int] = (),
     ) -> SamplingBatch:
         """Build one step's batch; row r samples output token `output_index_R[r]` of its slot.
 
         Args:
             ahead_R: tokens of each row that count as its output here, beside the appended ones:
                 the drafts before its position. None: no row has any.
+            ending: rows where nothing but a stop token may come, whatever `min_tokens` says.
         """
         temperature = self._temperature[slots_R]
         is_drawn = bool(temperature.any())
@@ -129,7 +133,7 @@ class SamplingTable:
             seeds_R=self._tensor(self._seed[slots_R]),
             output_index_R=self._tensor(output_index_R.astype(np.int64)),
             penalties=self._penalties_of(slots_R, ahead_R) if self._counts else None,
-            bias=self._bias_of(slots_R, output_index_R) if self._bias else None,
+            bias=self._bias_of(slots_R, output_index_R, ending) if self._bias else None,
             num_logprobs_R=tuple(num_logprobs.tolist()) if (num_logprobs >= 0).any() else None,
         )
 
@@ -168,7 +172,10 @@ class SamplingTable:
         return Penalties(repetition, frequency, presence, output_RV, prompt_RV)
 
     def _bias_of(
-        self, slots_R: NDArray[np.int32], output_index_R: NDArray[np.int32]
+        self,
+        slots_R: NDArray[np.int32],
+        output_index_R: NDArray[np.int32],
+        ending: Sequence[int],
     ) -> Bias | None:
         rows: list[int] = []
         ids: list[int] = []
@@ -177,7 +184,7 @@ class SamplingTable:
             zip(slots_R.tolist(), output_index_R.tolist(), strict=True)
         ):
             if slot in self._bias:
-                row_ids, row_values = self._bias[slot].entries(index)
+                row_ids, row_values = self._bias[slot].entries(index, must_end=row in ending)
                 rows += [row] * len(row_ids)
                 ids += row_ids
                 values += row_values

@@ -18,10 +18,12 @@ from tokenspeed.server.call_ids import CallIds
 from tokenspeed.server.http.stream import Mailbox
 from tokenspeed.server.pieces import Piece, TextAssembler
 from tokenspeed.server.sampling import choice_seed
+from tokenspeed.server.structured import language_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tokenspeed.contracts.grammar import GrammarSpec
     from tokenspeed.engine.frontend import Frontend
     from tokenspeed.engine.messages import Terms
     from tokenspeed.sampling.params import SamplingParams
@@ -111,10 +113,20 @@ class Generation:
         limit = None if asked is None else min(asked, room)
         return msgspec.structs.replace(
             self.params,
+            grammar=self._grammar_of(choice),
             seed=choice_seed(self.params.seed, choice % self._n),
             max_tokens=limit,
             min_tokens=min(self.params.min_tokens, room),
         )
+
+    def _grammar_of(self, choice: int) -> GrammarSpec | None:
+        """Return the language of a choice: what a parser splits off as thinking is free."""
+        grammar, of_calls = language_of(self.params.grammar, self._conversation, self.parser)
+        if grammar is None or self.parser is None:
+            return grammar
+        mark = self.parser.language_start(self.prompt_of(choice).text, of_calls=of_calls)
+        after = self._tokenizer.encode(mark, add_special_tokens=False) if mark else ()
+        return msgspec.structs.replace(grammar, after=tuple(after))
 
     def _parser_of(self, choice: int) -> GuardedAnswer | None:
         if self.parser is None:

@@ -10,9 +10,19 @@ import msgspec
 from tokenspeed.errors import RequestError
 from tokenspeed.sampling.params import SamplingParams
 from tokenspeed.server.http.fields import shorten
+from tokenspeed.server.structured import grammar_of
 
 if TYPE_CHECKING:
     from tokenspeed.server.openai.schemas import ChatRequest, CompletionRequest
+
+LANGUAGE_FIELDS = (
+    "response_format",
+    "structured_outputs",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+)
 
 
 def chat_params(request: ChatRequest, vocab_size: int) -> SamplingParams:
@@ -83,6 +93,7 @@ def _params(
         ignore_eos=request.ignore_eos,
         logprobs=logprobs,
         prompt_logprobs=request.prompt_logprobs,
+        grammar=grammar_of({name: getattr(request, name) for name in LANGUAGE_FIELDS}),
     )
     params.validate(vocab_size)
     return params

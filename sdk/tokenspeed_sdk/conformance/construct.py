@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tokenspeed.plugins.requested import REFERENCE
-from tokenspeed_sdk import ExpertGroup, KernelOffer, Offer, Operator, Routing, TemplateFacts
+from tokenspeed_sdk import (
+    ExpertGroup,
+    GrammarVocabulary,
+    KernelOffer,
+    Offer,
+    Operator,
+    Routing,
+    TemplateFacts,
+)
 from tokenspeed_sdk.conformance.domain import allowed_value
 from tokenspeed_sdk.conformance.subject import Subject
 
@@ -134,6 +142,12 @@ def _speculator(*_: Any) -> dict[str, Any]:
     return {"max_drafts": 4, "max_running": 8, "vocab_size": VOCAB_SIZE}
 
 
+def _grammar(*_: Any) -> dict[str, Any]:
+    letters = [bytes([32 + token]) for token in range(VOCAB_SIZE - 1)]
+    end = VOCAB_SIZE - 1
+    return {"vocabulary": GrammarVocabulary([*letters, b""], (end,), frozenset({end}))}
+
+
 def _communicator(_: SubjectOffer, runtime: DeviceRuntime, *__: Any) -> dict[str, Any]:
     return {
         "rank": 0,
@@ -151,5 +165,6 @@ ARGUMENTS: dict[str, Callable[..., dict[str, Any]]] = {
     "client_rule": _client_rule,
     "kv_store": _kv_store,
     "speculator": _speculator,
+    "grammar": _grammar,
     "communicator": _communicator,
 }

@@ -14,6 +14,7 @@ from tokenspeed_sdk import (
     Command,
     Communicator,
     DeviceRuntime,
+    GrammarEngine,
     KVStore,
     MoEBackend,
     Parser,
@@ -38,6 +39,7 @@ INTERFACES: Mapping[str, type] = {
     "parser": Parser,
     "client_rule": ClientRule,
     "speculator": Speculator,
+    "grammar": GrammarEngine,
     "communicator": Communicator,
     "cli": Command,
 }
@@ -70,6 +72,7 @@ LOAD_KEYWORDS: Mapping[str, Mapping[str, str]] = {
         "folder": "where a store on disk keeps its files",
         "capacity_bytes": "most that it keeps",
     },
+    "grammar": {"vocabulary": "the GrammarVocabulary of the served model"},
     "speculator": {
         "max_drafts": "most tokens of a guess",
         "max_running": "most requests at once",

@@ -3,8 +3,10 @@ sampled, penalised, biased, stopped and scored, and whatever its model keeps of 
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +15,8 @@ from tests.support.drafters import KnowingSpeculator
 from tests.support.engine_parts import Job, Run, build_parts
 from tests.support.tiny_checkpoints import make_checkpoint, make_prompts
 
+from tokenspeed.contracts.grammar import GrammarSpec, GrammarVocabulary
+from tokenspeed.grammar.xgrammar_engine import XGrammarEngine
 from tokenspeed.models.qwen3_next import Qwen3NextForCausalLM
 from tokenspeed.sampling import SamplingParams
 
@@ -94,6 +98,46 @@ def test_answers_and_logprobs_are_those_without_drafts(
     assert sum(accepted for _, accepted in speculator.observed) <= stats["accepted"]
     assert all(accepted <= drafts for drafts, accepted in speculator.observed)
     assert drafted.num_steps < plain.num_steps
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_answers_in_a_language_are_those_without_drafts(tmp_path: Path, depth: int) -> None:
+    pytest.importorskip("xgrammar")
+    seed = int(os.environ.get("TOKENSPEED_TEST_SEED", "0")) or random.SystemRandom().getrandbits(31)
+    rng = random.Random(seed)
+    path = make_checkpoint("qwen3", tmp_path)
+    end = 63
+    letters = [bytes([32 + token]) for token in range(end)]
+    size = json.loads((path / "config.json").read_text())["vocab_size"]
+    spelled = [*letters, *[b""] * (size - end)]
+    engine = XGrammarEngine(GrammarVocabulary(spelled, (end,), frozenset({end})))
+    texts = ["([A-M][0-9]){2,9}", "[ACE]+", "(AB|BA|0){5,20}"]
+    languages = [engine.compile(GrammarSpec("regex", text)) for text in texts]
+    jobs = []
+    for place, job in enumerate(random_jobs(rng, 64)):
+        guide = GrammarSpec("regex", texts[place % 3]) if place % 4 else None
+        fields = {name: getattr(job.params, name) for name in job.params.__struct_fields__}
+        params = SamplingParams(**fields | {"grammar": guide, "min_tokens": rng.randint(0, 1)})
+        grammar = languages[place % 3] if guide else None
+        jobs.append(replace(job, params=params, stop_token_ids=(end,), grammar=grammar))
+    plain, _ = run(path, jobs, depth=depth)
+    for job, tokens, reason in zip(jobs, plain.tokens, plain.reasons, strict=True):
+        if job.grammar is not None:
+            reasons = [item.reasons for item in plain.results if item.reasons]
+            assert reason in ("stop", "length"), (seed, reasons)
+            text = "".join(chr(32 + token) for token in tokens if token != end)
+            if reason == "stop":
+                assert re.fullmatch(job.params.grammar.text, text), f"{seed} {text!r}"
+    answers = {tuple(job.prompt): answer for job, answer in zip(jobs, plain.tokens, strict=True)}
+    speculator = KnowingSpeculator(answers, seed, wrong_share=0.3)
+    drafted, stats = run(path, jobs, depth=depth, speculator=speculator)
+    assert drafted.tokens == plain.tokens, f"TOKENSPEED_TEST_SEED={seed}"
+    assert drafted.reasons == plain.reasons, f"TOKENSPEED_TEST_SEED={seed}"
+    for one, other in zip(drafted.logprobs, plain.logprobs, strict=True):
+        assert [entry.logprob for entry in one] == pytest.approx(
+            [entry.logprob for entry in other], abs=1e-3
+        )
+    assert stats["accepted"] > 10, f"TOKENSPEED_TEST_SEED={seed}"
 
 
 def replay_states(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -137,6 +137,12 @@ class _Sampling(OpenAiTermFields):
     repetition_penalty: float = 1.0
     logit_bias: dict[str, float] = Field(default={})
     prompt_logprobs: int | None = None
+    response_format: Any = None
+    structured_outputs: Any = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
 
 
 class ChatRequest(_Sampling):
