@@ -54,7 +54,7 @@ class MessagesReply:
         }
 
     def begin(self, first: Taken) -> bytes:
-        """Return the opening: with the prompt's part in the usage where the cache's is known by now.
+        """Return the opening; its usage has the prompt where the cache's part is known by now.
 
         Clients keep a count of the opening where message_delta says 0, so a token must not change
         its place between the two.
