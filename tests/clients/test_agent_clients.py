@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.support.clients import FINAL, MODEL, NUM_STEPS, Agents, Client, shell_calls
+from tests.support.clients import CLIENTS, FINAL, MODEL, NUM_STEPS, Agents, Client, shell_calls
 from tests.support.dialogue import SAY_MARKER, hermes_call
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+PAUSE = "; sleep 0.3"
+"""Qwen Code now and then misses what a command printed that ends at once."""
 SUBMIT = f"echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT; echo '{FINAL}'"
 """How mini-swe-agent's model ends a session."""
 EDITS = [
@@ -30,7 +32,8 @@ CLAUDE = Client(npm("claude"), [*shell_calls("Bash", "command", description="A s
 CODEX = Client(npm("codex"), [*shell_calls("exec_command", "cmd"), FINAL])
 OPENCODE = Client(npm("opencode"), [*shell_calls("bash", "command", description="A step"), FINAL])
 QWEN = Client(
-    npm("qwen"), [*shell_calls("run_shell_command", "command", is_background=False), FINAL]
+    npm("qwen"),
+    [*shell_calls("run_shell_command", "command", after=PAUSE, is_background=False), FINAL],
 )
 MINI = Client(
     ("mini/bin/python", "-m", "minisweagent.run.mini"),
@@ -50,6 +53,8 @@ SDKS = {
 
 @pytest.fixture(scope="module")
 def agents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agents]:
+    if not CLIENTS.is_dir():
+        pytest.skip("the clients are not installed: make clients")
     clients = [CLAUDE, CODEX, OPENCODE, QWEN, MINI, AIDER, *SDKS.values()]
     made = Agents(tmp_path_factory.mktemp("agents"), clients)
     with made.server:

@@ -30,12 +30,18 @@ NUM_STEPS = 3
 CLIENT_TIMEOUT_S = 120
 
 
-def shell_calls(tool: str, argument: str, **more: Any) -> list[str]:
-    """Return three answers that call a shell tool."""
-    commands = [f"{SAY_MARKER}; echo {step} >> steps.txt" for step in range(1, NUM_STEPS + 1)]
+def shell_calls(tool: str, argument: str, *, after: str = "", **more: Any) -> list[str]:
+    """Return three answers that call a shell tool.
+
+    Args:
+        argument: of the tool, which takes the command.
+        after: what else the command does.
+        more: the tool's other arguments.
+    """
     return [
-        f"Step {step}.\n" + hermes_call(tool, {argument: command, **more})
-        for step, command in enumerate(commands, start=1)
+        f"Step {step}.\n"
+        + hermes_call(tool, {argument: f"{SAY_MARKER}; echo {step} >> steps.txt{after}", **more})
+        for step in range(1, NUM_STEPS + 1)
     ]
 
 
@@ -44,7 +50,8 @@ class Client:
     """A client and what the model says to it.
 
     Args:
-        program: below the folder of clients, with the arguments that are always given.
+        program: below the folder of clients, with the arguments that are always given; names it.
+        answers: the n-th where the prompt has n markers more than before the client's own.
     """
 
     program: tuple[str, ...]
@@ -66,10 +73,10 @@ class Agents:
 
     def __init__(self, folder: Path, clients: Sequence[Client]) -> None:
         self._folder = folder
-        self._first: dict[int, int] = {}
+        self._first: dict[tuple[str, ...], int] = {}
         answers = ["No step was asked for."]
         for client in clients:
-            self._first[id(client)] = len(answers)
+            self._first[client.program] = len(answers)
             answers += client.answers
         model = write_dialogue_model(folder / MODEL, answers)
         self.server = ServerProcess(model, folder, "--tool-parser", "hermes", "--kv-gib", "0.5")
@@ -77,7 +84,7 @@ class Agents:
 
     def prompt(self, client: Client) -> str:
         """Return the text that begins the client's part of the dialogue."""
-        return "Do the three steps. " + MARKER * self._first[id(client)]
+        return "Do the three steps. " + MARKER * self._first[client.program]
 
     def run(
         self, client: Client, *arguments: str, files: dict[str, str] | None = None, **environ: str
@@ -87,7 +94,7 @@ class Agents:
         Args:
             files: by their paths below the home, whose folder `work` is where the client runs.
         """
-        home = self._folder / f"home{self._first[id(client)]}"
+        home = self._folder / f"home{self._first[client.program]}"
         work = home / "work"
         work.mkdir(parents=True)
         for path, text in (files or {}).items():
