@@ -60,7 +60,7 @@ def operator(name: str = "acme.op") -> Operator:
 
 def test_every_hook_fills_a_known_slot() -> None:
     assert set(SLOT_OF_HOOK) == set(HOOKS)
-    assert len(HOOKS) == 19
+    assert len(HOOKS) == 20
 
 
 def model(name: str, **options: Any) -> Offer:
