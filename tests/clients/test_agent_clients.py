@@ -13,7 +13,7 @@ from tests.support.dialogue import SAY_MARKER, hermes_call
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-
+KEY = {"OPENAI_API_KEY": "x"}
 PAUSE = "; sleep 0.3"
 """Qwen Code now and then misses what a command printed that ends at once."""
 SUBMIT = f"echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT; echo '{FINAL}'"
@@ -63,18 +63,20 @@ def agents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agents]:
 
 def test_claude_code_finishes_a_session(agents: Agents) -> None:
     sizes = ("OPUS", "SONNET", "HAIKU")
-    models = {f"ANTHROPIC_DEFAULT_{size}_MODEL": MODEL for size in sizes}
+    environ = {
+        "ANTHROPIC_BASE_URL": agents.url,
+        "ANTHROPIC_AUTH_TOKEN": "x",
+        "ANTHROPIC_MODEL": MODEL,
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        **{f"ANTHROPIC_DEFAULT_{size}_MODEL": MODEL for size in sizes},
+    }
     session = agents.run(
         CLAUDE,
         *("-p", agents.prompt(CLAUDE), "--allowedTools", "Bash", "--output-format", "json"),
-        ANTHROPIC_BASE_URL=agents.url,
-        ANTHROPIC_AUTH_TOKEN="x",
-        ANTHROPIC_MODEL=MODEL,
-        CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC="1",
-        **models,
+        environ=environ,
     )
-    result = session.read_json()
-    session.assert_finished(result["result"])
+    result = json.loads(session.last_line or "{}")
+    session.assert_finished(result.get("result", ""))
     assert (result["is_error"], result["num_turns"]) == (False, NUM_STEPS + 1)
 
 
@@ -95,10 +97,9 @@ def test_codex_finishes_a_session(agents: Agents) -> None:
         *("exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"),
         *("-o", "final.txt", agents.prompt(CODEX)),
         files={".codex/config.toml": CODEX_CONFIG.replace("URL", agents.url)},
-        OPENAI_API_KEY="x",
+        environ=KEY,
     )
-    final = session.home / "work/final.txt"
-    session.assert_finished(final.read_text() if final.exists() else "")
+    session.assert_finished(session.read("final.txt"))
 
 
 @pytest.mark.slow
@@ -112,7 +113,7 @@ def test_opencode_finishes_a_session(agents: Agents) -> None:
     config = {"model": name, "small_model": name, "provider": {"local": provider}}
     files = {"work/opencode.json": json.dumps(config)}
     session = agents.run(OPENCODE, "run", agents.prompt(OPENCODE), files=files)
-    session.assert_finished(session.done.stdout.splitlines()[-1])
+    session.assert_finished(session.last_line)
 
 
 @pytest.mark.slow
@@ -120,11 +121,9 @@ def test_qwen_code_finishes_a_session(agents: Agents) -> None:
     session = agents.run(
         QWEN,
         *("--auth-type", "openai", "--yolo", "-p", agents.prompt(QWEN)),
-        OPENAI_API_KEY="x",
-        OPENAI_BASE_URL=f"{agents.url}/v1",
-        OPENAI_MODEL=MODEL,
+        environ={**KEY, "OPENAI_BASE_URL": f"{agents.url}/v1", "OPENAI_MODEL": MODEL},
     )
-    session.assert_finished(session.done.stdout.splitlines()[-1])
+    session.assert_finished(session.last_line)
 
 
 @pytest.mark.slow
@@ -136,10 +135,9 @@ def test_mini_swe_agent_finishes_a_session(agents: Agents) -> None:
         MINI,
         *("-m", f"openai/{MODEL}", *given, "-t", agents.prompt(MINI), "-o", "done.json"),
         *("-y", "--exit-immediately", "-l", "0"),
-        MSWEA_CONFIGURED="true",
-        OPENAI_API_KEY="x",
+        environ={**KEY, "MSWEA_CONFIGURED": "true"},
     )
-    info = json.loads((session.home / "work/done.json").read_text())["info"]
+    info = json.loads(session.read("done.json"))["info"]
     assert info["exit_status"] == "Submitted"
     session.assert_finished(info["submission"])
 
@@ -152,11 +150,10 @@ def test_aider_finishes_a_session(agents: Agents) -> None:
         *("--model", f"openai/{MODEL}", "--message", agents.prompt(AIDER), "--no-git"),
         *("--yes-always", "--no-check-update", "--analytics-disable", "--no-pretty"),
         *("--no-show-model-warnings", "--auto-test", "--test-cmd", f"{SAY_MARKER}; exit 1"),
-        OPENAI_API_KEY="x",
-        OPENAI_API_BASE=f"{agents.url}/v1",
+        environ={**KEY, "OPENAI_API_BASE": f"{agents.url}/v1"},
     )
     said = [line for line in session.done.stdout.splitlines() if line.strip()]
-    session.assert_finished(said[-2])
+    session.assert_finished(said[-2] if said else "")
     assert session.done.stdout.count("Applied edit to steps.txt") == NUM_STEPS
 
 

@@ -7,7 +7,6 @@ number of markers, so the text of each client's user begins where its own answer
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -87,11 +86,16 @@ class Agents:
         return "Do the three steps. " + MARKER * self._first[client.program]
 
     def run(
-        self, client: Client, *arguments: str, files: dict[str, str] | None = None, **environ: str
+        self,
+        client: Client,
+        *arguments: str,
+        environ: dict[str, str] | None = None,
+        files: dict[str, str] | None = None,
     ) -> Session:
         """Run a client to its end, in folders of its own.
 
         Args:
+            environ: all that the client finds, but its home and the search path.
             files: by their paths below the home, whose folder `work` is where the client runs.
         """
         home = self._folder / f"home{self._first[client.program]}"
@@ -107,7 +111,7 @@ class Agents:
             text=True,
             timeout=CLIENT_TIMEOUT_S,
             cwd=work,
-            env={"HOME": str(home), "PATH": _search_path(), **environ},
+            env={"HOME": str(home), "PATH": _search_path(), **(environ or {})},
             check=False,
         )
         return Session(home, done)
@@ -128,15 +132,20 @@ class Session:
         """
         said = f"{self.done.stdout}\n{self.done.stderr}"
         assert self.done.returncode == 0, said
-        steps = self.home / "work/steps.txt"
-        assert steps.exists(), said
-        assert steps.read_text().split() == ["1", "2", "3"], said
+        steps = self.read("steps.txt").split()
+        assert steps == [str(step) for step in range(1, NUM_STEPS + 1)], f"{steps}\n{said}"
         assert final.strip() == FINAL, said
 
-    def read_json(self) -> Any:
-        """Return the client's output as JSON."""
-        assert self.done.returncode == 0, f"{self.done.stdout}\n{self.done.stderr}"
-        return json.loads(self.done.stdout)
+    def read(self, path: str) -> str:
+        """Return the text of a file below the folder of work."""
+        file = self.home / "work" / path
+        assert file.exists(), f"{self.done.stdout}\n{self.done.stderr}"
+        return file.read_text()
+
+    @property
+    def last_line(self) -> str:
+        """The last line that the client printed."""
+        return (self.done.stdout.splitlines() or [""])[-1]
 
 
 def _search_path() -> str:
