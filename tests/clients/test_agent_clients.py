@@ -78,6 +78,9 @@ def test_claude_code_finishes_a_session(agents: Agents) -> None:
     result = json.loads(session.last_line or "{}")
     session.assert_finished(result.get("result", ""))
     assert (result["is_error"], result["num_turns"]) == (False, NUM_STEPS + 1)
+    usage = result["usage"]
+    computed = usage["input_tokens"] + usage["cache_creation_input_tokens"]
+    assert usage["cache_read_input_tokens"] > 0.98 * NUM_STEPS * computed, usage
 
 
 CODEX_CONFIG = f"""
