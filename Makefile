@@ -9,7 +9,7 @@ MODEL ?=
 ARGS ?=
 
 .PHONY: serve install test ctest pytest lint stub check slow sanitize bench bench-peers bench-control \
-	bench-control-peers model clean
+	bench-control-peers clients model clean
 
 serve: install model
 	$(BIN)/tokenspeed serve $(MODEL) $(ARGS)
@@ -71,6 +71,22 @@ stub: install $(VENV)/.dev
 slow: install $(VENV)/.dev model ctest
 	$(BIN)/ctest --test-dir build/cpp -C slow -L slow --output-on-failure -j 2
 	$(BIN)/python -m pytest -m slow --timeout 1800 $(ARGS)
+
+# Agents' clients for tests/clients, of pinned versions: about 2 GB in .cache/clients.
+CLIENTS := .cache/clients
+clients: $(CLIENTS)/.npm $(CLIENTS)/.sdks $(CLIENTS)/.mini $(CLIENTS)/.aider
+
+$(CLIENTS)/.npm: tests/clients/package.json
+	@command -v npm >/dev/null || { echo "npm is needed: apt-get install npm (Node 20 or newer)"; exit 2; }
+	@mkdir -p $(CLIENTS)
+	cp $< $(CLIENTS)/package.json
+	npm install --prefix $(CLIENTS) --no-audit --no-fund
+	@touch $@
+
+$(CLIENTS)/.%: tests/clients/requirements-%.txt
+	$(PYTHON) -m venv $(CLIENTS)/$*
+	$(CLIENTS)/$*/bin/python -m pip install -q -r $<
+	@touch $@
 
 # The control plane's tests under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer.
 sanitize: install

@@ -54,9 +54,16 @@ class MessagesReply:
         }
 
     def begin(self, first: Taken) -> bytes:
-        """Return the opening: with the cache's part in the usage where it is known by now."""
+        """Return the opening; its usage has the prompt where the cache's part is known by now.
+
+        Clients keep a count of the opening where message_delta says 0, so a token must not change
+        its place between the two.
+        """
         known = sum((piece for _, piece in first), Piece())
-        return named_event({"type": "message_start", "message": self._message([], known)})
+        message = self._message([], known)
+        if known.cache is None:
+            message["usage"]["input_tokens"] = 0
+        return named_event({"type": "message_start", "message": message})
 
     def more(self, taken: Taken) -> bytes:
         """Return the events of what is new."""

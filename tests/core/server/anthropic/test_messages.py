@@ -223,6 +223,25 @@ def test_silence_is_filled_with_pings(tmp_path: Path) -> None:
     assert names[0] == "message_start"
 
 
+@pytest.mark.parametrize("is_early", [False, True])
+def test_a_stream_counts_no_prompt_token_in_two_places(
+    app: App, monkeypatch: pytest.MonkeyPatch, is_early: bool
+) -> None:
+    """Clients keep a count of message_start where message_delta says 0."""
+    if is_early:
+        monkeypatch.setattr("tokenspeed.server.answer.START_GRACE_S", 0.0)
+    app.engine.cached = 7
+    text = {"type": "text", "text": "List it.", "cache_control": {"type": "ephemeral"}}
+    events = ask(app, stream=True, messages=[{"role": "user", "content": [text]}])
+    start, last = events[0][1]["message"]["usage"], events[-2][1]["usage"]
+    kinds = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+    kept = [last[kind] or start[kind] for kind in kinds]
+    assert kept == [last[kind] for kind in kinds]
+    body = {"model": "m", "messages": [USER]}
+    assert sum(kept) == app.call("/v1/messages/count_tokens", body).json()["input_tokens"]
+    assert start["cache_read_input_tokens"] == (0 if is_early else 7)
+
+
 def test_tokens_are_counted_as_the_prompt_has_them(app: App) -> None:
     body = {"model": "m", "messages": [USER], "system": "Be.", "tools": [TOOL]}
     counted = app.call("/v1/messages/count_tokens", body).json()
