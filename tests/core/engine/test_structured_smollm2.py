@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
 pytest.importorskip("xgrammar")
 jsonschema = pytest.importorskip("jsonschema")
-SEEDS = 2
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
@@ -30,12 +29,8 @@ def llm() -> Iterator[LLM]:
 
 
 def test_every_answer_validates(llm: LLM) -> None:
-    asked = [
-        (name, closed, seed)
-        for name in SCHEMAS
-        for closed in (True, False)
-        for seed in range(SEEDS)
-    ]
+    # Closed and open by turns: every schema as both is in the tests without a model.
+    asked = [(name, seed % 2 == 0, seed) for seed, name in enumerate(SCHEMAS)]
     params = [
         SamplingParams(
             temperature=0.9,

@@ -41,13 +41,6 @@ def check_tools(conversation: Conversation, *, refusal: str) -> None:
             f"{', '.join(map(shorten, names[:20]))}; choose one of them",
             param="tool_choice",
         )
-    if choice.mode in ("required", "named"):
-        raise RequestError(
-            f"tool_choice asks for a call ({choice.mode}), which this version cannot make sure of; "
-            'use "auto" or "none"',
-            param="tool_choice",
-            code="unsupported_parameter",
-        )
     if names and choice.mode != "none" and refusal:
         raise RequestError(
             f"tools holds {len(names)} tools, but {refusal}",

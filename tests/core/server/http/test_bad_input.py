@@ -32,7 +32,6 @@ GRID: list[tuple[str, dict[str, Any], str | None, str]] = [
     (CHAT, {"tool_choice": "required"}, "tool_choice", "there are no tools"),
     (CHAT, {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}},
      "tool_choice", "the tools are"),
-    (CHAT, {"response_format": {"type": "json_object"}}, "response_format", "not supported"),
     (CHAT, {"modalities": ["text", "audio"]}, "modalities", "not supported"),
     (CHAT, {"audio": {"voice": "x"}}, "audio", "not supported"),
     (CHAT, {"store": True}, "store", "not supported"),
