@@ -21,6 +21,7 @@ PINNED_SLOTS = (
     "weight_format",
 )
 SETTING_OF_SLOT = {
+    "client_rule": "--client-rules",
     "kv_store": "--kv-store",
     "parser": "--reasoning-parser",
     "policy": "--policy",

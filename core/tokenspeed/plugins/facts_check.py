@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 REQUIRED = {"kind": str, "name": str, "arch": str, "memory_bytes": int}
 OPTIONAL = {"count": int, "traits": dict, "runs": list}
+WORDS = {str: "a text", int: "a whole number", dict: "an object", list: "a list"}
 MAX_BYTES = 1 << 60
 OF_THE_REQUEST = ("device", "arch")
 """Traits that every request has from `kind`, `arch` and `runs`."""
@@ -32,7 +33,7 @@ def facts_of(data: Mapping[str, Any]) -> DeviceFacts:
             raise ValueError(f"{problem} field {shown(name)}; the fields are {', '.join(known)}")
     for name, value in data.items():
         if not isinstance(value, known[name]) or isinstance(value, bool):
-            raise ValueError(f"{name} is {shown(value)}, a {known[name].__name__} is needed")
+            raise ValueError(f"{name} is {shown(value)}, {WORDS[known[name]]} is needed")
     _check_values(data)
     return DeviceFacts(**{"count": 1, **data, "runs": tuple(data.get("runs", ()))})
 

@@ -35,6 +35,7 @@ def test_the_plan_names_every_choice_and_progress_every_stage(tmp_path: Path) ->
     engine = build_engine(config_for(write_scripted_model(tmp_path / "m")), progress=seen.append)
     assert set(engine.binding_plan.slots) == {
         "device",
+        "grammar",
         "weight_format",
         "model",
         "attention.full",

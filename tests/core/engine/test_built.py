@@ -41,4 +41,4 @@ def test_anything_else_is_refused_by_name(storage: torch.Tensor, words: str) -> 
 
 
 def test_slots_whose_offers_are_functions_or_guarded_elsewhere_are_left_alone() -> None:
-    check_built("weight_format", object(), "p/x")
+    check_built("model", object(), "p/x")

@@ -105,7 +105,7 @@ def test_a_report_goes_with_its_entrys_delta_and_is_summed_by_session(bench: Ben
     live = bench.table.by_key(2)
     assert live is not None
     assert (live.cached_tokens, live.cache) == (32, second.cache)
-    assert bench.tally.sessions()[0]["session"] == "talk"
+    assert bench.tally.sessions.shown()[0]["session"] == "talk"
     assert bench.tally.match_ends == {"evicted": 1}
 
 
