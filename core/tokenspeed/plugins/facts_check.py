@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any
 from tokenspeed.contracts.capability import TRAITS
 from tokenspeed.contracts.device import DeviceFacts
 from tokenspeed.errors import shown
-from tokenspeed.plugins.names import NAME_RULE, TRAIT_RULE, are_trait_values, is_name
+from tokenspeed.plugins.names import KIND_WORDS, NAME_RULE, TRAIT_RULE, are_trait_values, is_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 REQUIRED = {"kind": str, "name": str, "arch": str, "memory_bytes": int}
 OPTIONAL = {"count": int, "traits": dict, "runs": list}
-WORDS = {str: "a text", int: "a whole number", dict: "an object", list: "a list"}
 MAX_BYTES = 1 << 60
 OF_THE_REQUEST = ("device", "arch")
 """Traits that every request has from `kind`, `arch` and `runs`."""
@@ -33,7 +32,7 @@ def facts_of(data: Mapping[str, Any]) -> DeviceFacts:
             raise ValueError(f"{problem} field {shown(name)}; the fields are {', '.join(known)}")
     for name, value in data.items():
         if not isinstance(value, known[name]) or isinstance(value, bool):
-            raise ValueError(f"{name} is {shown(value)}, {WORDS[known[name]]} is needed")
+            raise ValueError(f"{name} is {shown(value)}, {KIND_WORDS[known[name]]} is needed")
     _check_values(data)
     return DeviceFacts(**{"count": 1, **data, "runs": tuple(data.get("runs", ()))})
 

@@ -12,6 +12,7 @@ from tokenspeed.errors import PluginError, reason_of, shown
 from tokenspeed.plugins.names import (
     ID_RULE,
     KEY_RULE,
+    KIND_WORDS,
     NAME_RULE,
     TRAIT_RULE,
     are_trait_values,
@@ -174,7 +175,7 @@ class _Table:
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
             return float(value)
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise _invalid(f"{self._name}: {key} is {shown(value)}, a {kind.__name__} is needed")
+            raise _invalid(f"{self._name}: {key} is {shown(value)}, {KIND_WORDS[kind]} is needed")
         return value
 
 

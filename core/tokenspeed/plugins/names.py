@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import math
 from string import ascii_letters, ascii_lowercase, digits
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 # Sets instead of patterns: compiling five of those takes longer than a listing has.
 _WORD = frozenset(ascii_letters + digits + "_")
@@ -14,6 +18,16 @@ ID_RULE = "1 to 63 lower-case letters, digits, - and _, a letter first"
 NAME_RULE = "1 to 128 letters, digits and _ . : + -"
 KEY_RULE = "1 to 64 letters, digits, - and _"
 TRAIT_RULE = "texts, numbers and true or false are needed, none of them infinite"
+
+KIND_WORDS: Mapping[type, str] = {
+    bool: "true or false",
+    dict: "an object",
+    float: "a number",
+    int: "a whole number",
+    list: "a list",
+    str: "a text",
+}
+"""What errors call the kinds of values that files hold."""
 
 
 def is_id(text: object) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokenspeed.errors import PluginError, reason_of, shown
+from tokenspeed.plugins.names import KIND_WORDS
 from tokenspeed.plugins.nearest import suggestion
 from tokenspeed.plugins.toml_file import read_toml
 from tokenspeed.plugins.trust import CORE_ID
@@ -83,7 +84,7 @@ def _parse(data: Mapping[str, Any]) -> OperatorRules:
         if key not in kinds:
             raise _invalid(f"unknown key {shown(key)}: {suggestion(key, kinds)}")
         if type(value) is not kinds[key]:
-            raise _invalid(f"{key} is {shown(value)}, a {kinds[key].__name__} is needed")
+            raise _invalid(f"{key} is {shown(value)}, {KIND_WORDS[kinds[key]]} is needed")
     if data.get("schema") != SCHEMA:
         raise _invalid(f"schema is {shown(data.get('schema'))}, this version reads {SCHEMA}")
     allow = data.get("allow")

@@ -83,8 +83,8 @@ def test_no_flag_opts_in_where_the_operator_does_not(file: Path, plugin_space: P
         ('schema = 1\nfrobid = ["acme"]', "unknown key 'frobid': did you mean 'forbid'?"),
         ('schema = 1\nforbid = "acme"', "forbid is 'acme', a list is needed"),
         ("schema = 1\nforbid = [7]", "holds 7, texts are needed"),
-        ('schema = 1\nexperimental = "no"', "experimental is 'no', a bool is needed"),
-        ("schema = true", "schema is True, a int is needed"),
+        ('schema = 1\nexperimental = "no"', "experimental is 'no', true or false is needed"),
+        ("schema = true", "schema is True, a whole number is needed"),
     ],
 )
 def test_a_file_with_a_mistake_stops_every_start(file: Path, text: str, words: str) -> None:
