@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tokenspeed.errors import PluginError
+from tokenspeed.errors import PluginError, shown
 from tokenspeed.log import LOGGER
 from tokenspeed.plugins.discovery import FoundPlugin, discover
 from tokenspeed.plugins.gate import open_gate
+from tokenspeed.plugins.nearest import suggestion
 from tokenspeed.plugins.outcome import failed_at, left_out, manifest_of, status_of
 from tokenspeed.plugins.plugin_plan import PlannedPlugin, PluginPlan, identity_of
 from tokenspeed.plugins.probe import ProbeResult, run_probes
@@ -58,6 +59,7 @@ def plan_plugins(
         draft.set_status(plugin, "not enabled", reason)
     gate = open_gate(lock=lock, experimental=experimental)
     candidates = candidates_of(found, requested, role=role, fallback=fallback)
+    _check_known(experimental, found)
     accepted = [item for item in candidates if draft.attempt(item, "check", gate.check)]
     config = parse_settings(settings, {c.found.id: manifest_of(c.found) for c in accepted})
     probes = _probe(accepted)
@@ -72,6 +74,17 @@ def plan_plugins(
 
 
 NO_DEVICE = "device-not-found"
+
+
+def _check_known(experimental: tuple[str, ...], found: Mapping[str, FoundPlugin]) -> None:
+    """Refuse an opt-in for nobody: it would be meant for somebody else."""
+    for plugin_id in experimental:
+        if plugin_id not in found:
+            raise PluginError(
+                f"allow_experimental names {shown(plugin_id)}, which is not installed; "
+                f"{suggestion(plugin_id, found)}",
+                id="plugin-unknown",
+            )
 
 
 class _Draft:

@@ -75,7 +75,10 @@ def test_a_full_manifest_is_read() -> None:
         ),
         ({"tail": "[config]\nflush = 3"}, ("config.flush is 3", "table")),
         ({"tail": '[config.a]\ntype = "int"\ndefault = 1'}, ("unknown type 'int'", "'integer'")),
-        ({"tail": '[config.a]\ntype = "integer"\ndefault = true'}, ("default is True", "a whole number")),
+        (
+            {"tail": '[config.a]\ntype = "integer"\ndefault = true'},
+            ("default is True", "a whole number"),
+        ),
         ({"tail": '[requires_abi]\ntorch = "new"'}, ("requires_abi.torch", "'new'")),
         (
             {"tail": '[[offers]]\nslot = "model"\nname = "a"\nrequires = { headdim = [1] }'},

@@ -103,6 +103,9 @@ def test_an_experimental_slot_needs_the_opt_in(plugin_space: PluginSpace) -> Non
     assert "--allow-experimental acme" in str(caught.value)
     assert package not in sys.modules
     assert "acme" in plan_plugins(("acme",), experimental=("acme",)).items
+    with pytest.raises(PluginError, match=r"allow_experimental names 'acmee'.*'acme'") as caught:
+        plan_plugins(("acme",), experimental=("acmee",))
+    assert caught.value.id == "plugin-unknown"
 
 
 def test_our_own_wheels_need_no_opt_in() -> None:
