@@ -93,7 +93,9 @@ def test_a_file_that_is_no_trace_is_refused(tmp_path: Path, content: bytes | Non
 
 
 @pytest.mark.parametrize(
-    "content", [gzip.compress(b"{}\n" * 5000)[:-9], b"\x1f\x8b\x08\x00", b"\x1f\x8b" + b"\x08" * 99]
+    "content",
+    [gzip.compress(b"{}\n" * 5000)[:-9], b"\x1f\x8b\x08\x00", b"\x1f\x8b" + b"\x08" * 99],
+    ids=["without its end", "head alone", "bad blocks"],
 )
 def test_a_file_that_is_cut_off_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "t.jsonl.gz"
