@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from tokenspeed.parsers.json_text import read_arguments
 from tokenspeed.parsers.structure import CallShape
-from tokenspeed.parsers.tool_format import ToolFormat
+from tokenspeed.parsers.tool_format import SectionFormat
 
 if TYPE_CHECKING:
     from tokenspeed.parsers.calls import Calls
@@ -32,7 +32,7 @@ CODE, CODE_END = "```json", "```"
 _NAME = re.compile(r"[^<`{\s]+")
 
 
-class DeepSeekV31(ToolFormat):
+class DeepSeekV31(SectionFormat):
     """A name and its arguments; any number of them between one pair of marks."""
 
     opens = (CALLS, CALL)
@@ -42,19 +42,7 @@ class DeepSeekV31(ToolFormat):
         begin=f"{CALL}NAME{SEPARATOR}", end=CALL_END, trigger=CALLS, around=(CALLS, CALLS_END)
     )
 
-    def read_calls(self, source: Source, calls: Calls, mark: str) -> Steps[None]:
-        if mark == CALLS:
-            yield from source.skip_space()
-            mark = yield from source.expect(CALL)
-        while mark == CALL:
-            yield from self._read_call(source, calls)
-            yield from source.skip_space()
-            if (yield from source.choose(CALL_END)):
-                yield from source.skip_space()
-            calls.end()
-            mark = yield from source.choose(CALL, CALLS_END)
-
-    def _read_call(self, source: Source, calls: Calls) -> Steps[None]:
+    def read_call(self, source: Source, calls: Calls) -> Steps[None]:
         yield from source.skip_space()
         name = yield from source.word(_NAME)
         yield from source.expect(SEPARATOR)
@@ -73,7 +61,7 @@ class DeepSeekV3(DeepSeekV31):
         around=(CALLS, CALLS_END),
     )
 
-    def _read_call(self, source: Source, calls: Calls) -> Steps[None]:
+    def read_call(self, source: Source, calls: Calls) -> Steps[None]:
         yield from source.skip_space()
         yield from source.expect("function")
         yield from source.expect(SEPARATOR)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from tokenspeed.parsers.json_text import read_arguments
 from tokenspeed.parsers.source import BadCall
 from tokenspeed.parsers.structure import CallShape
-from tokenspeed.parsers.tool_format import ToolFormat
+from tokenspeed.parsers.tool_format import SectionFormat
 
 if TYPE_CHECKING:
     from tokenspeed.parsers.calls import Calls, MakeId
@@ -34,7 +34,7 @@ def numbered_id(name: str, number: int) -> str:
     return f"functions.{name}:{number}"
 
 
-class KimiK2(ToolFormat):
+class KimiK2(SectionFormat):
     """Any number of calls in a section."""
 
     opens = (SECTION, CALL)
@@ -51,19 +51,7 @@ class KimiK2(ToolFormat):
     def __init__(self, make_id: MakeId = numbered_id) -> None:
         super().__init__(make_id)
 
-    def read_calls(self, source: Source, calls: Calls, mark: str) -> Steps[None]:
-        if mark == SECTION:
-            yield from source.skip_space()
-            mark = yield from source.expect(CALL)
-        while mark == CALL:
-            yield from self._read_call(source, calls)
-            yield from source.skip_space()
-            if (yield from source.choose(CALL_END)):
-                yield from source.skip_space()
-            calls.end()
-            mark = yield from source.choose(CALL, SECTION_END)
-
-    def _read_call(self, source: Source, calls: Calls) -> Steps[None]:
+    def read_call(self, source: Source, calls: Calls) -> Steps[None]:
         yield from source.skip_space()
         call_id = yield from source.word(_ID)
         yield from source.skip_space()

@@ -89,3 +89,32 @@ class ToolFormat:
     def structure(self, tools: tuple[Tool, ...], choice: ToolChoice) -> GrammarSpec | None:
         """Return the language of an answer with calls of these tools."""
         return None if self.shape is None else self.shape.language(tools, choice)
+
+
+class SectionFormat(ToolFormat):
+    """A format whose calls stand in a section, or alone; a call's closing mark may be missing.
+
+    `opens` is (section, call), `closes` (call, section).
+    """
+
+    def read_calls(self, source: Source, calls: Calls, mark: str) -> Steps[None]:
+        """Read the calls of a section."""
+        (section, call), (call_end, section_end) = self.opens, self.closes
+        if mark == section:
+            yield from source.skip_space()
+            mark = yield from source.expect(call)
+        while mark == call:
+            yield from self.read_call(source, calls)
+            yield from source.skip_space()
+            if (yield from source.choose(call_end)):
+                yield from source.skip_space()
+            calls.end()
+            mark = yield from source.choose(call, section_end)
+
+    def read_call(self, source: Source, calls: Calls) -> Steps[None]:
+        """Read what stands between the marks of one call.
+
+        Raises:
+            BadCall: it is no call.
+        """
+        raise NotImplementedError

@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from tokenspeed.cli.agentic.workload import Part, Session, Turn, Workload
+from tokenspeed.cli.agentic.workload import Kind, Part, Session, Turn, Workload
 
 CHARS_PER_TOKEN = 4.0
 """Of the text below with tokenizers of 50,000 to 250,000 tokens, about."""
@@ -93,15 +93,15 @@ class _Maker:
         going_on = (Part("user", call.reply + "\n" + self._text(_NEW_TOKENS)),)
         return [call, Turn(1, going_on, self._answer(), self._output(), self._pause())]
 
-    def _opening(self, tokens: int, *, kind: str = "turn") -> Turn:
+    def _opening(self, tokens: int, *, kind: Kind = "turn") -> Turn:
         task = Part("user", self._text(self._around(tokens, 0.03)))
         new = (self._system, task)
-        return Turn(0, new, self._answer(), self._output(), 0.0, kind)  # type: ignore[arg-type]
+        return Turn(0, new, self._answer(), self._output(), 0.0, kind)
 
-    def _turn(self, history: int, *, kind: str = "turn") -> Turn:
+    def _turn(self, history: int, *, kind: Kind = "turn") -> Turn:
         tool = Part("user", self._text(self._around(_NEW_TOKENS, 0.3)))
         pause_s = self._pause()
-        return Turn(history, (tool,), self._answer(), self._output(), pause_s, kind)  # type: ignore[arg-type]
+        return Turn(history, (tool,), self._answer(), self._output(), pause_s, kind)
 
     def _pause(self) -> float:
         return self._profile.pause_scale * self._rng.expovariate(1 / _TOOL_PAUSE_S)
