@@ -279,6 +279,8 @@ class Executor:
 
     def _failures(self, targets: Targets) -> dict[int, str]:
         """Return the rows whose answers cannot go on, and why."""
+        if self._masks.is_empty:
+            return {}
         slots = targets.slots_P[targets.first_N].tolist()
         pairs = zip(targets.rows_N.tolist(), map(self._masks.failure, slots), strict=True)
         return {row: reason for row, reason in pairs if reason}

@@ -64,6 +64,11 @@ class AnswerMasks:
     _slots: dict[int, _Slot] = field(default_factory=dict)
     _thread: ThreadPoolExecutor | None = None
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no running request has a grammar: then a step has nothing to ask here."""
+        return not self._slots
+
     def admit(
         self,
         slot: int,
