@@ -1,4 +1,9 @@
-"""Unmodified clients of coding agents finish a session of three tool calls on one server."""
+"""Unmodified clients of coding agents finish a session, and each turn goes on from the one before.
+
+A session is three tool calls and a text; where the client can go on with it, one more of each. In
+every family of chat templates, each turn takes the whole turn before it from the cache: its prompt
+and its output. That is read from the engine's record; what the client was told must agree.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +12,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.support.clients import CLIENTS, FINAL, MODEL, NUM_STEPS, Agents, Client, shell_calls
-from tests.support.dialogue import SAY_MARKER, hermes_call
+from tests.support.clients import (
+    CLIENTS,
+    FINAL,
+    LAST,
+    MODEL,
+    MORE,
+    NUM_STEPS,
+    Agents,
+    Call,
+    Client,
+    shell_calls,
+)
+from tests.support.dialogue import SAY_MARKER
+from tests.support.families import FAMILIES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,16 +45,15 @@ def npm(name: str) -> tuple[str]:
     return (f"node_modules/.bin/{name}",)
 
 
-CLAUDE = Client(npm("claude"), [*shell_calls("Bash", "command", description="A step"), FINAL])
-CODEX = Client(npm("codex"), [*shell_calls("exec_command", "cmd"), FINAL])
-OPENCODE = Client(npm("opencode"), [*shell_calls("bash", "command", description="A step"), FINAL])
+CLAUDE = Client(npm("claude"), shell_calls("Bash", "command", description="A step"))
+CODEX = Client(npm("codex"), shell_calls("exec_command", "cmd"))
+OPENCODE = Client(npm("opencode"), shell_calls("bash", "command", description="A step"))
 QWEN = Client(
-    npm("qwen"),
-    [*shell_calls("run_shell_command", "command", after=PAUSE, is_background=False), FINAL],
+    npm("qwen"), shell_calls("run_shell_command", "command", after=PAUSE, is_background=False)
 )
 MINI = Client(
     ("mini/bin/python", "-m", "minisweagent.run.mini"),
-    [*shell_calls("bash", "command"), hermes_call("bash", {"command": SUBMIT})],
+    [*shell_calls("bash", "command")[:NUM_STEPS], Call("", "bash", {"command": SUBMIT})],
 )
 AIDER = Client(
     ("aider/bin/python", "-m", "aider"), [text for edit in EDITS for text in (edit, edit)] + [FINAL]
@@ -45,22 +61,25 @@ AIDER = Client(
 SDKS = {
     kind: Client(
         ("sdks/bin/python", str(Path(__file__).with_name("sdk_session.py")), kind),
-        [*shell_calls("shell", "command"), FINAL],
+        shell_calls("shell", "command"),
     )
     for kind in ("openai-chat", "openai-responses", "anthropic", "openai-agents")
 }
+ALL = [CLAUDE, CODEX, OPENCODE, QWEN, MINI, AIDER, *SDKS.values()]
 
 
-@pytest.fixture(scope="module")
-def agents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agents]:
+@pytest.fixture(scope="module", params=FAMILIES)
+def agents(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Agents]:
     if not CLIENTS.is_dir():
         pytest.skip("the clients are not installed: make clients")
-    clients = [CLAUDE, CODEX, OPENCODE, QWEN, MINI, AIDER, *SDKS.values()]
-    made = Agents(tmp_path_factory.mktemp("agents"), clients)
-    with made.server:
+    folder = tmp_path_factory.mktemp(request.param)
+    with Agents(folder, ALL, FAMILIES[request.param]) as made:
         yield made
 
 
+@pytest.mark.slow
 def test_claude_code_finishes_a_session(agents: Agents) -> None:
     sizes = ("OPUS", "SONNET", "HAIKU")
     environ = {
@@ -70,17 +89,14 @@ def test_claude_code_finishes_a_session(agents: Agents) -> None:
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
         **{f"ANTHROPIC_DEFAULT_{size}_MODEL": MODEL for size in sizes},
     }
-    session = agents.run(
-        CLAUDE,
-        *("-p", agents.prompt(CLAUDE), "--allowedTools", "Bash", "--output-format", "json"),
-        environ=environ,
-    )
-    result = json.loads(session.last_line or "{}")
-    session.assert_finished(result.get("result", ""))
-    assert (result["is_error"], result["num_turns"]) == (False, NUM_STEPS + 1)
-    usage = result["usage"]
-    computed = usage["input_tokens"] + usage["cache_creation_input_tokens"]
-    assert usage["cache_read_input_tokens"] > 0.98 * NUM_STEPS * computed, usage
+    session = agents.session(CLAUDE, environ=environ)
+    given = ("--allowedTools", "Bash", "--output-format", "json")
+    for goes_on, said, final in (((), agents.prompt(CLAUDE), FINAL), (("-c",), MORE, LAST)):
+        session.run(*goes_on, "-p", said, *given)
+        result = json.loads(session.last_line or "{}")
+        session.assert_finished(result.get("result", ""), expected=final)
+        assert not result["is_error"]
+    session.assert_continued(NUM_STEPS + 3)
 
 
 CODEX_CONFIG = f"""
@@ -94,15 +110,16 @@ wire_api = "responses"
 """
 
 
+@pytest.mark.slow
 def test_codex_finishes_a_session(agents: Agents) -> None:
-    session = agents.run(
-        CODEX,
-        *("exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"),
-        *("-o", "final.txt", agents.prompt(CODEX)),
-        files={".codex/config.toml": CODEX_CONFIG.replace("URL", agents.url)},
-        environ=KEY,
-    )
+    session = agents.session(CODEX, environ=KEY)
+    session.write(".codex/config.toml", CODEX_CONFIG.replace("URL", agents.url))
+    given = ("--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox")
+    session.run("exec", *given, "-o", "final.txt", agents.prompt(CODEX))
     session.assert_finished(session.read("final.txt"))
+    session.run("exec", "resume", "--last", *given, "-o", "last.txt", MORE)
+    session.assert_finished(session.read("last.txt"), expected=LAST)
+    session.assert_continued(NUM_STEPS + 3)
 
 
 @pytest.mark.slow
@@ -114,60 +131,62 @@ def test_opencode_finishes_a_session(agents: Agents) -> None:
     }
     name = f"local/{MODEL}"
     config = {"model": name, "small_model": name, "provider": {"local": provider}}
-    files = {"work/opencode.json": json.dumps(config)}
-    session = agents.run(OPENCODE, "run", agents.prompt(OPENCODE), files=files)
+    session = agents.session(OPENCODE)
+    session.write("work/opencode.json", json.dumps(config))
+    session.run("run", agents.prompt(OPENCODE))
     session.assert_finished(session.last_line)
+    session.run("run", "-c", MORE)
+    session.assert_finished(session.last_line, expected=LAST)
+    session.assert_continued(1, NUM_STEPS + 3)
 
 
 @pytest.mark.slow
 def test_qwen_code_finishes_a_session(agents: Agents) -> None:
-    session = agents.run(
-        QWEN,
-        *("--auth-type", "openai", "--yolo", "-p", agents.prompt(QWEN)),
-        environ={**KEY, "OPENAI_BASE_URL": f"{agents.url}/v1", "OPENAI_MODEL": MODEL},
+    session = agents.session(
+        QWEN, environ={**KEY, "OPENAI_BASE_URL": f"{agents.url}/v1", "OPENAI_MODEL": MODEL}
     )
+    given = ("--auth-type", "openai", "--yolo")
+    session.run(*given, "-p", agents.prompt(QWEN))
     session.assert_finished(session.last_line)
+    session.run(*given, "--continue", "-p", MORE)
+    session.assert_finished(session.last_line, expected=LAST)
+    session.assert_continued(NUM_STEPS + 3)
 
 
-@pytest.mark.slow
 def test_mini_swe_agent_finishes_a_session(agents: Agents) -> None:
     settings = ("mini.yaml", f"model.model_kwargs.api_base={agents.url}/v1")
     given = [word for text in (*settings, "model.cost_tracking=ignore_errors")
              for word in ("-c", text)]  # fmt: skip
-    session = agents.run(
-        MINI,
+    session = agents.session(MINI, environ={**KEY, "MSWEA_CONFIGURED": "true"})
+    session.run(
         *("-m", f"openai/{MODEL}", *given, "-t", agents.prompt(MINI), "-o", "done.json"),
         *("-y", "--exit-immediately", "-l", "0"),
-        environ={**KEY, "MSWEA_CONFIGURED": "true"},
     )
     info = json.loads(session.read("done.json"))["info"]
     assert info["exit_status"] == "Submitted"
     session.assert_finished(info["submission"])
+    session.assert_continued(NUM_STEPS + 1)
 
 
 @pytest.mark.slow
 def test_aider_finishes_a_session(agents: Agents) -> None:
     """It has no tools: it writes files that the answers spell, and a test is what it runs."""
-    session = agents.run(
-        AIDER,
+    session = agents.session(AIDER, environ={**KEY, "OPENAI_API_BASE": f"{agents.url}/v1"})
+    session.run(
         *("--model", f"openai/{MODEL}", "--message", agents.prompt(AIDER), "--no-git"),
         *("--yes-always", "--no-check-update", "--analytics-disable", "--no-pretty"),
         *("--no-show-model-warnings", "--auto-test", "--test-cmd", f"{SAY_MARKER}; exit 1"),
-        environ={**KEY, "OPENAI_API_BASE": f"{agents.url}/v1"},
     )
     said = [line for line in session.done.stdout.splitlines() if line.strip()]
     session.assert_finished(said[-2] if said else "")
     assert session.done.stdout.count("Applied edit to steps.txt") == NUM_STEPS
+    session.assert_continued(2 * NUM_STEPS + 1, wire_tells=False)
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "openai-chat",
-        *(pytest.param(kind, marks=pytest.mark.slow) for kind in SDKS if kind != "openai-chat"),
-    ],
-)
+@pytest.mark.parametrize("kind", SDKS)
 def test_a_vendors_library_finishes_a_session(agents: Agents, kind: str) -> None:
     client = SDKS[kind]
-    session = agents.run(client, agents.url, MODEL, agents.prompt(client))
-    session.assert_finished(session.done.stdout)
+    session = agents.session(client)
+    session.run(agents.url, MODEL, agents.prompt(client), MORE)
+    session.assert_finished(session.done.stdout, expected=f"{FINAL}\n{LAST}")
+    session.assert_continued(NUM_STEPS + 3)
