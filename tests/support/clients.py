@@ -13,6 +13,7 @@ import shutil
 import subprocess
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -157,9 +158,7 @@ class Session:
         home: its folder `work` is where the client runs.
     """
 
-    def __init__(
-        self, agents: Agents, client: Client, home: Path, environ: dict[str, str]
-    ) -> None:
+    def __init__(self, agents: Agents, client: Client, home: Path, environ: dict[str, str]) -> None:
         self.home = home
         self.done = subprocess.CompletedProcess([], 0, "", "")
         self._agents = agents
@@ -223,7 +222,7 @@ class Session:
         chains = self.chains()
         assert tuple(map(len, chains)) == lengths, self._shown(chains)
         for chain in chains:
-            for before, after in zip(chain, chain[1:], strict=False):
+            for before, after in pairwise(chain):
                 assert after.cached == len(before.kept), self._shown(chains)
         told = Counter(usage for one in self._wire if (usage := one.usage()) is not None)
         truth = Counter(one.counts for one in self._served)
