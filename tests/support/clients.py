@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
+import tokenizers
 from tests.support.dialogue import MARKER, SAY_MARKER, write_dialogue_model
-from tests.support.engine_record import EngineRecord
+from tests.support.engine_record import EngineRecord, shared_tokens
 from tests.support.server import ServerProcess
 from tests.support.wiretap import Wiretap
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from tests.support.engine_record import Served
     from tests.support.families import Family
@@ -49,15 +50,12 @@ class Call:
     arguments: dict[str, Any]
 
 
-def shell_calls(
-    tool: str, argument: str, *, after: str = "", last: bool = True, **more: Any
-) -> list[str | Call]:
+def shell_calls(tool: str, argument: str, *, after: str = "", **more: Any) -> list[str | Call]:
     """Return the answers of a session that calls a shell tool.
 
     Args:
         argument: of the tool, which takes the command.
         after: what else the command does.
-        last: the user asks for a fourth step.
         more: the tool's other arguments.
     """
     calls: list[str | Call] = [
@@ -68,13 +66,12 @@ def shell_calls(
         )
         for step in range(1, NUM_STEPS + 2)
     ]
-    first = [*calls[:NUM_STEPS], FINAL]
-    return [*first, calls[NUM_STEPS], LAST] if last else first
+    return [*calls[:NUM_STEPS], FINAL, *calls[NUM_STEPS:], LAST]
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A client and what the model says to it.
+    """A client and what the model says to it; how it is run is said by the class of each.
 
     Args:
         program: below the folder of clients, with the arguments that are always given; names it.
@@ -94,16 +91,39 @@ class Client:
             pytest.skip("node is missing: apt-get install nodejs")
         return [str(path), *self.program[1:]]
 
+    def environ(self, url: str) -> Mapping[str, str]:
+        """Return all that it finds in its environment, but its home and the search path."""
+        return {}
+
+    def files(self, url: str) -> Mapping[str, str]:
+        """Return texts by their paths below the home."""
+        return {}
+
+    def arguments(self, url: str, text: str, *, goes_on: bool) -> tuple[str, ...]:
+        """Return the arguments of one run.
+
+        Args:
+            text: of the user.
+            goes_on: with the last session of this home.
+        """
+        raise NotImplementedError
+
+    def final(self, session: Session) -> str:
+        """Return the final text of the last run."""
+        return session.last_line
+
 
 class Agents:
     """A server with the answers for several clients, listened to; a context manager.
 
     Args:
         family: of the chat template.
+        fields: of the model's config.json.
     """
 
-    def __init__(self, folder: Path, clients: Sequence[Client], family: Family) -> None:
-        self.family = family
+    def __init__(
+        self, folder: Path, clients: Sequence[Client], family: Family, **fields: Any
+    ) -> None:
         self._folder = folder
         self._first: dict[tuple[str, ...], int] = {}
         self._num_sessions = 0
@@ -118,7 +138,9 @@ class Agents:
             template=family.template,
             specials=family.specials,
             ends=tuple(dict.fromkeys(family.ends)),
+            **fields,
         )
+        self.tokenizer = tokenizers.Tokenizer.from_file(str(model / "tokenizer.json"))
         record = folder / "record"
         self.server = ServerProcess(model, folder, "--kv-gib", "1", "--record", str(record))
         self.record = EngineRecord(record)
@@ -137,18 +159,18 @@ class Agents:
         """Return the text that begins the client's part of the dialogue."""
         return "Do the three steps. " + MARKER * self._first[client.program]
 
-    def session(self, client: Client, *, environ: dict[str, str] | None = None) -> Session:
+    def session(self, client: Client, *, url: str = "") -> Session:
         """Begin a session, in folders of its own.
 
         Args:
-            environ: all that the client finds, but its home and the search path.
+            url: of the server; "": the one that is listened to.
         """
         self._num_sessions += 1
         home = self._folder / f"home{self._num_sessions}"
         (home / "work").mkdir(parents=True)
         self.record.take()
         self.wire.take()
-        return Session(self, client, home, environ or {})
+        return Session(self, client, home, url or self.url)
 
 
 class Session:
@@ -158,19 +180,28 @@ class Session:
         home: its folder `work` is where the client runs.
     """
 
-    def __init__(self, agents: Agents, client: Client, home: Path, environ: dict[str, str]) -> None:
+    def __init__(self, agents: Agents, client: Client, home: Path, url: str) -> None:
         self.home = home
         self.done = subprocess.CompletedProcess([], 0, "", "")
+        self.served: list[Served] = []
         self._agents = agents
         self._client = client
-        self._environ = {"HOME": str(home), "PATH": _search_path(), **environ}
-        self._served: list[Served] = []
+        self._url = url
+        self._environ = {"HOME": str(home), "PATH": _search_path(), **client.environ(url)}
         self._wire: list[Exchange] = []
+        for path, text in client.files(url).items():
+            self.write(path, text)
 
     def write(self, path: str, text: str) -> None:
         """Write a file below the home."""
         (self.home / path).parent.mkdir(parents=True, exist_ok=True)
         (self.home / path).write_text(text, encoding="utf-8")
+
+    def ask(self, text: str, *, goes_on: bool = False) -> str:
+        """Run the client with a text of the user to its end; return its final text."""
+        self.run(*self._client.arguments(self._url, text, goes_on=goes_on))
+        assert self.done.returncode == 0, self.said
+        return self._client.final(self).strip()
 
     def run(self, *arguments: str) -> None:
         """Run the client to its end."""
@@ -185,10 +216,10 @@ class Session:
             check=False,
         )
 
-    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """Start the client, as the leader of a group of its own."""
+    def start(self, text: str) -> subprocess.Popen[bytes]:
+        """Start the client with a text, as the leader of a group of its own."""
         return subprocess.Popen(
-            [*self._client.command, *arguments],
+            [*self._client.command, *self._client.arguments(self._url, text, goes_on=False)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -197,18 +228,10 @@ class Session:
             start_new_session=True,
         )
 
-    def assert_finished(self, final: str, *, expected: str = FINAL) -> None:
-        """Assert that the client ended well, its tool ran as often as told and its text is exact.
-
-        Args:
-            final: what the client took for the final text.
-        """
-        said = f"{self.done.stdout}\n{self.done.stderr}"
-        assert self.done.returncode == 0, said
+    def assert_steps(self, num_steps: int) -> None:
+        """Assert that the client's tool ran so often, once for each step."""
         steps = self.read("steps.txt").split()
-        num_steps = NUM_STEPS + expected.endswith(LAST)
-        assert steps == [str(step) for step in range(1, num_steps + 1)], f"{steps}\n{said}"
-        assert final.strip() == expected, said
+        assert steps == [str(step) for step in range(1, num_steps + 1)], f"{steps}\n{self.said}"
 
     def assert_continued(self, *lengths: int, wire_tells: bool = True) -> None:
         """Assert that each turn took all of the turn before it from the cache.
@@ -219,33 +242,49 @@ class Session:
             lengths: turns of each chain of such turns, in order of their first.
             wire_tells: the client asked for the usage, which is then the engine's truth.
         """
-        chains = self.chains()
-        assert tuple(map(len, chains)) == lengths, self._shown(chains)
+        self.look()
+        chains = self._chains()
+        assert tuple(map(len, chains)) == lengths, self.shown
         for chain in chains:
             for before, after in pairwise(chain):
-                assert after.cached == len(before.kept), self._shown(chains)
+                assert after.cached == len(before.kept), self.shown
+        self.assert_nothing_is_computed_twice()
         told = Counter(usage for one in self._wire if (usage := one.usage()) is not None)
-        truth = Counter(one.counts for one in self._served)
-        assert told == (truth if wire_tells else Counter()), self._shown(chains)
+        truth = Counter(one.counts for one in self.served)
+        assert told == (truth if wire_tells else Counter()), self.shown
 
-    def chains(self) -> list[list[Served]]:
-        """Return the requests so far, each behind the longest one that it goes on from."""
-        self._served += self._agents.record.take()
+    def assert_nothing_is_computed_twice(self) -> None:
+        """Assert that each prompt was cached as far as it is that of an earlier turn."""
+        for index, one in enumerate(self.served):
+            shared = max(
+                (shared_tokens(old.kept, one.prompt) for old in self.served[:index]), default=0
+            )
+            assert one.cached >= min(shared, len(one.prompt) - 1), self.shown
+
+    def look(self) -> None:
+        """Take what the engine and the wire saw since the last time."""
+        self.served += self._agents.record.take()
         self._wire += self._agents.wire.take()
+
+    def _chains(self) -> list[list[Served]]:
+        """Return the requests, each behind the longest one that it goes on from."""
         chains: list[list[Served]] = []
-        for one in self._served:
-            fitting = [c for c in chains if one.prompt[: len(c[-1].kept)] == c[-1].kept]
-            longest = max(fitting, key=lambda chain: len(chain[-1].kept), default=None)
-            if longest is None:
-                chains.append([one])
+        for one in self.served:
+            fitting = [
+                chain
+                for chain in chains
+                if shared_tokens(chain[-1].kept, one.prompt) == len(chain[-1].kept)
+            ]
+            if fitting:
+                max(fitting, key=lambda chain: len(chain[-1].kept)).append(one)
             else:
-                longest.append(one)
+                chains.append([one])
         return chains
 
     def read(self, path: str) -> str:
         """Return the text of a file below the folder of work."""
         file = self.home / "work" / path
-        assert file.exists(), f"{self.done.stdout}\n{self.done.stderr}"
+        assert file.exists(), self.said
         return file.read_text()
 
     @property
@@ -253,10 +292,22 @@ class Session:
         """The last line that the client printed."""
         return (self.done.stdout.splitlines() or [""])[-1]
 
-    def _shown(self, chains: list[list[Served]]) -> str:
-        rows = [f"chain {i}: {one.counts} {one.end}" for i, c in enumerate(chains) for one in c]
+    @property
+    def said(self) -> str:
+        """All that the last run printed."""
+        return f"{self.done.stdout}\n{self.done.stderr}"
+
+    @property
+    def shown(self) -> str:
+        """What the engine did and the client was told, for messages."""
+        rows = [f"turn {i}: {one.counts} {one.end}" for i, one in enumerate(self.served)]
         rows += [f"told {one.status} {one.path}: {one.usage()}" for one in self._wire]
         return "\n".join(["(prompt, cached, output) and why the match ended", *rows])
+
+
+def npm(name: str) -> tuple[str]:
+    """Return the program of an npm package."""
+    return (f"node_modules/.bin/{name}",)
 
 
 def _written(family: Family, answer: str | Call, call_id: str) -> str:

@@ -47,7 +47,7 @@ class Served:
         is_over: it got its last token, or was stopped or aborted.
     """
 
-    prompt: list[int]
+    prompt: NDArray[np.int32]
     output: list[int] = field(default_factory=list)
     cached: int = -1
     end: str = ""
@@ -59,9 +59,16 @@ class Served:
         return len(self.prompt), self.cached, len(self.output)
 
     @property
-    def kept(self) -> list[int]:
+    def kept(self) -> NDArray[np.int32]:
         """What the next turn can find: all but the token that was sampled last."""
-        return [*self.prompt, *self.output[:-1]]
+        return np.concatenate([self.prompt, np.array(self.output[:-1], np.int32)])
+
+
+def shared_tokens(one: NDArray[np.int32], other: NDArray[np.int32]) -> int:
+    """Return how many tokens two texts begin with in common."""
+    length = min(len(one), len(other))
+    differing = np.flatnonzero(one[:length] != other[:length])
+    return int(differing[0]) if len(differing) else length
 
 
 class EngineRecord:
@@ -135,7 +142,7 @@ class EngineRecord:
                 **values,
                 now_us=now_us,
             )
-            self._served[key] = Served(prompt.tolist())
+            self._served[key] = Served(prompt.astype(np.int32))
             self._new.append(self._served[key])
 
     def _end(self, key: int, *, is_abort: bool, now_us: int) -> None:
