@@ -1,4 +1,4 @@
-"""A client that is killed in the middle of a turn frees what it held; resumed, it goes on from it."""
+"""A client that is killed within a turn frees what it held; resumed, it goes on from what it had."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 NAMES = ("claude-code", "codex", "opencode", "qwen-code")
+EDITS = {"qwen-code"}
+"""Resumed, it leaves the date out of its first message, so the turns behind it are written anew."""
 STEP_MS = 20
 """An answer takes seconds, so that a client can be killed within it."""
 TIMEOUT_S = 60
@@ -50,13 +52,13 @@ def test_a_killed_client_leaves_nothing_behind_and_hits_when_resumed(
     steps = session.home / "work/steps.txt"
 
     def is_in_second_turn(state: Any) -> bool:
-        writes = any(count > 20 for count in state["requests"]["output_tokens"])
+        writes = any(20 < one["output_tokens"] < 100 for one in state["requests"])
         return writes and steps.exists() and steps.read_text() == "1\n"
 
     wait_for(agents, is_in_second_turn)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    wait_for(agents, lambda state: not state["requests"]["id"])
+    wait_for(agents, lambda state: not state["requests"])
     assert agents.server.call("/v1/engine/state").json()["counters"]["blocks_used"] == 0
     session.look()
     whole, killed = session.served[-2:]
@@ -67,5 +69,6 @@ def test_a_killed_client_leaves_nothing_behind_and_hits_when_resumed(
     num_before = len(session.served)
     session.look()
     resumed = max(session.served[num_before:], key=lambda one: one.cached)
-    assert shared_tokens(whole.kept, resumed.prompt) == len(whole.kept), session.shown
+    goes_on = shared_tokens(whole.kept, resumed.prompt) == len(whole.kept)
+    assert goes_on == (name not in EDITS), session.shown
     session.assert_nothing_is_computed_twice()

@@ -90,7 +90,7 @@ class OpenCode(Client):
 
 
 class QwenCode(Client):
-    """Over chat completions."""
+    """Over chat completions. Its first message lists the files, so none may come new."""
 
     def environ(self, url: str) -> Mapping[str, str]:
         return {**KEY, "OPENAI_BASE_URL": f"{url}/v1", "OPENAI_MODEL": MODEL}
@@ -152,10 +152,7 @@ CODEX = Codex(npm("codex"), shell_calls("exec_command", "cmd"))
 OPENCODE = OpenCode(npm("opencode"), shell_calls("bash", "command", description="A step"))
 QWEN_CODE = QwenCode(
     npm("qwen"),
-    [
-        *shell_calls("run_shell_command", "command", after=PAUSE, is_background=False),
-        "A file was made.",
-    ],
+    shell_calls("run_shell_command", "command", after=PAUSE, is_background=False),
 )
 MINI_SWE_AGENT = MiniSweAgent(
     ("mini/bin/python", "-m", "minisweagent.run.mini"),
