@@ -39,7 +39,16 @@ SDKS = {
 }
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+FAST = "strips"
+"""The family that the default suite runs."""
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(name, marks=[] if name == FAST else pytest.mark.slow) for name in FAMILIES
+    ],
+)
 def agents(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Agents]:
@@ -81,7 +90,9 @@ def test_qwen_code_goes_on_until_it_is_resumed(agents: Agents) -> None:
     session.assert_steps(NUM_STEPS + 1)
     session.assert_continued(NUM_STEPS + 1, 2)
     first, resumed = session.served[0], session.served[NUM_STEPS + 1]
-    assert 0.99 * len(first.prompt) < resumed.cached < len(first.prompt)
+    assert resumed.cached < len(first.prompt)
+    if not agents.family.puts_tools_last:
+        assert resumed.cached > 0.99 * len(first.prompt)
 
 
 def test_mini_swe_agent_goes_on_from_every_turn(agents: Agents) -> None:
@@ -102,10 +113,19 @@ def test_aider_computes_only_what_it_moved(agents: Agents) -> None:
     assert [one.end for one in session.served[1:]] == ["content"] * NUM_STEPS
 
 
-@pytest.mark.parametrize("kind", SDKS)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "openai-chat",
+        "anthropic",
+        pytest.param("openai-responses", marks=pytest.mark.slow),
+        pytest.param("openai-agents", marks=pytest.mark.slow),
+    ],
+)
 def test_a_vendors_library_goes_on_from_every_turn(agents: Agents, kind: str) -> None:
     session = agents.session(SDKS[kind])
     session.run(agents.url, MODEL, agents.prompt(SDKS[kind]), MORE)
-    assert session.done.stdout.splitlines() == [FINAL, LAST], session.said
+    said = [line.strip() for line in session.done.stdout.splitlines()]
+    assert said == [FINAL, LAST], session.said
     session.assert_steps(NUM_STEPS + 1)
     session.assert_continued(NUM_TURNS)

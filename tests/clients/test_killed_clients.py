@@ -1,4 +1,4 @@
-"""A client that is killed within a turn frees what it held; resumed, it goes on from what it had."""
+"""A client that is killed within a turn frees what it held; resumed, it goes on from the last."""
 
 from __future__ import annotations
 

@@ -124,6 +124,7 @@ class Agents:
     def __init__(
         self, folder: Path, clients: Sequence[Client], family: Family, **fields: Any
     ) -> None:
+        self.family = family
         self._folder = folder
         self._first: dict[tuple[str, ...], int] = {}
         self._num_sessions = 0
@@ -250,8 +251,9 @@ class Session:
                 assert after.cached == len(before.kept), self.shown
         self.assert_nothing_is_computed_twice()
         told = Counter(usage for one in self._wire if (usage := one.usage()) is not None)
-        truth = Counter(one.counts for one in self.served)
-        assert told == (truth if wire_tells else Counter()), self.shown
+        assert not told - Counter(one.counts for one in self.served), self.shown
+        untold = [one for one in self._wire if one.usage() is None and not one.has_failed]
+        assert wire_tells == (not untold), self.shown
 
     def assert_nothing_is_computed_twice(self) -> None:
         """Assert that each prompt was cached as far as it is that of an earlier turn."""

@@ -37,6 +37,11 @@ class Exchange:
         """Whether the model was asked to write."""
         return urlsplit(self.path).path in GENERATING
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether an error was answered, or ended the stream."""
+        return self.status != 200 or any("error" in document for document in self._documents())
+
     def json(self) -> Any:
         """Return what was asked."""
         return json.loads(self.body)
