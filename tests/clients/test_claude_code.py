@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.support.agent_clients import CLAUDE_CODE
-from tests.support.clients import CLIENTS, FINAL, Agents
+from tests.support.clients import FINAL, Agents
 from tests.support.engine_record import shared_tokens
 from tests.support.families import FAMILIES
 
@@ -23,8 +23,7 @@ USERS = {"strips": "<|im_start|>user\n", "channels": "<|start|>user<|message|>"}
 def test_sessions_with_other_first_prompts_share_all_before_them(
     tmp_path: Path, family: str
 ) -> None:
-    if not CLIENTS.is_dir():
-        pytest.skip("the clients are not installed: make clients")
+    assert CLAUDE_CODE.command
     with Agents(tmp_path, [CLAUDE_CODE], FAMILIES[family]) as agents:
         session = agents.session(CLAUDE_CODE)
         prompt = agents.prompt(CLAUDE_CODE)

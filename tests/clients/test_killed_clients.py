@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.agent_clients import AGENTS
-from tests.support.clients import CLIENTS, FINAL, NUM_STEPS, Agents
+from tests.support.clients import FINAL, NUM_STEPS, Agents
 from tests.support.engine_record import shared_tokens
 from tests.support.families import FAMILIES
 
@@ -27,9 +27,8 @@ TIMEOUT_S = 60
 
 @pytest.fixture(scope="module")
 def agents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agents]:
-    if not CLIENTS.is_dir():
-        pytest.skip("the clients are not installed: make clients")
     clients = [AGENTS[name] for name in NAMES]
+    assert clients[0].command
     folder = tmp_path_factory.mktemp("killed")
     with Agents(folder, clients, FAMILIES["strips"], step_ms=STEP_MS) as made:
         yield made

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 KEY = {"OPENAI_API_KEY": "x"}
+LITELLM = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+"""It would else look for prices on the internet."""
 
 
 class ClaudeCode(Client):
@@ -107,7 +109,7 @@ class MiniSweAgent(Client):
     """Over chat completions that do not stream; cannot go on."""
 
     def environ(self, url: str) -> Mapping[str, str]:
-        return {**KEY, "MSWEA_CONFIGURED": "true"}
+        return {**KEY, **LITELLM, "MSWEA_CONFIGURED": "true"}
 
     def arguments(self, url: str, text: str, *, goes_on: bool) -> tuple[str, ...]:
         settings = ("mini.yaml", f"model.model_kwargs.api_base={url}/v1")
@@ -125,7 +127,7 @@ class Aider(Client):
     """Over chat completions, without tools: a test is what it runs; cannot go on."""
 
     def environ(self, url: str) -> Mapping[str, str]:
-        return {**KEY, "OPENAI_API_BASE": f"{url}/v1"}
+        return {**KEY, **LITELLM, "OPENAI_API_BASE": f"{url}/v1"}
 
     def arguments(self, url: str, text: str, *, goes_on: bool) -> tuple[str, ...]:
         quiet = ("--no-check-update", "--analytics-disable", "--no-show-model-warnings")
@@ -155,7 +157,7 @@ QWEN_CODE = QwenCode(
     shell_calls("run_shell_command", "command", after=PAUSE, is_background=False),
 )
 MINI_SWE_AGENT = MiniSweAgent(
-    ("mini/bin/python", "-m", "minisweagent.run.mini"),
+    ("small/bin/python", "-m", "minisweagent.run.mini"),
     [*shell_calls("bash", "command")[:NUM_STEPS], Call("", "bash", {"command": SUBMIT})],
 )
 AIDER = Aider(
