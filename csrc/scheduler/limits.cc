@@ -122,7 +122,7 @@ bool Scheduler::RetractIn(AccountId account) {
   const RequestIndex first = FirstRunning(is_own);
   const RequestIndex victim =
       LastRunning([&](RequestIndex index) { return index != first && is_own(index); });
-  return victim.value >= 0 && Retract(victim);
+  return victim.value >= 0 && RetractRunning(victim);
 }
 
 // Who is at his cap gets room from his own requests only; and who holds no more than his floor

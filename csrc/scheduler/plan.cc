@@ -198,11 +198,11 @@ bool Scheduler::RetractFor(RequestIndex asker, const KvNeed& need) {
   const RequestIndex victim = LastRunning([&](RequestIndex index) {
     return index != first && GivesRoom(requests_[index], requests_[asker], need);
   });
-  return victim.value >= 0 && Retract(victim);
+  return victim.value >= 0 && RetractRunning(victim);
 }
 
 // Returns: false when its blocks come later, at a commit or when they have been copied.
-bool Scheduler::Retract(RequestIndex victim) {
+bool Scheduler::RetractRunning(RequestIndex victim) {
   if (requests_[victim].uncommitted_rows > 0 || requests_[victim].batch.value != 0) {
     requests_[victim].retract_pending = true;
     ++num_retractions_pending_;

@@ -176,7 +176,7 @@ class Scheduler {
   // Tokens whose blocks the executor knows.
   int32_t SentTokens(const StepLine& line) const { return line.sent_blocks << block_shift_; }
   bool RetractFor(RequestIndex asker, const KvNeed& need);
-  bool Retract(RequestIndex victim);
+  bool RetractRunning(RequestIndex victim);
   // Of those that run and `may(index)`: who makes progress whatever happens, and who keeps its
   // blocks least; -1 for none.
   template <class May>
