@@ -127,6 +127,9 @@ void BindInspection(nb::class_<BoundScheduler>& scheduler) {
       .def(
           "stats", [](const BoundScheduler& self) { return Dict(self.scheduler.Stats()); },
           docs::kStats)
+      .def(
+          "num_sets", [](const BoundScheduler& self) { return self.scheduler.NumSets(); },
+          docs::kNumSets)
       .def("tenants", &DescribeTenants, docs::kTenants)
       .def("blocks", &DescribeBlocks, docs::kBlocks)
       .def(

@@ -76,6 +76,9 @@ Raises:
     ValueError: a cap below the floor or 1; floors beyond the pool; more than 64 tenants with
         figures; a model with window or state groups.)";
 
+inline constexpr const char* kNumSets =
+    "Return how many blocks of block_tokens tokens all groups together hold.";
+
 inline constexpr const char* kTenants = R"(Return what each tenant with figures has.
 
 A dict each: tenant, floor_blocks, cap_blocks (None: none), held_blocks (by requests),

@@ -95,6 +95,8 @@ class Scheduler {
   // have ended. Throws std::invalid_argument.
   std::vector<RequestId> SetTenantLimits(int64_t tenant, const std::optional<TenantLimits>& limits,
                                          int64_t now_us);
+  // Blocks of block_tokens tokens that fit.
+  int64_t NumSets() const { return kv_.sets().max_items(); }
   // What each tenant with figures has. O(tenants + requests).
   std::vector<TenantUsage> Tenants();
 
