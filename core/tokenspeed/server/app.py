@@ -27,6 +27,7 @@ from tokenspeed.server.openai.schemas import (
 from tokenspeed.server.responses.routes import ResponsesRoutes
 from tokenspeed.server.responses.schemas import ResponsesRequest
 from tokenspeed.server.service import Service
+from tokenspeed.server.tenant_routes import TenantBody, TenantRoutes
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -67,6 +68,8 @@ ROUTES = (
     Route("POST", "/detokenize", "openai.detokenize", DetokenizeRequest),
     Route("GET", "/v1/engine/plan", "engine.plan"),
     Route("GET", "/v1/engine/state", "engine.state"),
+    Route("GET", "/tenants", "tenants.list"),
+    Route("PUT", "/tenants/{name:path}", "tenants.change", TenantBody),
     Route("GET", "/health", "engine.health"),
     Route("GET", "/metrics", "engine.metrics"),
 )
@@ -81,6 +84,7 @@ def create_app(parts: ApiParts) -> ASGIApp:
         "anthropic": AnthropicRoutes(service),
         "responses": ResponsesRoutes(service, parts.responses),
         "engine": EngineRoutes(parts),
+        "tenants": TenantRoutes(service),
     }
     app = FastAPI(title="TokenSpeed", docs_url=None, redoc_url=None, redirect_slashes=False)
     for route in ROUTES:
