@@ -46,6 +46,7 @@ class LookUpTest : public testing::Test {
     for (int32_t text = 0; text < kTexts; ++text) {
       std::vector<int32_t>& tokens = texts_.emplace_back(kBlocks * kBlockTokens);
       for (int32_t& token : tokens) token = static_cast<int32_t>(random() % 1000);
+      tokens[0] = 1000 + text;  // no text begins like another
     }
     kv_.SetWatcher(&writer_);
     for (int64_t tenant = 1; tenant <= kTenants; ++tenant) {

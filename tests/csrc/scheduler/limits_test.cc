@@ -230,9 +230,10 @@ TEST_F(LimitsTest, BelowItsFloorATenantTakesOthersColdThingsBeforeItsOwn) {
   SetLimits(1, Floor(20));
   Submit(1, 1, 10, 1000);
   RunAll();
-  Submit(2, 2, 30, 10'000);
+  Submit(2, 2, 20, 10'000);
+  Submit(3, 2, 20, 20'000);
   RunAll();
-  Submit(3, 1, 10, 2000);  // its own first is coldest of all
+  Submit(4, 1, 10, 2000);  // its own first is coldest of all
   RunAll();
   EXPECT_EQ(Usage(1).cached, 20);
 }
@@ -248,7 +249,7 @@ void PlaySeed(uint64_t seed) {
   SchedulerConfig config = SmallConfig();
   config.groups = {{.name = "full", .packing = pick(1, 3)}};
   config.num_physical_blocks = pick(40, 90);
-  config.depth = 0;
+  config.max_waiting = 100'000;
   const int32_t pool = (config.num_physical_blocks - 1) * config.groups[0].packing;
   const int32_t floor = pick(8, pool / 2);
   VirtualEngine engine(config, [](const StepPlan&) { return 50; });

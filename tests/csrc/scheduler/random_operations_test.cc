@@ -306,7 +306,9 @@ class RandomRun {
       const auto count = static_cast<size_t>(result.num_tokens[i]);
       const auto reason = static_cast<FinishReason>(result.finish_reasons[i]);
       Asked& asked = live_[id];
-      if (count == 0 && misfits_.contains(id)) EXPECT_EQ(reason, FinishReason::kError);
+      if (count == 0 && misfits_.contains(id)) {
+        EXPECT_EQ(reason, FinishReason::kError);
+      }
       if (count == 0) CheckEnd(asked, reason, -1);
       for (size_t k = 0; k < count; ++k) {
         const bool is_told = k == 0 && result.cached_tokens[i] >= 0;
