@@ -250,6 +250,7 @@ void PlaySeed(uint64_t seed) {
   config.groups = {{.name = "full", .packing = pick(1, 3)}};
   config.num_physical_blocks = pick(40, 90);
   config.max_waiting = 100'000;
+  config.max_context_tokens = 8192;
   const int32_t pool = (config.num_physical_blocks - 1) * config.groups[0].packing;
   const int32_t floor = pick(8, pool / 2);
   VirtualEngine engine(config, [](const StepPlan&) { return 50; });
@@ -299,7 +300,7 @@ void PlaySeed(uint64_t seed) {
   ASSERT_FALSE(scheduler.HasWork()) << "everything ends";
 }
 
-TEST(FloorTest, ATenantAtTenTimesTheLoadNeverPushesAnotherBelowItsFloor) {
+TEST(TenantFloorTest, ATenantAtTenTimesTheLoadNeverPushesAnotherBelowItsFloor) {
   const char* replay = std::getenv("TOKENSPEED_TEST_SEED");
   for (uint64_t seed = 0; seed < 60; ++seed) {
     PlaySeed(replay != nullptr ? std::strtoull(replay, nullptr, 10) : seed);
