@@ -23,14 +23,16 @@ class NaiveTenants:
 
     Args:
         num_sets: blocks of the pool.
-        taken: what each had at the last look.
+        num_kept: how often others took from an idle tenant what it had beyond its floor.
+        idle_taken: what each had at the last look, of those who had nothing under way since.
     """
 
     num_sets: int
     block_tokens: int
     floors: dict[int, int] = field(default_factory=dict)
     caps: dict[int, int] = field(default_factory=dict)
-    taken: dict[int, int] = field(default_factory=dict)
+    idle_taken: dict[int, int] = field(default_factory=dict)
+    num_kept: int = 0
 
     def choose(self, chance: random.Random) -> tuple[int, int, int | None]:
         """Return (tenant, floor, cap) that may be set now."""
@@ -49,18 +51,21 @@ class NaiveTenants:
             self.floors[tenant] = floor
         if cap is not None:
             self.caps[tenant] = cap
-        self.taken.clear()
+        self.idle_taken.clear()
 
     def capacity(self, tenant: int) -> int:
         """Return the tokens of the longest request of a tenant that can ever run."""
         beside_floors = self.num_sets - self._floors_beside(tenant)
         return min(self.caps.get(tenant, beside_floors), beside_floors) * self.block_tokens
 
-    def check(self, scheduler: Scheduler, live: Mapping[int, int], *, is_planned: bool) -> None:
+    def check(
+        self, scheduler: Scheduler, live: Mapping[int, int], busy: set[int], *, is_planned: bool
+    ) -> None:
         """Look at what tenants with figures have.
 
         Args:
             live: tenant of each live request.
+            busy: tenants whose requests live, or ended and are still under way.
             is_planned: a plan was just made: caps hold.
         """
         usages = {item["tenant"]: item for item in scheduler.tenants()}
@@ -78,13 +83,14 @@ class NaiveTenants:
                 not is_planned or cap is None or cached == 0 or held + cached <= cap,
                 f"tenant {tenant} is above its cap: {usage}",
             )
-            self._check_floor(tenant, held + cached, is_idle=tenant not in live.values())
-
-    def _check_floor(self, tenant: int, taken: int, *, is_idle: bool) -> None:
-        before = self.taken.get(tenant, 0)
-        self.taken[tenant] = taken
-        least = min(before, self.floors[tenant])
-        require(not is_idle or taken >= least, f"others took of tenant {tenant}'s floor: {before}")
+            if tenant in busy:
+                self.idle_taken.pop(tenant, None)
+                continue
+            before = self.idle_taken.get(tenant, 0)
+            self.idle_taken[tenant] = held + cached
+            least = min(before, self.floors[tenant])
+            require(held + cached >= least, f"others took of the floor, from {before}: {usage}")
+            self.num_kept += held + cached == floor < before
 
     def _floors_beside(self, tenant: int) -> int:
         return sum(floor for other, floor in self.floors.items() if other != tenant)

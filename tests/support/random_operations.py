@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from tests.support.call_log import CallLog
 from tests.support.naive_requests import NaiveRequests
-from tests.support.naive_tenants import NaiveTenants
+from tests.support.naive_tenants import TENANTS, NaiveTenants
 from tests.support.plan_copies import PlanCopy, entries_of, result_arrays
 from tests.support.random_choices import RandomChoices
 from tests.support.random_scenarios import Scenario, choose_scenario
@@ -123,9 +123,15 @@ class RandomRun:
         self.counts["misfits"] += len(ended)
 
     def _check_tenants(self, *, is_planned: bool = False) -> None:
-        if self.requests.tenants is not None:
-            live = {request.id: request.tenant for request in self.requests.live.values()}
-            self.requests.tenants.check(self._scheduler, live, is_planned=is_planned)
+        tenants = self.requests.tenants
+        if tenants is None:
+            return
+        live = {request.id: request.tenant for request in self.requests.live.values()}
+        flying = {key for plan in self._out for key in plan.arrays["request_ids"].tolist()}
+        busy = {self.requests.all[key].tenant for key in flying} | set(live.values())
+        if self._device.tiers.pending:
+            busy |= set(TENANTS)  # somebody who ended may still wait for them
+        tenants.check(self._scheduler, live, busy, is_planned=is_planned)
 
     def _submit(self) -> None:
         chance = self._chance
@@ -363,6 +369,8 @@ class RandomRun:
         for name in names:
             self.counts[name] += stats[name]
         self.counts["readmitted"] += self._device.num_readmitted
+        if self.requests.tenants is not None:
+            self.counts["kept"] += self.requests.tenants.num_kept
 
     def _take_ended(self, allowed: dict[int, str]) -> None:
         result = self._log.call("take_ended")
