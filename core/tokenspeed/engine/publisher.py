@@ -198,9 +198,7 @@ class Publisher:
         )
         self._refuse(request, text, retry_after_s=retry_after_s)
 
-    def _refuse(
-        self, request: LiveRequest, text: str, *, retry_after_s: int | None = None
-    ) -> None:
+    def _refuse(self, request: LiveRequest, text: str, *, retry_after_s: int | None = None) -> None:
         """End a request with a CapacityError at its client."""
         message = Refused(
             request_id=request.request_id,

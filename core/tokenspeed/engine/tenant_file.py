@@ -1,8 +1,8 @@
 """The TOML file of tenants' floors and caps (`--tenants FILE`): reads and checks it; knows no cache.
 
-    [tenants.acme]
-    floor_mib = 512      # KV cache that others never evict, once the tenant has it
-    cap_mib = 2048       # the most that it has at a time, in use and cached
+[tenants.acme]
+floor_mib = 512      # KV cache that others never evict, once the tenant has it
+cap_mib = 2048       # the most that it has at a time, in use and cached
 """
 
 from __future__ import annotations

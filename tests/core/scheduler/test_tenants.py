@@ -27,9 +27,7 @@ class Driver:
         """Run one request to its end; return how many tokens were cached."""
         request_id, self._next_id = self._next_id, self._next_id + 1
         ids = np.array(prompt, np.int32)
-        self.scheduler.submit(
-            request_id, ids, tenant=tenant, max_new_tokens=1, now_us=1, **options
-        )
+        self.scheduler.submit(request_id, ids, tenant=tenant, max_new_tokens=1, now_us=1, **options)
         while self.scheduler.has_work():
             self._step()
         return self.cached[request_id]
