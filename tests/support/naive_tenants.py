@@ -1,4 +1,4 @@
-"""Tenants' floors and caps as a naive reader of the contract keeps them: figures, and what they allow.
+"""Tenants' floors and caps as a naive reader of the contract keeps them.
 
 Counts blocks by walking every request's table, where the scheduler keeps sums.
 """

@@ -1,4 +1,4 @@
-"""The TOML file of tenants' floors and caps (`--tenants FILE`): reads and checks it; knows no cache.
+"""The TOML file of tenants' floors and caps (`--tenants FILE`), read and checked; knows no cache.
 
 [tenants.acme]
 floor_mib = 512      # KV cache that others never evict, once the tenant has it

@@ -56,7 +56,7 @@ class Tenants:
             self.change(name, wanted, now_us=now_us)
 
     def keep_in(self, file: Path, *, now_us: int) -> None:
-        """Keep the figures in a file from now on; what an engine before this one left there holds."""
+        """Keep the figures in a file from now on; what an earlier engine left there holds."""
         if file.exists():
             left = msgspec.json.decode(file.read_bytes(), type=dict[str, TenantFigures])
             for name in self._figures.keys() - left.keys():
