@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 MODELS = {
     "GptOssForCausalLM": "tokenspeed.models.gpt_oss:EntryClass",
     "LlamaForCausalLM": "tokenspeed.models.llama:EntryClass",
+    "MixtralForCausalLM": "tokenspeed.models.mixtral:EntryClass",
     "Qwen2ForCausalLM": "tokenspeed.models.qwen2:EntryClass",
     "Qwen3ForCausalLM": "tokenspeed.models.qwen3:EntryClass",
     "Qwen3MoeForCausalLM": "tokenspeed.models.qwen3_moe:EntryClass",

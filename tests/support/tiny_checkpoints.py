@@ -109,6 +109,7 @@ MOE_SPECS: Mapping[str, TinySpec] = {
     "qwen3_moe_no_experts_left": TinySpec(
         "Qwen3MoeForCausalLM", {**_QWEN3_MOE, "mlp_only_layers": [0, 1, 2]}
     ),
+    "mixtral": TinySpec("MixtralForCausalLM", {"num_local_experts": 4, "num_experts_per_tok": 2}),
 }
 """Routed experts in all, some or no layers."""
 

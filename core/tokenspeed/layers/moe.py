@@ -34,18 +34,28 @@ EXPERT_GROUP = "experts"
 
 
 class Experts:
-    """The routed experts of one layer, stored one by one as gate_proj, up_proj and down_proj.
+    """The routed experts of one layer, stored one by one.
 
     Gathered stacked and handed to the backend of their group when the last tensor has come. A
     checkpoint that stores them otherwise has its own `weight_slots`, over `take`.
+
+    Args:
+        names: of an expert's gate, up and down in the checkpoint.
     """
 
     placement = LayerPlacement(
         Replicate(), Shard(ParallelGroup.MOE_TP_EP, 0), Partial(ParallelGroup.MOE_TP_EP)
     )
 
-    def __init__(self, context: ModelContext, group: ExpertGroup) -> None:
+    def __init__(
+        self,
+        context: ModelContext,
+        group: ExpertGroup,
+        *,
+        names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
+    ) -> None:
         self.group = group
+        self.names = dict(zip(("gate", "up", "down"), names, strict=True))
         self.backend = context.moe[group.name]
         self._device = context.device
         self._parts: dict[str, list[torch.Tensor | None]] = {}
@@ -60,9 +70,10 @@ class Experts:
         features, hidden = self.group.features, self.group.hidden_size
         wide, tall = (features, hidden), (hidden, features)
         for expert in range(self.group.num_experts):
-            for part, shape in (("gate", wide), ("up", wide), ("down", tall)):
+            for part, own_name in self.names.items():
+                shape = tall if part == "down" else wide
                 slot = WeightSlot(shape, partial(self._accept, part, expert))
-                yield f"{name}.{expert}.{part}_proj.weight", slot
+                yield f"{name}.{expert}.{own_name}.weight", slot
 
     def take(self, **stacked: torch.Tensor) -> None:
         """Keep tensors under their names in `ExpertWeights`; the last one prepares the layer."""

@@ -174,6 +174,16 @@ def refuse_flag(config: Mapping[str, Any], name: str) -> None:
         raise _unsupported(name, True, "false")
 
 
+def absent(config: Mapping[str, Any], name: str) -> None:
+    """Refuse a field that is given.
+
+    Raises:
+        ConfigError: it is neither absent nor null.
+    """
+    if config.get(name) is not None:
+        raise _unsupported(name, config[name], "null")
+
+
 def layer_indices(config: Mapping[str, Any], name: str, num_layers: int) -> frozenset[int]:
     """Return the layers that a field lists; none where it is absent.
 
