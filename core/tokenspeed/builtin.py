@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.registration import Registration
 
 MODELS = {
+    "DeepseekV2ForCausalLM": "tokenspeed.models.deepseek_v2:EntryClass",
+    "DeepseekV3ForCausalLM": "tokenspeed.models.deepseek_v3:EntryClass",
     "GptOssForCausalLM": "tokenspeed.models.gpt_oss:EntryClass",
     "LlamaForCausalLM": "tokenspeed.models.llama:EntryClass",
     "MixtralForCausalLM": "tokenspeed.models.mixtral:EntryClass",

@@ -158,7 +158,7 @@ class DecoderForCausalLM(ABC, Generic[Config]):
     """Norm weights are stored less one."""
     mlp_name: ClassVar[str] = "mlp"
     """Name of a layer's MLP module in the checkpoint."""
-    ignored_prefixes: ClassVar[tuple[str, ...]] = ()
+    ignored_prefixes: tuple[str, ...] = ()
     """Beginnings of tensor names that are no part of the decoder, such as heads for drafts."""
 
     def __init__(self, config: Mapping[str, Any], context: ModelContext) -> None:
