@@ -85,6 +85,4 @@ def _plainest(
 
 
 def _text(traits: Mapping[str, Any]) -> str:
-    return " ".join(
-        f"{name}={value}" for name, value in traits.items() if name not in OF_THE_FILE
-    )
+    return " ".join(f"{name}={value}" for name, value in traits.items() if name not in OF_THE_FILE)

@@ -161,7 +161,6 @@ class ModelEvidence:
         pins = set.intersection(*(set(by_pin) for by_pin, _ in times)) if times else set()
         return {pin: sum(by_pin[pin] * weight for by_pin, weight in times) for pin in sorted(pins)}
 
-
     def failures(self, slot: str, traits: Mapping[str, object]) -> dict[str, str]:
         """Return PLUGIN/NAME -> what it raised in one of the model's own calls."""
         uses = self._uses.get(request_key(slot, traits), [])

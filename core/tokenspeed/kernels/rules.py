@@ -51,9 +51,10 @@ def parse_forced(texts: Iterable[str]) -> tuple[str, ...]:
     for text in texts:
         if text not in known:
             near = difflib.get_close_matches(text, known, n=1, cutoff=0.4)
+            nearest = near[0] if near else known[0]
             raise ConfigError(
                 f"unsafe_force: {text!r} is no clause id; they are {CLAUSE_PREFIX}TRAIT and "
-                f"{FAILED_WHEN_TIMED}, as the refusal lists them; did you mean {near[0] if near else known[0]!r}?"
+                f"{FAILED_WHEN_TIMED}, as the refusal lists them; did you mean {nearest!r}?"
             )
     return tuple(dict.fromkeys(texts))
 

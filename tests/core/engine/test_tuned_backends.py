@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.plugin_wheels import PluginSpace
-from tests.support.scripted import write_scripted_model
-from tests.support.tiny_checkpoints import make_checkpoint
+from tests.support.served_checkpoints import serve_checkpoint
 from tests.support.tuned_plugins import ATTENTION, EXPERTS, SLOW_S
 
 from tokenspeed import LLM, SamplingParams
@@ -26,13 +25,6 @@ GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
 OPTIONS: dict[str, Any] = {"plugins": ("acme",), "block_tokens": 16}
 
 
-def make_model(folder: Path, kind: str) -> str:
-    model = make_checkpoint(kind, folder / "model")
-    words = write_scripted_model(folder / "words")
-    shutil.copy(words / "tokenizer.json", model / "tokenizer.json")
-    return str(model)
-
-
 def candidates(record: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return {entry["offer"]: entry for entry in record["candidates"]}
 
@@ -46,8 +38,8 @@ def space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PluginSpace:
 def test_a_slow_attention_backend_loses_and_a_failing_one_is_refused(
     tmp_path: Path, space: PluginSpace
 ) -> None:
-    package = space.install("acme", ATTENTION, slots='attention = "1.0"')
-    model = make_model(tmp_path, "llama")
+    space.install("acme", ATTENTION, slots='attention = "1.0"')
+    model = str(serve_checkpoint("llama", tmp_path))
     with LLM(model, plugins=("reference",), block_tokens=16) as llm:
         plain = llm.generate([PROMPT], GREEDY)[0].token_ids
     with LLM(model, tune=True, **OPTIONS) as llm:
@@ -64,7 +56,14 @@ def test_a_slow_attention_backend_loses_and_a_failing_one_is_refused(
     assert "RuntimeError: no such tile" in told["acme/broken"]["reason"]
     assert [clause["id"] for clause in told["acme/broken"]["clauses"]] == ["timed.failed"]
     check_kept(model, record)
-    space.install("acme", ATTENTION, slots='attention = "1.0"', version="1.2.4", package=package)
+    for stale in space.folder.glob("*.dist-info"):
+        shutil.rmtree(stale)
+    body = ATTENTION.replace("Slow(attention", "(attention").replace('"slow"', '"swift"')
+    space.install("acme", body, slots='attention = "1.0"', version="1.2.4")
+    explanation = explain_start(EngineConfig(model=model, **OPTIONS))
+    other = explanation.plan.slots["attention.full"].record
+    assert other["evidence"] == {"used": False, "note": "nothing was measured"}
+    assert other["winner"] == "acme/swift"
 
 
 def check_kept(model: str, record: Mapping[str, Any]) -> None:
@@ -82,7 +81,7 @@ def test_a_backend_of_experts_that_chooses_them_itself_is_compared_from_the_logi
     tmp_path: Path, space: PluginSpace
 ) -> None:
     space.install("acme", EXPERTS, slots='moe = "1.0"')
-    model = make_model(tmp_path, "qwen3_moe")
+    model = str(serve_checkpoint("qwen3_moe", tmp_path))
     with LLM(model, plugins=("reference",), block_tokens=16) as llm:
         plain = llm.generate([PROMPT], GREEDY)[0].token_ids
     with LLM(model, tune=True, **OPTIONS) as llm:
@@ -94,3 +93,28 @@ def test_a_backend_of_experts_that_chooses_them_itself_is_compared_from_the_logi
     assert told["acme/slow"]["measured_us"] > SLOW_S * 1e6
     assert told["acme/fused"]["measured_us"] > 0
     assert "no such tile" in told["acme/broken"]["reason"]
+
+
+def test_every_cache_group_has_times_of_its_own(tmp_path: Path, space: PluginSpace) -> None:
+    model = str(serve_checkpoint("gpt_oss", tmp_path))
+    options: dict[str, Any] = {"plugins": ("reference",), "block_tokens": 16}
+    with LLM(model, **options) as llm:
+        plain = llm.generate([PROMPT], GREEDY)[0].token_ids
+    with LLM(model, tune=True, objective="throughput", max_running=4, **options) as llm:
+        slots = llm.engine.binding_plan.slots
+        assert llm.generate([PROMPT], GREEDY)[0].token_ids == plain
+    timed = [slot for slot in slots if slots[slot].record["evidence"]["used"]]
+    assert timed == ["attention.full", "attention.window", "moe.experts"]
+    for slot in timed:
+        assert all(entry["measured_us"] > 0 for entry in slots[slot].record["candidates"])
+
+
+def test_a_pinned_backend_is_watched_no_more_than_others_are_timed(
+    tmp_path: Path, space: PluginSpace
+) -> None:
+    model = str(serve_checkpoint("llama", tmp_path))
+    options: dict[str, Any] = {"plugins": ("reference",), "attention": "reference/paged"}
+    with LLM(model, tune=True, block_tokens=16, **options) as llm:
+        record = llm.engine.binding_plan.slots["attention.full"].record
+    assert record["winner"] == "reference/paged"
+    assert not record["evidence"]["used"]

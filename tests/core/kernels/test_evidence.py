@@ -107,7 +107,7 @@ def test_who_failed_on_one_of_a_models_shapes_is_refused_with_what_it_raised(
     told = {entry["offer"]: entry for entry in record["candidates"]}
     assert told["c/tuned"]["verdict"] == "refused"
     assert "RuntimeError: no such tile" in told["c/tuned"]["reason"]
-    with pytest.raises(CapabilityError, match="--unsafe-force timed.failed"):
+    with pytest.raises(CapabilityError, match=r"--unsafe-force timed\.failed"):
         chosen({}, failures=failures, pin="c/tuned")
     forced = chosen({}, failures=failures, pin="c/tuned", forced=parse_forced(["timed.failed"]))
     assert forced["winner"] == "c/tuned"
