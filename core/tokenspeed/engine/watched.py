@@ -91,7 +91,9 @@ class WatchedAttention:
 
 def entries(batch: AttentionBatch) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Return (E,) row and (E,) index in the row's table of every block that a step may touch."""
-    contexts, rows, indices = batch.context_tokens.tolist(), [], []
+    rows: list[int] = []
+    indices: list[int] = []
+    contexts = batch.context_tokens.tolist()
     ends = (batch.context_tokens + np.diff(batch.query_start)).tolist()
     for row, (context, end) in enumerate(zip(contexts, ends, strict=True)):
         first_token = max(0, context - batch.window + 1) if batch.window else 0
@@ -111,7 +113,9 @@ def put_blocks(view: torch.Tensor, batch: AttentionBatch, blocks_EKBH: torch.Ten
     """Copy (E, K, B, H) into a view in whole blocks, or in pages."""
     ids = _ids(view, batch)
     if ids.dim() > 1:  # (E, pages, K, tokens of a page, H)
-        blocks_EKBH = blocks_EKBH.unflatten(2, (-1, batch.page_tokens)).transpose(1, 2)
+        count, heads, _, width = blocks_EKBH.shape
+        pages = blocks_EKBH.reshape(count, heads, -1, batch.page_tokens, width)
+        blocks_EKBH = pages.transpose(1, 2)
     view[ids] = blocks_EKBH
 
 
