@@ -256,8 +256,8 @@ def _tenants(config: EngineConfig, scheduler: Scheduler, layout: ArenaLayout) ->
     """Return the tenants with the figures of the settings.
 
     Raises:
-        CapabilityError: the model's cache cannot be counted by tenant.
-        ConfigError: the file, or a figure in it, is not as needed.
+        ConfigError: the file, or a figure in it, is not as needed; or the model's cache cannot be
+            counted by tenant.
     """
     tenants = tenants_of(scheduler, layout)
     try:

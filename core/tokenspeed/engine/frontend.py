@@ -197,8 +197,8 @@ class Frontend:
         """Give a tenant other figures; return all tenants that have some then.
 
         Raises:
-            RequestError: a figure is not as needed.
-            CapabilityError: the model's cache cannot be counted by tenant.
+            RequestError: a figure is not as needed, or the model's cache cannot be counted by
+                tenant.
             EngineError: it does not answer in `timeout_s`; whether it did it is not known.
         """
         question = TenantChange(self._next_question(), self.epoch, name, figures)

@@ -15,13 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tokenspeed.engine.messages import Delta, Refused, Submit
-from tokenspeed.errors import (
-    CapabilityError,
-    CapacityError,
-    EngineError,
-    RequestError,
-    TokenSpeedError,
-)
+from tokenspeed.errors import CapacityError, EngineError, RequestError, TokenSpeedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -151,6 +145,4 @@ def error_of(refused: Refused) -> TokenSpeedError:
         return CapacityError(refused.message, retry_after_s=refused.retry_after_s)
     if refused.kind == "RequestError":
         return RequestError(refused.message, param=refused.param, code=refused.code)
-    if refused.kind == "CapabilityError":
-        return CapabilityError(refused.message)
     return EngineError(refused.message)

@@ -14,7 +14,7 @@ import msgspec
 from tokenspeed.engine.messages import TenantFigures, TenantState
 from tokenspeed.engine.requests import number_of
 from tokenspeed.engine.tenant_file import MAX_NAME_CHARS, is_name
-from tokenspeed.errors import CapabilityError, RequestError
+from tokenspeed.errors import RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,7 +50,7 @@ class Tenants:
         """Take the figures of a start.
 
         Raises:
-            CapabilityError, RequestError: as `change`.
+            RequestError: as `change`.
         """
         for name, wanted in figures.items():
             self.change(name, wanted, now_us=now_us)
@@ -68,8 +68,8 @@ class Tenants:
         """Give a tenant other figures, or none; return keys of requests that can never fit now.
 
         Raises:
-            CapabilityError: the model's cache cannot be counted by tenant.
-            RequestError: a figure is not as needed; names it.
+            RequestError: a figure is not as needed, or the model's cache cannot be counted by
+                tenant; names it.
         """
         self._check(name, wanted)
         floor, cap = self._blocks(wanted)
@@ -129,10 +129,11 @@ class Tenants:
         if wanted.is_none:
             return
         if self._uncounted:
-            raise CapabilityError(
+            raise RequestError(
                 f"tenant {name!r} cannot have a floor or a cap: the model keeps the cache groups "
                 f"{', '.join(self._uncounted)}, which are not counted by tenant; allowed are "
-                "models with full attention only; serve this one without figures"
+                "models with full attention only; serve this one without figures",
+                code="unsupported_parameter",
             )
         self._check_figures(name, wanted)
 
