@@ -141,9 +141,7 @@ def test_a_changed_cap_holds_at_once_and_after_a_crash(model: Path) -> None:
         [state] = await frontend.tenants()
         assert (state.name, state.floor_bytes, state.cap_bytes) == ("acme", None, 200_000)
         with pytest.raises(CapacityError, match="the cap of its tenant"):
-            await tokens_of(
-                frontend.submit([7] * 1500, params, terms=Terms(tenant="acme"))
-            )
+            await tokens_of(frontend.submit([7] * 500, params, terms=Terms(tenant="acme")))
 
     with RunningEngine(model) as engine:
         engine.run(scenario)
