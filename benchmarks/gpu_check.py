@@ -25,7 +25,16 @@ def main() -> int:
 
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-m", "needs_nvidia", "-p", "no:cacheprovider"]
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "pytest",
+            "-m",
+            "needs_nvidia",
+            "-p",
+            "no:cacheprovider",
+        ]
         command += [f"--junitxml={report}", *TESTS, *sys.argv[1:]]
         started_s = time.time()
         status = subprocess.run(command, cwd=ROOT, check=False).returncode
