@@ -11,7 +11,7 @@ import msgspec
 from tokenspeed.contracts.sampler import TokenLogprobs
 from tokenspeed.sampling.params import SamplingParams
 
-WIRE_VERSION = 4
+WIRE_VERSION = 5
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -255,6 +255,7 @@ class Executor:
                 self._masks.admit(
                     slot,
                     request.grammar,
+                    thinking=request.params.thinking,
                     after=guide.after if guide is not None else (),
                     stop_ids=request.stop_token_ids,
                     output_ids=request.output_ids[:index],
