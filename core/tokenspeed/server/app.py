@@ -60,6 +60,7 @@ ROUTES = (
     Route("POST", "/v1/messages/count_tokens", "anthropic.count_tokens", PromptFields),
     Route("POST", "/v1/responses", "responses.create", ResponsesRequest),
     Route("GET", "/v1/responses/{response_id}", "responses.read"),
+    Route("GET", "/v1/responses/{response_id}/input_items", "responses.input_items"),
     Route("DELETE", "/v1/responses/{response_id}", "responses.delete"),
     Route("GET", "/v1/models", "openai.models"),
     Route("GET", "/v1/models/{name:path}", "openai.model"),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tokenspeed.errors import RequestError
 from tokenspeed.server.answer import Answerer
 from tokenspeed.server.conversation.terms import read_terms
+from tokenspeed.server.conversation.thinking import Thinking
 from tokenspeed.server.conversation.tools import check_tools
 from tokenspeed.server.generation import Generation
 from tokenspeed.server.http.body import read_body
@@ -116,8 +117,16 @@ class Service:
         *,
         n: int = 1,
         conversation: Conversation | None = None,
+        thinking: Thinking | None = None,
     ) -> Generation:
-        """Return what will answer the prompts; answers of a conversation are parsed."""
+        """Return what will answer the prompts; answers of a conversation are parsed.
+
+        Raises:
+            RequestError: there is a budget of thinking that cannot be kept.
+        """
+        form = self.parts.parsers.form if conversation is not None else None
+        asked = thinking or Thinking()
+        can_bound = form is not None and form.thinking is not None
         return Generation(
             self.parts.frontend,
             self.parts.tokenizer,
@@ -127,8 +136,9 @@ class Service:
             n=n,
             terms=terms,
             timer=self.parts.metrics.timer(len(prompts) * n),
-            parser=self.parts.parsers.form if conversation is not None else None,
+            parser=form,
             conversation=conversation,
+            thinking_tokens=asked.tokens(self.parts.prompts.template_reads, can_bound=can_bound),
         )
 
     async def respond(

@@ -73,6 +73,11 @@ class PromptReader:
         # Threads of their own: a template that works for seconds keeps no other work waiting.
         self._renderers = ThreadPoolExecutor(RENDER_THREADS, "render")
 
+    @property
+    def template_reads(self) -> frozenset[str]:
+        """Return the names of the variables that the chat template uses."""
+        return self._template.reads if self._template is not None else frozenset()
+
     async def chat(self, conversation: Conversation) -> Prompt:
         """Render the conversation and encode it."""
         text = await self.render(conversation)

@@ -53,6 +53,7 @@ class OpenAiRoutes:
             turn.terms,
             n=body.n,
             conversation=turn.conversation,
+            thinking=body.thinking,
         )
         bodies = ChatReply(body, generation, self._parts.tokenizer)
         reply = ChunkReply(body, generation, bodies)
