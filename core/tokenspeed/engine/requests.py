@@ -42,6 +42,7 @@ class LiveRequest:
         arrived_s: monotonic time of the arrival at this engine.
         cached_tokens: prompt tokens taken from the cache; None before the first token.
         cache: the rest of what the cache did; None before the first token.
+        embedding: the hidden state behind the prompt, from its step until the first token.
         prompt_logprobs: scored prompt tokens, gathered chunk by chunk until the first token.
     """
 
@@ -60,6 +61,7 @@ class LiveRequest:
     is_resumed: bool = False
     cached_tokens: int | None = None
     cache: CacheReport | None = None
+    embedding: bytes | None = None
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
 
 

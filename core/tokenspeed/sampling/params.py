@@ -37,6 +37,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         grammar: the language that the answer is kept in; it ends only where the language may, and
             there although `min_tokens` are not reached if nothing can follow.
         thinking: how many tokens it may think; None: as many as it likes.
+        embeds: return the hidden state behind the prompt too; needs a max_tokens of 1, whose token
+            is of no interest.
     """
 
     temperature: float = 1.0
@@ -58,6 +60,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     prompt_logprobs: int | None = None
     grammar: GrammarSpec | None = None
     thinking: ThinkingBudget | None = None
+    embeds: bool = False
 
     def validate(self, vocab_size: int) -> None:
         """Check every field's range.
@@ -90,6 +93,12 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             _check_range("logit_bias", value, -100.0, 100.0)
         if self.grammar is not None:
             _check_grammar(self.grammar, self.ignore_eos)
+        if self.embeds and self.max_tokens != 1:
+            raise RequestError(
+                f"max_tokens is {self.max_tokens}, an embedding needs 1: nothing is generated; set "
+                "it to 1",
+                param="max_tokens",
+            )
         if self.thinking is not None:
             _check_thinking(self.thinking, vocab_size)
 

@@ -18,7 +18,7 @@ from tokenspeed.server.http.fields import shorten
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from starlette.requests import Request
     from starlette.responses import Response
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tokenspeed.server.conversation.term_fields import TermFields
     from tokenspeed.server.http.schema import Schema
     from tokenspeed.server.parts import ApiParts
+    from tokenspeed.server.pieces import Piece
 
 TOOL_TYPES = frozenset(
     {
@@ -146,6 +147,15 @@ class Service:
     ) -> Response:
         """Run a generation to its response."""
         return await self._answerer.respond(request.receive, generation, reply, streams=streams)
+
+    async def respond_whole(
+        self,
+        request: Request,
+        generation: Generation,
+        write: Callable[[Sequence[Piece]], Awaitable[Response]],
+    ) -> Response:
+        """Run a generation to its end, and write the response from its pieces."""
+        return await self._answerer.whole(request.receive, generation, write)
 
     def count_tools(self, api: str, kinds: Iterable[str | None]) -> None:
         """Count tools that are no plain functions, by their types."""
