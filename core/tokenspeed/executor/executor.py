@@ -141,6 +141,7 @@ class Executor:
             stop_token_ids: ids masked until `params.min_tokens` output tokens.
             grammar: the language of `params.grammar`.
         """
+        self._masks.prepare(params.thinking)
         clamped_ids = np.clip(prompt_ids, 0, self._max_token_id)
         outputs = np.clip(output_ids, 0, self._max_token_id).tolist()
         self._requests[request_id] = ExecutorRequest(

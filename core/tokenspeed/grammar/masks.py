@@ -76,6 +76,11 @@ class AnswerMasks:
         """Whether no running request is held to anything: then a step has nothing to ask here."""
         return not self._slots
 
+    def prepare(self, thinking: ThinkingBudget | None) -> None:
+        """Have the tokens spelled if a budget's marks need it: what fails then is one request's."""
+        if thinking is not None:
+            BudgetedThinking(thinking, self.token_bytes)
+
     def admit(
         self,
         slot: int,

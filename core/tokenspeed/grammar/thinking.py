@@ -169,7 +169,7 @@ class BudgetedThinking:
     def _thinking(self, place: _Place, tail: tuple[int, ...], token: int) -> _Place:
         text = b""
         if self._texts:
-            text = place.text + self._token_bytes[token]
+            text = place.text + self._spelled(token)
         is_ended = any(mark in text for mark in self._texts)
         is_ended = is_ended or any(self._ends_with(tail, mark) for mark in self._budget.ends)
         if is_ended:
@@ -198,8 +198,12 @@ class BudgetedThinking:
         """Return what a mark spells, where it is to be looked for in the text; b"": it is not."""
         if len(mark) == 1 or not self._token_bytes:
             return b""
-        spelled = [self._token_bytes[token] for token in mark]
+        spelled = [self._spelled(token) for token in mark]
         return b"".join(spelled) if all(spelled) else b""
+
+    def _spelled(self, token: int) -> bytes:
+        """Return what a token spells; a draft may be no token at all."""
+        return self._token_bytes[token] if token < len(self._token_bytes) else b""
 
     @staticmethod
     def _ends_with(tail: tuple[int, ...], mark: tuple[int, ...]) -> bool:

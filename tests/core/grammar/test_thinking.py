@@ -118,6 +118,11 @@ def test_an_end_of_other_pieces_is_seen_in_the_text() -> None:
     assert thinking.is_done
 
 
+def test_a_draft_that_is_no_token_is_passed_over() -> None:
+    thinking = BudgetedThinking(budget(3, is_open=True), BYTES)
+    assert allowed(thinking, (V + 5, 97)) == [None, None, None]
+
+
 def test_the_place_is_a_function_of_the_tokens() -> None:
     rng = random.Random(5)
     for _ in range(200):

@@ -58,21 +58,23 @@ def _named(reference: ItemReference, find: Find, place: str) -> Item:
 
 
 def stored_items(items: Sequence[Item], response_id: str) -> list[dict[str, Any]]:
-    """Return the items of a request's input as they are stored: each has an id."""
+    """Return the items of a request's input as they are stored: each has an id of this response.
+
+    What came back from earlier answers gets a new one, so that no list has an id twice.
+    """
     return [_stored(item, response_id, index) for index, item in enumerate(items)]
 
 
 def _stored(item: Item, response_id: str, index: int) -> dict[str, Any]:
-    shown = item.model_dump(exclude_none=True)
-    if response_of(shown.get("id", "")) is None:
-        shown["id"] = item_id(_PREFIXES[item.type], response_id, FIRST_INPUT + index)
+    name = item_id(_PREFIXES[item.type], response_id, FIRST_INPUT + index)
+    shown = {"id": name, **item.model_dump(exclude_none=True), "status": "completed"}
     if isinstance(item, MessageItem) and isinstance(item.content, str):
         kind = "output_text" if item.role == "assistant" else "input_text"
         shown["content"] = [{"type": kind, "text": item.content}]
     for part in shown["content"] if item.type == "message" else ():
         if part["type"] == "output_text":
             part["annotations"] = []
-    return {**shown, "status": "completed"}
+    return shown
 
 
 def page_of(items: Sequence[dict[str, Any]], query: Mapping[str, str]) -> dict[str, Any]:

@@ -47,19 +47,13 @@ class RefusalPart(Lenient):
 Texts = str | list[Annotated[TextPart | RefusalPart, Field(discriminator="type")]]
 
 
-class InputItem(Lenient):
-    """An item; it has an id where it comes back from an answer."""
-
-    id: str | None = None
-
-
-class MessageItem(InputItem):
+class MessageItem(Lenient):
     type: Literal["message"]
     role: Literal["system", "developer", "user", "assistant"]
     content: Texts
 
 
-class FunctionCallItem(InputItem):
+class FunctionCallItem(Lenient):
     type: Literal["function_call"]
     call_id: str
     name: str
@@ -67,7 +61,7 @@ class FunctionCallItem(InputItem):
     namespace: str | None = None
 
 
-class FunctionOutputItem(InputItem):
+class FunctionOutputItem(Lenient):
     type: Literal["function_call_output"]
     call_id: str
     output: Texts
@@ -77,7 +71,7 @@ class ReasoningText(Lenient):
     text: str = ""
 
 
-class ReasoningItem(InputItem):
+class ReasoningItem(Lenient):
     """Thinking of an earlier turn; what is called encrypted holds it whole."""
 
     type: Literal["reasoning"]

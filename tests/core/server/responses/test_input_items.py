@@ -99,6 +99,9 @@ def test_what_a_response_goes_on_from_is_part_of_its_input(app: App) -> None:
     kinds = ["message", "reasoning", "message", "function_call", "function_call_output"]
     assert [item["type"] for item in listed] == kinds
     assert [item["id"] for item in listed[1:4]] == [item["id"] for item in first["output"]]
+    again = ask(app, [*first["output"], output], previous_response_id=first["id"], tools=[TOOL])
+    repeated = [item["id"] for item in items_of(app, again["id"])["data"]]
+    assert len(set(repeated)) == len(repeated) == 8
     app.call(f"/v1/responses/{first['id']}", method="DELETE")
     assert items_of(app, second["id"], status=404)["error"]["code"] == "response_not_found"
 
