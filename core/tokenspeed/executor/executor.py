@@ -284,7 +284,7 @@ class Executor:
                 self._masks.accept(slot, tokens)
 
     def _request_of(self, plan: StepPlan, row: int) -> ExecutorRequest:
-        request = self._by_slot[plan.slots[row]]
+        request = self._by_slot[int(plan.slots[row])]
         assert request is not None, "a row of a slot that no plan admitted"
         return request
 
