@@ -59,7 +59,7 @@ class GuidedAnswer:
         self._matcher: GrammarMatcher | None = None
         try:
             self._matcher = grammar.matcher(MAX_DRAFTS)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # the latter of a plugin: it ends no process
             self._fail(error)
         self.accept(output_ids)
 
@@ -98,7 +98,7 @@ class GuidedAnswer:
         try:
             if not self._matcher.fill(mask_W):
                 return False
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self._fail(error)
             return False
         if self._marks and any(_has(mask_W, token) for token in self._end_ids):
@@ -121,7 +121,7 @@ class GuidedAnswer:
         try:
             if not self._matcher.accept(token):
                 return False
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self._fail(error)
             return False
         self._num_guided += 1
@@ -144,10 +144,10 @@ class GuidedAnswer:
             assert self._matcher is not None
             try:
                 self._matcher.rollback(num_guided)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 self._fail(error)
 
-    def _fail(self, problem: Exception | str) -> None:
+    def _fail(self, problem: BaseException | str) -> None:
         said = problem if isinstance(problem, str) else repr(problem)
         self.failure = f"its grammar failed: {said[:MAX_REASON_CHARS]}"
 
