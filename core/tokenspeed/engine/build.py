@@ -357,7 +357,10 @@ def _build_executor(
         transfers=transfers,
         mask_logits=binder.bind(ops.sampling.mask_logits),
         masks=AnswerMasks(
-            sizes.vocab_size, vocabulary.stop_token_ids, vocabulary.special_token_ids
+            sizes.vocab_size,
+            vocabulary.stop_token_ids,
+            vocabulary.special_token_ids,
+            vocabulary.token_bytes,
         ),
     )
 

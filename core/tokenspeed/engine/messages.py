@@ -187,6 +187,7 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         tokens: newly committed token ids, in order.
         cached_tokens: prompt tokens taken from the cache; set in the first delta, else -1.
         cache: what the cache did for the prompt, beside `cached_tokens`.
+        embedding: the hidden state behind the prompt, when asked for; float32 little-endian bytes.
         drafts: how many guessed tokens were verified for it, and how many of them were right.
         finish_reason: None while it goes on; "stop", "length", "abort", "timeout" or "error".
         error: text for the client when finish_reason is "error".
@@ -198,6 +199,7 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
     cached_tokens: int = -1
     cache: CacheReport | None = None
+    embedding: bytes | None = None
     drafts: tuple[int, int] = (0, 0)
     finish_reason: str | None = None
     error: str | None = None

@@ -76,6 +76,10 @@ class Publisher:
             request = self._requests.by_key(int(plan.request_ids[row]))
             if request is not None:
                 request.prompt_logprobs.extend(scored)
+        for row, state in result.embeddings:
+            request = self._requests.by_key(int(plan.request_ids[row]))
+            if request is not None:
+                request.embedding = state.astype("<f4", copy=False).tobytes()
         num_output = self._send(
             committed,
             result.logprobs,
@@ -167,6 +171,7 @@ class Publisher:
             logprobs=scored[: len(tokens)] or None if scored is not None else None,
             prompt_logprobs=prompt_logprobs,
             cached_tokens=cached,
+            embedding=request.embedding if tokens else None,
             finish_reason=reason or None,
         )
 

@@ -43,6 +43,7 @@ class LiveRequest:
         refusal: why it ends although it was taken; "": it does not.
         cached_tokens: prompt tokens taken from the cache; None before the first token.
         cache: the rest of what the cache did; None before the first token.
+        embedding: the hidden state behind the prompt, from its step until the first token.
         prompt_logprobs: scored prompt tokens, gathered chunk by chunk until the first token.
     """
 
@@ -62,6 +63,7 @@ class LiveRequest:
     refusal: str = ""
     cached_tokens: int | None = None
     cache: CacheReport | None = None
+    embedding: bytes | None = None
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
 
 

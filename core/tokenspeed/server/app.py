@@ -17,6 +17,7 @@ from tokenspeed.server.anthropic.schemas import MessagesRequest, PromptFields
 from tokenspeed.server.engine_routes import EngineRoutes
 from tokenspeed.server.http.errors import JsonResponse, error_response, form_of
 from tokenspeed.server.http.guard import Guard
+from tokenspeed.server.openai.embeddings import EmbeddingsRequest
 from tokenspeed.server.openai.routes import OpenAiRoutes
 from tokenspeed.server.openai.schemas import (
     ChatRequest,
@@ -57,10 +58,12 @@ class Route(NamedTuple):
 ROUTES = (
     Route("POST", "/v1/chat/completions", "openai.chat", ChatRequest),
     Route("POST", "/v1/completions", "openai.completions", CompletionRequest),
+    Route("POST", "/v1/embeddings", "openai.embeddings", EmbeddingsRequest),
     Route("POST", "/v1/messages", "anthropic.messages", MessagesRequest),
     Route("POST", "/v1/messages/count_tokens", "anthropic.count_tokens", PromptFields),
     Route("POST", "/v1/responses", "responses.create", ResponsesRequest),
     Route("GET", "/v1/responses/{response_id}", "responses.read"),
+    Route("GET", "/v1/responses/{response_id}/input_items", "responses.input_items"),
     Route("DELETE", "/v1/responses/{response_id}", "responses.delete"),
     Route("GET", "/v1/models", "openai.models"),
     Route("GET", "/v1/models/{name:path}", "openai.model"),
