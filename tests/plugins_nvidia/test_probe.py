@@ -7,6 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.support.scripted import write_scripted_model
+from tests.support.server import run_cli
 
 from tokenspeed_nvidia import probe
 from tokenspeed_sdk import PluginError
@@ -86,3 +88,14 @@ def test_the_real_driver_answers() -> None:
     (facts,) = probe.find_devices()
     assert facts.arch.startswith("sm_")
     assert facts.memory_bytes > 2**30
+
+
+def test_a_start_that_finds_a_device_without_kernels_says_what_to_pass(tmp_path: Path) -> None:
+    driver(tmp_path).rename(tmp_path / probe.DRIVER_LIBRARY)
+    model = write_scripted_model(tmp_path / "model")
+    environ = {"LD_LIBRARY_PATH": str(tmp_path), "TOKENSPEED_CACHE_DIR": str(tmp_path / "cache")}
+    flags = ("--prompt", "Hi", "--kv-gib", "0.001")
+    done = run_cli("generate", str(model), *flags, environ=environ)
+    assert done.returncode == 5, done.stderr
+    assert "found 8 x NVIDIA H200 (sm_90a), but this version of tokenspeed-nvidia" in done.stderr
+    assert "or the device (--device cpu), or accept it with --allow-device-fallback" in done.stderr
