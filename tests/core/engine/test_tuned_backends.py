@@ -64,6 +64,11 @@ def test_a_slow_attention_backend_loses_and_a_failing_one_is_refused(
     other = explanation.plan.slots["attention.full"].record
     assert other["evidence"] == {"used": False, "note": "nothing was measured"}
     assert other["winner"] == "acme/swift"
+    seen: list[Progress] = []
+    with LLM(model, tune=True, progress=seen.append, **OPTIONS) as llm:
+        timed = candidates(llm.engine.binding_plan.slots["attention.full"].record)
+    assert "tuning" in [item.stage for item in seen]
+    assert 0 < timed["acme/swift"]["measured_us"] < 3 * SLOW_S * 1e6
 
 
 def check_kept(model: str, record: Mapping[str, Any]) -> None:
