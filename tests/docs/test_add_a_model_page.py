@@ -86,5 +86,6 @@ def test_without_a_pin_two_sources_are_an_error_with_the_pins(
     checkpoint: Path, installed: PluginSpace
 ) -> None:
     module = ("my_models.mistral",)
-    with pytest.raises(PluginError, match=r"--pins model=my_models\.mistral/Mistral"):
+    with pytest.raises(PluginError, match=r"--pins model=my_models\.mistral/Mistral") as caught:
         LLM(str(checkpoint), plugins=("mymodels",), model_module=module)
+    assert caught.value.exit_code == 2
