@@ -40,6 +40,7 @@ class Piece:
         prompt_logprobs: one entry a prompt token but the first, once, when asked for.
         cached_tokens: prompt tokens taken from the cache; -1: not known yet.
         drafts: guessed tokens that were verified, and those of them that were right.
+        embedding: the hidden state behind the prompt, once, when asked for.
         cache: the rest of what the cache did for the prompt; None: not known yet.
         finish_reason: None while it goes on, else "stop" or "length".
         stop_text: the stop string that ended it.
@@ -55,6 +56,7 @@ class Piece:
     cached_tokens: int = -1
     drafts: tuple[int, int] = (0, 0)
     cache: CacheReport | None = None
+    embedding: bytes | None = None
     finish_reason: str | None = None
     stop_text: str = ""
 
@@ -70,6 +72,7 @@ class Piece:
             cached_tokens=max(self.cached_tokens, later.cached_tokens),
             drafts=(self.drafts[0] + later.drafts[0], self.drafts[1] + later.drafts[1]),
             cache=self.cache or later.cache,
+            embedding=self.embedding or later.embedding,
             finish_reason=later.finish_reason or self.finish_reason,
             stop_text=later.stop_text or self.stop_text,
         )
@@ -165,6 +168,7 @@ class TextAssembler:
             cached_tokens=delta.cached_tokens,
             drafts=delta.drafts,
             cache=delta.cache,
+            embedding=delta.embedding,
             finish_reason="stop" if self._text.is_stopped else delta.finish_reason,
             stop_text=self._text.stop_text,
         )

@@ -16,6 +16,7 @@ OPERATIONS_PER_SEED = 250
 MET = (
     "submitted", "turns", "refused", "planned", "committed", "abort", "stop", "accepted",
     "retractions", "readmitted", "evictions", "moves", "moves_failed", "loads", "saved",
+    "limits",
 )  # fmt: skip
 
 
