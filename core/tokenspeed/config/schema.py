@@ -94,8 +94,8 @@ class EngineConfig:
     )
     tune: bool = setting(
         False,
-        "time the candidate kernels on this model's shapes once, and keep the result in the cache "
-        "folder; later starts use it",
+        "time the candidates for kernels, attention and experts on this model's shapes once, and "
+        "keep the result in the cache folder; later starts use it",
     )
     fallback: str = setting(
         "warn",
