@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 RECEIVE_BYTES = 1 << 16
-TIMEOUT_S = 120.0
+TIMEOUT_S = 10.0
 
 
 def request_bytes(path: str, body: bytes) -> bytes:
@@ -63,8 +63,8 @@ class Streams:
         found = []
         for fileno, _ in self._poll.poll(max(0.0, timeout_s)):
             data = self._sockets[fileno].recv(RECEIVE_BYTES)
-            if not data:
-                raise RuntimeError("the server closed a stream; see its log above")
+            if not data or data.startswith(b"HTTP/1.1 4"):
+                raise RuntimeError(f"the server ended a stream: {data.decode()}")
             self.num_reads += 1
             self.num_events += data.count(b"data: ")
             found.append((fileno, data))
