@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 MIN_BYTES = 1 << 16
 """A shorter list is read with the body."""
 PIECE_BYTES = 1 << 16
+COUNTED_BYTES = 1 << 20
 _VALUE = re.compile(rb"[ \t\r\n]*:[ \t\r\n]*\[")
 _decoder = msgspec.json.Decoder(list[int])
 
@@ -57,12 +58,17 @@ def take_out(raw: bytes, name: str, limits: FieldLimits) -> LongIds | None:
     start, end = opening.end(), raw.find(b"]", opening.end())
     if end - start < MIN_BYTES:
         return None
-    limits.check_prompt_tokens(raw.count(b",", start, end) + 1)
+    limits.check_prompt_tokens(_commas(raw, start, end) + 1)
     ids = _read(raw, start, end)
     if ids is None:
         return None
     mark = b'"%s"' % secrets.token_hex(16).encode()
     return LongIds(raw[: start - 1] + mark + raw[end + 1 :], mark, ids)
+
+
+def _commas(raw: bytes, start: int, end: int) -> int:
+    windows = range(start, end, COUNTED_BYTES)
+    return sum(raw.count(b",", at, min(at + COUNTED_BYTES, end)) for at in windows)
 
 
 def _read(raw: bytes, start: int, end: int) -> array[int] | None:
