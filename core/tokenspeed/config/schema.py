@@ -254,6 +254,12 @@ class EngineConfig:
         "as before); the default is what current consumers read",
         choices=("named", "positional"),
     )
+    tenants: str = setting(
+        "",
+        "TOML file of tenants' floors and caps of KV cache, [tenants.NAME] with floor_mib and "
+        "cap_mib; PUT /tenants/NAME changes them while running; empty: nobody has any",
+        metavar="FILE",
+    )
     record: str = setting(
         "",
         "file that everything the scheduler is told is written to; `tokenspeed simulate FILE` "

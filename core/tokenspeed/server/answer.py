@@ -15,7 +15,7 @@ from tokenspeed.server.http.stream import EventStream, unless_disconnected
 from tokenspeed.server.piece_sum import PieceSum
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from starlette.types import Receive
 
@@ -74,17 +74,33 @@ class Answerer:
         Raises:
             TokenSpeedError: the engine refused it or failed it before anything was sent.
         """
+        if not streams:
+            return await self.whole(receive, generation, lambda pieces: _body(reply, pieces))
         generation.start()
         try:
-            if streams:
-                return await self._stream(receive, generation, reply)
-            pieces = await unless_disconnected(receive, generation.collect())
+            return await self._stream(receive, generation, reply)
         except BaseException:
             await self._close(generation)
             raise
-        await self._close(generation)
+
+    async def whole(
+        self,
+        receive: Receive,
+        generation: Generation,
+        write: Callable[[Sequence[Piece]], Awaitable[Response]],
+    ) -> Response:
+        """Start the generation and return its response, written when all choices have ended.
+
+        Raises:
+            TokenSpeedError: the engine refused it or failed it.
+        """
+        generation.start()
+        try:
+            pieces = await unless_disconnected(receive, generation.collect())
+        finally:
+            await self._close(generation)
         # Nobody reads the 499: the client is gone.
-        return JsonResponse(reply.whole(pieces)) if pieces is not None else Response(None, 499)
+        return await write(pieces) if pieces is not None else Response(None, 499)
 
     async def _stream(self, receive: Receive, generation: Generation, reply: Reply) -> Response:
         first = await unless_disconnected(receive, _first_news(generation))
@@ -116,6 +132,10 @@ class Answerer:
     async def _close(self, generation: Generation) -> None:
         if await generation.close():
             self._metrics.aborted.inc()
+
+
+async def _body(reply: Reply, pieces: Sequence[Piece]) -> Response:
+    return JsonResponse(reply.whole(pieces))
 
 
 async def _first_news(generation: Generation) -> list[tuple[int, Piece]]:

@@ -44,6 +44,7 @@ class Piece(msgspec.Struct, frozen=True):
         prompt_logprobs: one entry a prompt token but the first, once, when asked for.
         cached_tokens: prompt tokens taken from the cache; -1: not known yet.
         drafts: guessed tokens that were verified, and those of them that were right.
+        embedding: the hidden state behind the prompt, once, when asked for.
         cache: the rest of what the cache did for the prompt; None: not known yet.
         finish_reason: None while it goes on, else "stop" or "length".
         stop_text: the stop string that ended it.
@@ -59,6 +60,7 @@ class Piece(msgspec.Struct, frozen=True):
     cached_tokens: int = -1
     drafts: tuple[int, int] = (0, 0)
     cache: CacheReport | None = None
+    embedding: bytes | None = None
     finish_reason: str | None = None
     stop_text: str = ""
 
@@ -81,6 +83,7 @@ def join_pieces(pieces: Sequence[Piece]) -> Piece:
         cached_tokens=max([piece.cached_tokens for piece in pieces], default=-1),
         drafts=(sum([piece.drafts[0] for piece in pieces]), sum([p.drafts[1] for p in pieces])),
         cache=next((piece.cache for piece in pieces if piece.cache is not None), None),
+        embedding=next((piece.embedding for piece in pieces if piece.embedding), None),
         finish_reason=next((p.finish_reason for p in reversed(pieces) if p.finish_reason), None),
         stop_text=next((piece.stop_text for piece in reversed(pieces) if piece.stop_text), ""),
     )
@@ -175,6 +178,7 @@ class TextAssembler:
             cached_tokens=delta.cached_tokens,
             drafts=delta.drafts,
             cache=delta.cache,
+            embedding=delta.embedding,
             finish_reason="stop" if self._text.is_stopped else delta.finish_reason,
             stop_text=self._text.stop_text,
         )

@@ -78,6 +78,11 @@ class PromptReader:
         # Threads of their own: a template that works for seconds keeps no other work waiting.
         self._renderers = ThreadPoolExecutor(RENDER_THREADS, "render")
 
+    @property
+    def template_reads(self) -> frozenset[str]:
+        """Return the names of the variables that the chat template uses."""
+        return self._template.reads if self._template is not None else frozenset()
+
     async def chat(self, conversation: Conversation) -> Prompt:
         """Render the conversation and encode it."""
         text = await self.render(conversation)
@@ -126,11 +131,17 @@ class PromptReader:
         )
         return await asyncio.get_running_loop().run_in_executor(self._renderers, render)
 
-    async def plain(self, prompts: Sequence[str | list[int] | array[int]]) -> list[Prompt]:
-        """Return the prompts of a plain completion, in order."""
+    async def plain(
+        self, prompts: Sequence[str | list[int] | array[int]], *, param: str = "prompt"
+    ) -> list[Prompt]:
+        """Return the prompts of a plain completion, in order.
+
+        Args:
+            param: the field that holds them.
+        """
         taken = []
         for item in prompts:
-            taken.append(await self._one(item))
+            taken.append(await self._one(item, param))
             await asyncio.sleep(0)  # many prompts of many ids must not hold the loop
         return taken
 
@@ -139,18 +150,18 @@ class PromptReader:
         self._check_chars(text, "prompt", max(self._max_chars, MAX_TOKENIZED_CHARS))
         return await self._encode(text, add_special_tokens=add_special_tokens)
 
-    async def _one(self, item: str | list[int] | array[int]) -> Prompt:
+    async def _one(self, item: str | list[int] | array[int], param: str) -> Prompt:
         if isinstance(item, str):
             # "" is empty even where a tokenizer would put a token before it.
-            self._check_chars(item, "prompt", self._max_chars)
+            self._check_chars(item, param, self._max_chars)
             ids = await self._encode(item, add_special_tokens=True) if item else array("i")
-            return Prompt(self._checked(ids, "prompt"), item)
-        self._limits.check_prompt_tokens(len(item))
+            return Prompt(self._checked(ids, param), item)
+        self._limits.check_prompt_tokens(len(item), param)
         if len(item) <= _INLINE_IDS:
-            ids = token_array(item, self._model.vocab_size, "prompt")
+            ids = token_array(item, self._model.vocab_size, param)
         else:
-            ids = await asyncio.to_thread(token_array, item, self._model.vocab_size, "prompt")
-        return Prompt(self._checked(ids, "prompt"), None)
+            ids = await asyncio.to_thread(token_array, item, self._model.vocab_size, param)
+        return Prompt(self._checked(ids, param), None)
 
     async def _encode(self, text: str, *, add_special_tokens: bool) -> array[int]:
         return await self._cache.encode_async(text, add_special_tokens=add_special_tokens)

@@ -72,6 +72,8 @@ class FieldLimits:
         _check_length("logit_bias", given.get("logit_bias"), MAX_BIASES, "token ids")
         for name in _TURNS:
             messages = given.get(name)
+            if isinstance(messages, list) and messages and type(messages[0]) is int:
+                continue  # token ids to embed: the model says how many
             _check_length(name, messages, MAX_MESSAGES, "messages")
             for index, message in enumerate(messages if isinstance(messages, list) else ()):
                 content = message.get("content") if isinstance(message, dict) else None
