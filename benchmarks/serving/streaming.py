@@ -253,14 +253,14 @@ def latency_rows(model: ModelInfo, cases: list[Case], seconds: float) -> list[Ro
     return rows
 
 
-def admissions(model: ModelInfo) -> Iterator[tuple[str, str, bytes]]:
-    """Yield (name, path, body) of requests of about a million tokens."""
+def admissions(model: ModelInfo, num_tokens: int = NUM_TOKENS) -> Iterator[tuple[str, str, bytes]]:
+    """Yield (name, path, body) of requests of about so many tokens."""
     chooser = random.Random(7)
-    text = " ".join(chooser.choices(WORDS, k=NUM_TOKENS))
+    text = " ".join(chooser.choices(WORDS, k=num_tokens))
     turns = [text[start : start + 20_000] for start in range(0, len(text), 20_000)]
     roles = ("user", "assistant")
     messages = [{"role": roles[i % 2], "content": part} for i, part in enumerate(turns)]
-    ids = [chooser.randrange(100, model.vocab_size) for _ in range(NUM_TOKENS)]
+    ids = [chooser.randrange(100, model.vocab_size) for _ in range(num_tokens)]
     one = {"model": "m", "max_tokens": 8, "stream": True}
     yield "chat of many turns", CHAT, json.dumps({**one, "messages": messages}).encode()
     yield "messages of many turns", MESSAGES, json.dumps({**one, "messages": messages}).encode()
