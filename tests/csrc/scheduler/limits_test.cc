@@ -107,6 +107,9 @@ TEST_F(LimitsTest, WhoIsAtHisCapDoesNotKeepOthersWaiting) {
   engine_->Step();
   EXPECT_EQ(Usage(1).waiting, 1);
   EXPECT_EQ(scheduler().Stats()["waiting"], 1) << "the other tenant's runs";
+  const SchedulerState state = scheduler().Inspect();
+  EXPECT_THAT(state.requests.id, ElementsAre(1, 2, 3));
+  EXPECT_EQ(state.requests.wait[1], Wait::kTenantCap);
   RunAll();
   EXPECT_THAT(engine_->ended, ElementsAre(3, 1, 2));
 }
