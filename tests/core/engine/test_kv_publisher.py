@@ -19,7 +19,6 @@ from tests.support.kv_consumer import (
     OldStored,
     PositionalBatch,
 )
-
 from tests.support.schedulers import make_scheduler
 
 from tokenspeed.engine import kv_events, kv_publisher
