@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from tokenspeed.server.http.errors import JsonResponse
 from tokenspeed.server.http.stream import EventStream, unless_disconnected
-from tokenspeed.server.pieces import Piece
+from tokenspeed.server.piece_sum import PieceSum
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from tokenspeed.server.generation import Generation
     from tokenspeed.server.metrics import Metrics
+    from tokenspeed.server.pieces import Piece
 
 START_GRACE_S = 1.0
 """How long a stream waits for news of every choice before its 200: a refusal keeps its status."""
@@ -110,15 +111,15 @@ class Answerer:
         self, generation: Generation, reply: Reply, taken: Taken
     ) -> AsyncIterator[bytes]:
         """Encode what arrives until every choice has ended; keep-alives fill the silence."""
-        whole = [Piece()] * generation.num_choices
+        sums = [PieceSum() for _ in range(generation.num_choices)]
         yield reply.begin(taken)
         try:
             while True:
                 for index, piece in taken:
-                    whole[index] += piece
+                    sums[index].add(piece)
                 # One write for all: more of them after a client left would each be logged.
                 yield reply.more(taken)
-                if all(piece.finish_reason for piece in whole):
+                if all(choice.has_ended for choice in sums):
                     break
                 taken = await generation.mailbox.take(self._keep_alive_s)
                 if not taken:
@@ -126,7 +127,7 @@ class Answerer:
         except Exception as error:
             yield reply.fail(error)
             return
-        yield reply.end(whole)
+        yield reply.end([choice.total() for choice in sums])
 
     async def _close(self, generation: Generation) -> None:
         if await generation.close():

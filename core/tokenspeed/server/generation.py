@@ -16,7 +16,8 @@ from tokenspeed.contracts.parser import looks_for_calls
 from tokenspeed.errors import EngineError
 from tokenspeed.server.call_ids import CallIds
 from tokenspeed.server.http.stream import Mailbox
-from tokenspeed.server.pieces import Piece, TextAssembler
+from tokenspeed.server.piece_sum import PieceSum
+from tokenspeed.server.pieces import TextAssembler
 from tokenspeed.server.sampling import choice_seed
 from tokenspeed.server.structured import language_of
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from tokenspeed.server.conversation.prompts import Prompt
     from tokenspeed.server.metrics import RequestTimer
     from tokenspeed.server.parsers import AnswerFormat, GuardedAnswer
+    from tokenspeed.server.pieces import Piece
     from tokenspeed.tokenizer.tokenizer import Tokenizer
 
 
@@ -103,11 +105,11 @@ class Generation:
 
     async def collect(self) -> list[Piece]:
         """Wait for the end and return each choice's whole Piece."""
-        whole = [Piece()] * self.num_choices
-        while any(piece.finish_reason is None for piece in whole):
+        sums = [PieceSum() for _ in range(self.num_choices)]
+        while not all(choice.has_ended for choice in sums):
             for index, piece in await self.mailbox.take():
-                whole[index] += piece
-        return whole
+                sums[index].add(piece)
+        return [choice.total() for choice in sums]
 
     def _terms_of(self, choice: int) -> Terms:
         points = self.prompt_of(choice).reuse_points

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from array import array
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tokenspeed.errors import RequestError
 from tokenspeed.server.http.field_limits import MAX_PROMPTS
@@ -11,10 +12,12 @@ from tokenspeed.server.http.fields import shorten
 if TYPE_CHECKING:
     from tokenspeed.server.http.field_limits import FieldLimits
 
+Ids: TypeAlias = "list[int] | array[int]"
+
 
 def split_prompts(
     prompt: Any, limits: FieldLimits, *, param: str = "prompt", most: int = MAX_PROMPTS
-) -> list[str] | list[list[int]]:
+) -> list[str] | list[Ids]:
     """Tell the four forms of `prompt` apart and return the prompts in it.
 
     Args:
@@ -22,6 +25,9 @@ def split_prompts(
         most: prompts that it may hold.
     """
     if isinstance(prompt, str):
+        return [prompt]
+    if isinstance(prompt, array):
+        limits.check_prompt_tokens(len(prompt), param)
         return [prompt]
     if not isinstance(prompt, list):
         raise _bad_prompt(prompt, param)

@@ -185,8 +185,10 @@ class ChatRequest(_Sampling):
 
 
 class CompletionRequest(_Sampling):
+    ids_field: ClassVar[str] = "prompt"
+
     prompt: Any
-    """str | list[str] | list[int] | list[list[int]]; `prompt_forms.py` tells them apart."""
+    """str | list[str] | list[int] | list[list[int]], or an array of ids; see `prompt_forms.py`."""
     echo: bool = False
     logprobs: int | None = None
 
@@ -217,6 +219,9 @@ class DetokenizeRequest(Body):
     skip_special_tokens: bool = False
 
 
+_MESSAGE_FIELDS = frozenset(ChatMessage.model_fields)
+
+
 def _known_messages(given: dict[str, Any]) -> dict[str, Any]:
     messages = given.get("messages")
     if not isinstance(messages, list):
@@ -235,8 +240,9 @@ def _known_message(index: int, message: Any) -> Any:
         kind = part.get("type") if isinstance(part, dict) else None
         if isinstance(kind, str) and kind != "text":
             raise unsupported(f"{place}.content.{number}.type", kind, "only text parts are")
-    names = frozenset(ChatMessage.model_fields)
-    return known_fields(message, names, neutral=NEUTRAL_MESSAGE, inert={}, prefix=place + ".")
+    return known_fields(
+        message, _MESSAGE_FIELDS, neutral=NEUTRAL_MESSAGE, inert={}, prefix=place + "."
+    )
 
 
 def _known_tools(given: dict[str, Any]) -> dict[str, Any]:
