@@ -310,6 +310,13 @@ class ServeConfig(EngineConfig):
         low=0.01,
         high=3600,
     )
+    health_stall_s: float = setting(
+        10.0,
+        "seconds without a completed step while requests are there, after which /health answers "
+        "503; more than the longest step takes, a first compilation included",
+        low=2,
+        high=86400,
+    )
     max_body_mib: int = setting(
         64, "largest request body, MiB; 1M tokens are about 5 MiB", low=1, high=4096
     )

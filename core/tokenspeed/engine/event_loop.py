@@ -132,6 +132,8 @@ class EventLoop:
         messages = self._channel.receive(wait_ms)
         if wait_ms:
             started_s = time.perf_counter()
+        if self._record is not None:
+            self._record.enter_turn()
         for client, message in messages:
             self._intake.take(client, message)
         self._intake.admit_compiled()
@@ -151,6 +153,9 @@ class EventLoop:
         elif started_s > self._next_silence_check_s:
             self._next_silence_check_s = started_s + SILENCE_CHECK_S
             self._intake.drop_silent_clients()
+        if self._record is not None:
+            has_work = bool(self._flying) or self._engine.scheduler.has_work()
+            self._record.leave_turn(has_work=has_work)
         return ran
 
     def waits_for_grammars(self) -> bool:

@@ -51,8 +51,6 @@ MAX_DRAINED = 32
 """Messages taken in one go: an engine that is faster than this process must not keep its loop from
 seeing that clients went away."""
 STATE_TIMEOUT_S = 5.0
-ALIVE_S = 30.0
-"""Silence after which the engine counts as away; a long prefill step answers no heartbeat."""
 
 
 class Frontend:
@@ -69,6 +67,7 @@ class Frontend:
         self._query_id = 0
         self._asked: asyncio.Future[bytes] | None = None
         self._last_heard = time.monotonic()
+        self._unhealthy_since: float | None = None
         self._welcomed = asyncio.Event()
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(FromEngine)
@@ -100,10 +99,15 @@ class Frontend:
         return frontend
 
     @property
-    def is_alive(self) -> bool:
-        """Whether the engine was heard of lately and is not given up."""
-        heard_s = time.monotonic() - self._last_heard
-        return self.unhealthy_reason is None and self.epoch > 0 and heard_s < ALIVE_S
+    def unhealthy_s(self) -> float:
+        """Seconds since the engine was given up; 0.0: it was not."""
+        since = self._unhealthy_since
+        return time.monotonic() - since if since is not None else 0.0
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since the engine was last heard of; it answers heartbeats between steps."""
+        return time.monotonic() - self._last_heard
 
     @property
     def live_requests(self) -> int:
@@ -311,6 +315,8 @@ class Frontend:
         return False
 
     def _give_up(self, message: Unhealthy) -> None:
+        if self.unhealthy_reason is None:
+            self._unhealthy_since = time.monotonic()
         self.unhealthy_reason = message.reason
         self._welcomed.set()
         if self._asked is not None and not self._asked.done():

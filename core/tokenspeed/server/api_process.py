@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 import msgspec
 
 from tokenspeed.config.schema import ServeConfig
+from tokenspeed.engine.flight_record import record_of
 from tokenspeed.engine.reports import StartFailure, StartReport, failure_of
 from tokenspeed.engine.start_settings import adopt_plan
 from tokenspeed.errors import PluginError, TokenSpeedError
@@ -114,6 +115,7 @@ async def _serve(settings: ApiSettings) -> None:
         tokenizer,
         report,
         parsers=parsers,
+        folder=Path(settings.folder),
         responses=_response_store(settings),
         registry=registry,
     )
@@ -185,6 +187,7 @@ def make_app(
     report: StartReport,
     *,
     parsers: ChosenParsers,
+    folder: Path,
     responses: ResponseStore | None = None,
     registry: Registry | None = None,
 ) -> ASGIApp:
@@ -195,6 +198,7 @@ def make_app(
     from tokenspeed.server.conversation.rules import load_rules
     from tokenspeed.server.conversation.sessions import Sessions
     from tokenspeed.server.conversation.template_facts import facts_of
+    from tokenspeed.server.engine_health import EngineHealth
     from tokenspeed.server.http.api_keys import read_api_keys
     from tokenspeed.server.metrics import Metrics
     from tokenspeed.server.parts import ApiParts
@@ -216,6 +220,7 @@ def make_app(
         metrics=metrics,
         report=report,
         keys=read_api_keys(config),
+        health=EngineHealth(frontend, record_of(folder), stall_s=config.health_stall_s),
         keep_alive_s=config.keep_alive_s,
         max_body_bytes=config.max_body_mib << 20,
         max_waiting=config.max_waiting,

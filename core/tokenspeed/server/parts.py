@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tokenspeed.server.conversation.chat_prompts import ChatPrompts
     from tokenspeed.server.conversation.prompts import PromptReader
     from tokenspeed.server.conversation.sessions import Sessions
+    from tokenspeed.server.engine_health import EngineHealth
     from tokenspeed.server.http.api_keys import ApiKeys
     from tokenspeed.server.metrics import Metrics
     from tokenspeed.server.responses.store import ResponseStore
@@ -31,6 +32,7 @@ class ApiParts:
     metrics: Metrics
     report: StartReport
     keys: ApiKeys
+    health: EngineHealth
     keep_alive_s: float = 10.0
     max_body_bytes: int = 64 << 20
     max_waiting: int = 4096
