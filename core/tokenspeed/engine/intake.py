@@ -6,6 +6,7 @@ Whatever is wrong with one request ends that request and nothing else.
 from __future__ import annotations
 
 import time
+from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ from tokenspeed.engine.messages import (
     Welcome,
 )
 from tokenspeed.engine.requests import LiveRequest, RequestTable, number_of
+from tokenspeed.engine.submits import resumed
 from tokenspeed.errors import CapacityError, RequestError, TokenSpeedError
 from tokenspeed.log import LOGGER
 
@@ -107,8 +109,20 @@ class Intake:
 
     def admit_held(self) -> None:
         """Let the next suspect in, when the one on trial has passed or ended."""
-        while (held := self._gate.next_held()) is not None:
+        for _ in range(self._gate.num_held):
+            held = self._gate.next_held()
+            if held is None:
+                return
             self.take(*held)
+
+    def try_again(self, request: LiveRequest) -> None:
+        """Let a request of a step that failed go on from its last token, when its trial comes."""
+        assert request.message is not None
+        self._gate.suspect(request.request_id, request.num_outputs)
+        waited_s = time.monotonic() - request.arrived_s
+        self.take(
+            request.client, resumed(request.message, request.outputs, waited_s=waited_s)
+        )
 
     def admit_compiled(self) -> None:
         """Let those in whose grammars are ready; refuse those whose never will be."""
@@ -166,6 +180,10 @@ class Intake:
             else:
                 self._hold(client, message)
         except Exception as error:
+            is_for_now = isinstance(error, CapacityError) and error.retry_after_s is not None
+            if is_for_now and self._gate.is_suspect(message.request_id):
+                self._gate.hold(client, message)  # it had its place before the fatal step
+                return
             self._gate.note_end(message.request_id)
             if not isinstance(error, TokenSpeedError):
                 LOGGER.exception("request %s could not be taken", message.request_id)
@@ -272,7 +290,8 @@ class Intake:
             key,
             message.request_id,
             client,
-            output_ids.size,
+            array("i", message.output_ids),
+            message,
             num_prompt=prompt_ids.size,
             arrived_s=arrived_us / 1e6,
             tenant=message.tenant,

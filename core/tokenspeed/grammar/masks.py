@@ -56,11 +56,13 @@ class AnswerMasks:
         vocab_size: width of the logits.
         end_ids: the model's own end tokens, which matchers allow where a language may end.
         text_free_ids: ids that spell no text.
+        engine: PLUGIN/NAME of what compiled their languages, for messages.
     """
 
     vocab_size: int
     end_ids: tuple[int, ...] = ()
     text_free_ids: frozenset[int] = frozenset()
+    engine: str = ""
     _slots: dict[int, _Slot] = field(default_factory=dict)
     _thread: ThreadPoolExecutor | None = None
 
@@ -88,6 +90,7 @@ class AnswerMasks:
             stop_ids=stop_ids,
             marks=[token for token in stop_ids if token in self.text_free_ids],
             end_ids=self.end_ids,
+            engine=self.engine,
             output_ids=output_ids,
         )
         self._slots[slot] = _Slot(answer, _mask_of(stop_ids, self.vocab_size))

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from tokenspeed.engine.frontend import Frontend
 
 OK, UNHEALTHY = "ok", "unhealthy"
+HEARTBEATS_S = 2.0
+"""A silence begins up to a heartbeat before the step that keeps the engine from answering."""
 
 
 class EngineHealth:
@@ -25,7 +27,8 @@ class EngineHealth:
 
     Args:
         record: flight record of the engine.
-        stall_s: longest time without a completed step while work is there, and longest silence.
+        stall_s: longest time without a completed step while work is there. A silence may last
+            HEARTBEATS_S longer.
     """
 
     def __init__(self, frontend: Frontend, record: Path, *, stall_s: float) -> None:
@@ -57,7 +60,7 @@ class EngineHealth:
             return frontend.unhealthy_reason, frontend.unhealthy_s
         if doing.work_s > self._stall_s:
             return self._stalled(doing), doing.work_s
-        if frontend.silent_s > self._stall_s:
+        if frontend.silent_s > self._stall_s + HEARTBEATS_S:
             return (
                 f"the engine was not heard of for {frontend.silent_s:.1f} s, it answers every "
                 "second when it is well: it hangs or is being started again; see the server's log"

@@ -92,10 +92,10 @@ def test_a_hang_between_steps_is_told_from_one_in_a_step(
 
 
 def test_an_engine_that_is_silent_or_given_up_is_a_503(app: App) -> None:
-    app.engine.silent_s = 10.5
+    app.engine.silent_s = 12.5
     answer = app.call("/health")
     assert answer.status == 503
-    assert "not heard of for 10.5 s" in answer.json()["reason"]
+    assert "not heard of for 12.5 s" in answer.json()["reason"]
     app.engine.unhealthy_reason = "it died too often"
     app.engine.unhealthy_s = 60.0
     body = app.call("/health").json()
