@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -13,18 +14,21 @@ from tokenspeed import SamplingParams
 from tokenspeed.config.schema import EngineConfig
 from tokenspeed.engine.build import build_engine
 from tokenspeed.engine.channel import LocalChannel
-from tokenspeed.engine.event_loop import EventLoop
+from tokenspeed.engine.event_loop import MAX_FAILED_STEPS, EventLoop
 from tokenspeed.engine.messages import Delta, Refused, Terms, TokensOut
+from tokenspeed.engine.requests import number_of
 from tokenspeed.engine.submits import make_submit
-from tokenspeed.errors import EngineError
+from tokenspeed.errors import CapacityError, EngineError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
 STREAMS = 64
 FAULTY = 17
 NUM_TOKENS = 6
+MARK = 160
+"""Token of stream 0's prompt alone; the model says none of them."""
 
 
 @dataclass
@@ -81,8 +85,8 @@ class Streams:
 
 
 def prompt_of(index: int) -> list[int]:
-    """Return a prompt that begins as all do and ends like no other."""
-    return [*ids_of("a prompt that is shared"), index, index // 2]
+    """Return a prompt that begins as all do and ends with a token that no other has."""
+    return [*ids_of("a prompt that is shared"), MARK + index]
 
 
 def streams(model: Path, **settings: Any) -> Streams:
@@ -108,17 +112,8 @@ def calm(model: Path) -> dict[int, list[int]]:
     return found.tokens
 
 
-@pytest.fixture(params=[0, 1], ids=["depth 0", "depth 1"])
-def faulty(model: Path, request: pytest.FixtureRequest) -> Iterator[Streams]:
-    found = streams(model, depth=request.param)
-    yield found
-    found.engine.close()
-
-
-def plant(
-    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, is_its: Callable[..., bool]
-) -> None:
-    """Make a method raise in the calls that are made for the faulty stream."""
+def plant(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, is_its: Callable[..., bool]) -> None:
+    """Make a method raise in the calls that are made for the faulty stream too."""
     right = getattr(owner, name)
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -129,43 +124,162 @@ def plant(
     monkeypatch.setattr(owner, name, call)
 
 
-def has_its_seed(logits_RV: Any, batch: Any) -> bool:
-    return bool((batch.seeds_R == FAULTY).any())
+def in_sampler(found: Streams, monkeypatch: pytest.MonkeyPatch) -> str:
+    def is_its(logits_RV: Any, batch: Any) -> bool:
+        return bool((batch.seeds_R == FAULTY).any())
+
+    plant(monkeypatch, found.engine.executor._sampler._sampler, "sample", is_its)
+    return "planted in sample"
 
 
-def has_its_prompt(token_ids_T: Any, context: Any) -> bool:
-    return bool((token_ids_T == 200 + FAULTY).any())
+def in_model(found: Streams, monkeypatch: pytest.MonkeyPatch) -> str:
+    def is_its(token_ids_T: Any, context: Any) -> bool:
+        return bool((token_ids_T == MARK + FAULTY).any())
+
+    plant(monkeypatch, found.engine.executor._model, "forward", is_its)
+    return "planted in forward"
 
 
-def of_its_session(arrival: Any) -> bool:
-    from tokenspeed.engine.requests import number_of
+def in_a_later_step(found: Streams, monkeypatch: pytest.MonkeyPatch) -> str:
+    """It runs well for some steps, and then no more."""
 
-    return bool(arrival.session == number_of(f"s{FAULTY}"))
+    def is_its(logits_RV: Any, batch: Any) -> bool:
+        return bool(((batch.seeds_R == FAULTY) & (batch.output_index_R >= 3)).any())
 
-
-def check(found: Streams, calm: dict[int, list[int]], words: str) -> None:
-    """63 streams have said what they say where nothing fails, and one has failed by name."""
-    others = [index for index in range(STREAMS) if index != FAULTY]
-    assert {index: found.tokens[index] for index in others} == {
-        index: calm[index] for index in others
-    }
-    assert {found.reasons[index] for index in others} == {"length"}
-    assert found.reasons[FAULTY] in ("error", "refused")
-    assert words in found.errors[FAULTY], found.errors[FAULTY]
-    assert len(found.loop.requests) == 0
+    plant(monkeypatch, found.engine.executor._sampler._sampler, "sample", is_its)
+    return "planted in sample"
 
 
-def test_a_sampler_that_fails_for_one_row_ends_one_stream(
-    faulty: Streams, calm: dict[int, list[int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sampler = faulty.engine.executor._sampler._sampler
-    right = sampler.sample
-
+def ends_the_process(found: Streams, monkeypatch: pytest.MonkeyPatch) -> str:
     def sample(logits_RV: Any, batch: Any) -> Any:
-        if batch.seeds_R is not None and bool((batch.seeds_R == FAULTY).any()):
-            raise ValueError("planted in sample")
+        if bool((batch.seeds_R == FAULTY).any()):
+            raise SystemExit("planted exit")
         return right(logits_RV, batch)
 
+    sampler = found.engine.executor._sampler._sampler
+    right = sampler.sample
     monkeypatch.setattr(sampler, "sample", sample)
-    faulty.run()
-    check(faulty, calm, "planted in sample")
+    return "planted exit"
+
+
+def in_policy(found: Streams, monkeypatch: pytest.MonkeyPatch) -> str:
+    def is_its(arrival: Any) -> bool:
+        return bool(arrival.session == number_of(f"s{FAULTY}"))
+
+    plant(monkeypatch, found.engine.policy._policy, "keys", is_its)
+    return f"policy {found.engine.policy.name} failed for this request: ValueError: planted in keys"
+
+
+FATAL = (in_sampler, in_model, in_a_later_step, ends_the_process, in_policy)
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("fault", FATAL)
+def test_63_of_64_streams_finish_right(
+    fault: Callable[[Streams, pytest.MonkeyPatch], str],
+    depth: int,
+    model: Path,
+    calm: dict[int, list[int]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = streams(model, depth=depth)
+    words = fault(found, monkeypatch)
+    found.run()
+    others = [index for index in range(STREAMS) if index != FAULTY]
+    assert {found.tokens[index] == calm[index] for index in others} == {True}
+    assert {found.reasons[index] for index in others} == {"length"}
+    assert found.reasons[FAULTY] in ("error", "refused")
+    assert words in found.errors[FAULTY]
+    assert len(found.loop.requests) == 0
+    assert found.loop.stats().blocks_used == 0
+    found.engine.close()
+
+
+def test_the_end_of_a_turn_that_a_policy_fails_to_note_ends_nothing(
+    model: Path, calm: dict[int, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = streams(model)
+    plant(monkeypatch, found.engine.policy._policy, "turn_ended", lambda session, now_us: True)
+    found.run()
+    assert found.tokens == calm
+    found.engine.close()
+
+
+@pytest.mark.parametrize("call", ["start", "extend", "propose", "end"])
+def test_a_speculator_that_fails_for_one_stream_changes_none(
+    call: str, model: Path, calm: dict[int, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = streams(model, speculator="ngram")
+    speculator = found.engine.drafting._speculator
+    plant(monkeypatch, speculator, call, lambda first, *rest: True)
+    found.run()
+    assert found.tokens == calm
+    assert found.loop.stats().speculator_failures > 0
+    found.engine.close()
+
+
+@pytest.mark.parametrize("call", ["put", "get", "poll", "take_lost"])
+def test_a_store_that_fails_changes_no_stream(
+    call: str, model: Path, calm: dict[int, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = {"kv_gib": 0.0004, "host_kv_gib": 0.0001, "kv_store": "memory", "kv_store_gib": 0.01}
+    found = streams(model, max_context_tokens=64, **small)
+    plant(monkeypatch, found.engine.store._store, call, lambda *rest: True)
+    found.run()
+    assert found.tokens == calm
+    found.reasons.clear()
+    found.tokens.clear()
+    found.run()
+    assert found.tokens == calm
+    found.engine.close()
+
+
+def test_a_request_that_fails_alone_again_and_again_does_not_end_the_engine(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = streams(model)
+    words = in_sampler(found, monkeypatch)
+    for _ in range(MAX_FAILED_STEPS - 1):
+        found.submit(FAULTY)
+        while FAULTY not in found.reasons:
+            found.turn()
+        assert words in found.errors[FAULTY]
+        found.reasons.clear()
+    found.submit(1)
+    while 1 not in found.reasons:
+        found.turn()
+    assert found.reasons[1] == "length"
+    found.engine.close()
+
+
+def test_a_device_that_fails_with_the_step_ends_the_engine_at_once(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = streams(model)
+    in_sampler(found, monkeypatch)
+    monkeypatch.setattr(found.engine.executor, "is_device_well", lambda: False)
+    found.submit(FAULTY)
+    with pytest.raises(EngineError, match=r"1 steps in a row failed.*the device fails too"):
+        for _ in range(10):
+            found.turn()
+    found.engine.close()
+
+
+def test_a_suspect_that_finds_no_place_waits_for_one(
+    model: Path, calm: dict[int, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = streams(model)
+    words = in_sampler(found, monkeypatch)
+    right, calls = found.engine.executor.add_request, itertools.count(1)
+
+    def add_request(*arguments: Any) -> None:
+        if STREAMS < next(calls) < STREAMS + 10:
+            raise CapacityError("the queue is full", retry_after_s=1)
+        right(*arguments)
+
+    monkeypatch.setattr(found.engine.executor, "add_request", add_request)
+    found.run()
+    others = [index for index in range(STREAMS) if index != FAULTY]
+    assert {found.tokens[index] == calm[index] for index in others} == {True}
+    assert words in found.errors[FAULTY]
+    found.engine.close()
