@@ -264,11 +264,12 @@ class App:
             *load_rules(config.client_rules, core_registry(), facts_of(template)),
             *rules,
         )
+        self.chats = make_chats(config, prompts, tokenizer, model, rules, self.metrics)
         made = {
             "frontend": frontend,
             "tokenizer": tokenizer,
             "prompts": prompts,
-            "chats": make_chats(config, prompts, tokenizer, model, rules, self.metrics),
+            "chats": self.chats,
             "sessions": Sessions(),
             "metrics": self.metrics,
             "report": report,
