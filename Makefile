@@ -16,19 +16,19 @@ serve: install model
 
 install: $(VENV)/.installed
 
-$(VENV)/.packages: requirements.txt
-	@echo "== downloading into $(VENV): $(TORCH) unless a torch is there, and the packages of requirements.txt (about 350 MB)"
+$(VENV)/.packages: requirements.txt requirements-grammar.txt
+	@echo "== downloading into $(VENV): $(TORCH) unless a torch is there, and the packages of requirements.txt and requirements-grammar.txt (about 380 MB)"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=..."; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "no venv module: apt-get install python3-venv"; exit 2; }
 	@$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/python -m pip install -q "$(TORCH)"
 	@echo "== installing the packages of requirements.txt (about a minute)"
 	$(BIN)/python -m pip install -q -r requirements.txt
+	$(BIN)/python -m pip install -q --no-deps -r requirements-grammar.txt
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.packages requirements-dev.txt requirements-grammar.txt
+$(VENV)/.dev: $(VENV)/.packages requirements-dev.txt
 	@echo "== installing the packages of requirements-dev.txt for tests and lint (about 150 MB)"
 	$(BIN)/python -m pip install -q -r requirements-dev.txt
-	$(BIN)/python -m pip install -q --no-deps -r requirements-grammar.txt
 	@touch $@
 
 # Our five wheels come from these paths only, never from an index.

@@ -193,6 +193,7 @@ def build_parts(
             num_heads=config["num_attention_heads"],
             num_kv_heads=group.fields[0].shape[0],
             head_dim=group.fields[0].shape[1],
+            **({"v_head_dim": group.value_dim} if group.value_dim else {}),
             block_tokens=block_tokens,
             dtype=torch.float32,
             device=CPU,

@@ -62,6 +62,7 @@ class LLM:
         )
         self._ids = itertools.count()
         self._live: dict[str, Completion] = {}
+        self._ran = False
 
     def generate(
         self,
@@ -190,7 +191,7 @@ class LLM:
     def _turn(self) -> dict[str, str]:
         """Run one turn of the loop; return the new text of each request."""
         with _DeferredInterrupt():
-            ran = self._loop.turn(0)
+            ran = self._ran = self._loop.turn(self._loop.wait_ms(self._ran))
         texts: dict[str, str] = {}
         heard = bool(self._channel.outbox)
         while self._channel.outbox:

@@ -98,8 +98,10 @@ class Publisher:
 
     def take_ended(self) -> list[Client]:
         """Send what ended outside a commit; return the clients that turned out to be gone."""
-        self._send(self._engine.scheduler.take_ended(), None, "", {}, {})
-        self._retire()
+        ended = self._engine.scheduler.take_ended()
+        if len(ended.request_ids):
+            self._send(ended, None, "", {}, {})
+            self._retire()
         gone, self._gone = self._gone, []
         return gone
 
@@ -247,6 +249,8 @@ def _drafts_of(plan: StepPlan, result: StepResult) -> dict[int, tuple[int, int]]
 
 def _reports_of(committed: CommitResult) -> dict[int, CacheReport]:
     """Return the cache reports that came with first tokens, by entry."""
+    if not len(committed.reports):
+        return {}
     return {
         entry: CacheReport(cached, created, recomputed, end, MATCH_ENDS[reason])
         for entry, cached, created, recomputed, end, reason in committed.reports.tolist()

@@ -46,7 +46,7 @@ FAMILIES = (
     ),
     Family("Activations", (activation.silu_mul, activation.sigmoid_mul)),
     Family("Positions", (rotary.apply_rotary, rotary.rotary_angles)),
-    Family("Products", (linear.linear, linear.packed_linear)),
+    Family("Products", (linear.linear, linear.heads_linear, linear.packed_linear)),
     Family("Embeddings", (embedding.embedding, embedding.packed_embedding)),
     Family("Weight formats", (quantise.decode, quantise.encode)),
     Family("Mixture of experts", (moe.route, moe.experts, moe.add_shared)),
