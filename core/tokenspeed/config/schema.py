@@ -230,6 +230,13 @@ class EngineConfig:
         low=1,
         high=64,
     )
+    grammar_cache_mib: int = setting(
+        256,
+        "host memory for compiled grammars that no running request needs, MiB; the least recently "
+        "used go first",
+        low=1,
+        high=1 << 20,
+    )
     policy: str = setting(
         "core/return_time",
         "who goes first and whose cached blocks go first: PLUGIN/NAME; core/return_time evicts "
@@ -302,6 +309,13 @@ class ServeConfig(EngineConfig):
         "that comes back unchanged is continued from its own tokens, so that none is computed "
         "again; 256 holds about 1,000 agent sessions; 0: off",
         low=0,
+        high=1 << 20,
+    )
+    prompt_cache_mib: int = setting(
+        256,
+        "host memory of each API process for text and token ids of prompts, MiB: what was encoded "
+        "before is not encoded again; 256 holds about 10 prompts of a million tokens",
+        low=1,
         high=1 << 20,
     )
     keep_alive_s: float = setting(

@@ -208,7 +208,10 @@ def make_app(
     metrics = Metrics(lambda: frontend.stats, report.plan)
     template = ChatTemplate.of(tokenizer)
     prompts = PromptReader(
-        tokenizer, template=template, cache=EncodeCache(tokenizer), model=frontend.model
+        tokenizer,
+        template=template,
+        cache=EncodeCache(tokenizer, max_bytes=config.prompt_cache_mib << 20),
+        model=frontend.model,
     )
     rules = load_rules(config.client_rules, registry, facts_of(template)) if registry else ()
     parts = ApiParts(
