@@ -25,11 +25,10 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # for tests.support
 
-from tests.support.dialogue import HERMES_TEMPLATE, hermes_call
+from benchmarks.results_file import Row, merge_rows
+from tests.support.dialogue import HERMES_TEMPLATE
 from tests.support.scripted import write_scripted_model
 from tests.support.server import ServerProcess
-
-from benchmarks.results_file import Row, merge_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -185,7 +184,9 @@ def main() -> None:
     rows = []
     for memory in memories:
         first, last = memory.resident[0] / 2**20, memory.resident[-1] / 2**20
-        print(f"{memory.name}: {first:.1f} MiB to {last:.1f} MiB, {memory.slope():.0f} bytes a request")
+        print(
+            f"{memory.name}: {first:.1f} MiB to {last:.1f} MiB, {memory.slope():.0f} bytes a request"
+        )
         print("  MiB: " + " ".join(f"{item / 2**20:.1f}" for item in memory.resident[::5]))
         rows.append(
             Row(

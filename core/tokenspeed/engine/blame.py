@@ -27,5 +27,7 @@ class Blame:
             found = self._by_package.get(package)
             if found is not None:
                 file = Path(frame.f_code.co_filename)
-                return f" in plugin {found.id} {found.version} ({file.parent.name}/{file.name}:{line})"
+                return (
+                    f" in plugin {found.id} {found.version} ({file.parent.name}/{file.name}:{line})"
+                )
         return ""

@@ -120,9 +120,7 @@ class Intake:
         assert request.message is not None
         self._gate.suspect(request.request_id, request.num_outputs)
         waited_s = time.monotonic() - request.arrived_s
-        self.take(
-            request.client, resumed(request.message, request.outputs, waited_s=waited_s)
-        )
+        self.take(request.client, resumed(request.message, request.outputs, waited_s=waited_s))
 
     def admit_compiled(self) -> None:
         """Let those in whose grammars are ready; refuse those whose never will be."""

@@ -60,9 +60,7 @@ def time_limit(who: str, *, limit_s: float | None = None) -> Iterator[None]:
 
     previous = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, limit_s, AGAIN_S)
-    faulthandler.dump_traceback_later(
-        limit_s + 2 * AGAIN_S, exit=True, file=sys.__stderr__ or 2
-    )
+    faulthandler.dump_traceback_later(limit_s + 2 * AGAIN_S, exit=True, file=sys.__stderr__ or 2)
     try:
         yield
     except BaseException as error:

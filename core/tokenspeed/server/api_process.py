@@ -99,6 +99,7 @@ async def _serve(settings: ApiSettings) -> None:
     import uvicorn
 
     from tokenspeed.engine.frontend import Frontend
+    from tokenspeed.server.http.connection import Connection
     from tokenspeed.tokenizer.load import load_tokenizer
 
     registry = load_planned(adopt_plan(settings.plugins, role="api"), role="api")
@@ -131,7 +132,7 @@ async def _serve(settings: ApiSettings) -> None:
         uvicorn.Config(
             app,
             loop="asyncio",
-            http="h11",
+            http=Connection,
             ws="none",
             lifespan="off",
             log_config=None,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tokenspeed.server.http.bodies import Bodies
+from tokenspeed.server.http.unread import Unread
 from tokenspeed.server.parsers import ChosenParsers
 
 if TYPE_CHECKING:
@@ -38,3 +40,5 @@ class ApiParts:
     max_waiting: int = 4096
     parsers: ChosenParsers = field(default_factory=ChosenParsers)
     responses: ResponseStore | None = None
+    unread: Unread = field(default_factory=Unread)
+    bodies: Bodies = field(default_factory=Bodies)

@@ -15,6 +15,8 @@ from tokenspeed.errors import EngineError, TimeLimitError, ToolCallError
 from tokenspeed.tokenizer.answer_text import AnswerText
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tokenspeed.contracts.parser import ParsedDelta
     from tokenspeed.contracts.sampler import TokenLogprobs
     from tokenspeed.engine.messages import CacheReport, Delta
@@ -73,6 +75,15 @@ class Piece:
             finish_reason=later.finish_reason or self.finish_reason,
             stop_text=later.stop_text or self.stop_text,
         )
+
+
+def joined(pieces: Sequence[Piece]) -> Piece:
+    """Add up one piece or more: neighbours first, so that no long text is copied for each."""
+    while len(pieces) > 1:
+        pairs = zip(pieces[::2], pieces[1::2], strict=False)
+        rest = pieces[-1:] if len(pieces) % 2 else []
+        pieces = [*(one + later for one, later in pairs), *rest]
+    return pieces[0]
 
 
 def join_calls(

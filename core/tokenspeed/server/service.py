@@ -80,7 +80,11 @@ class Service:
     async def read(self, request: Request, schema: type[Schema]) -> Schema:
         """Read and check a body; the model that it names must be the served one."""
         body = await read_body(
-            request, schema, max_bytes=self.parts.max_body_bytes, limits=self.limits
+            request,
+            schema,
+            max_bytes=self.parts.max_body_bytes,
+            limits=self.limits,
+            bodies=self.parts.bodies,
         )
         name = getattr(body, "model", None)
         if name is not None:
@@ -129,6 +133,7 @@ class Service:
             timer=self.parts.metrics.timer(len(prompts) * n),
             parser=self.parts.parsers.form if conversation is not None else None,
             conversation=conversation,
+            unread=self.parts.unread,
         )
 
     async def respond(

@@ -50,7 +50,9 @@ class Streams:
         )
         terms = Terms(session=f"s{index}", priority=index == FAULTY)
         self.channel.inbox.append(
-            make_submit(self.engine.info, prompt_of(index), params, f"{index}", epoch=1, terms=terms)
+            make_submit(
+                self.engine.info, prompt_of(index), params, f"{index}", epoch=1, terms=terms
+            )
         )
 
     def run(self) -> None:
@@ -112,7 +114,9 @@ def calm(model: Path) -> dict[int, list[int]]:
     return found.tokens
 
 
-def plant(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, is_its: Callable[..., bool]) -> None:
+def plant(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, is_its: Callable[..., bool]
+) -> None:
     """Make a method raise in the calls that are made for the faulty stream too."""
     right = getattr(owner, name)
 

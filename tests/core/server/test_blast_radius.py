@@ -122,7 +122,11 @@ def in_answer(name: str) -> Callable[..., str]:
 
         def start(self: MarkParser, start: AnswerStart) -> MarkAnswer:
             answer = right(self, start)
-            return type("Faulty", (MarkAnswer,), {name: bad})(False) if of_its_answer(start) else answer
+            return (
+                type("Faulty", (MarkAnswer,), {name: bad})(False)
+                if of_its_answer(start)
+                else answer
+            )
 
         def failing(*args: Any) -> Any:
             raise fault
@@ -193,7 +197,9 @@ def test_a_fault_of_the_memory_of_turns_ends_one_chat(
     answers = chats.ask_all()
     failed = [index for index, (status, _) in enumerate(answers) if status != 200]
     assert len(failed) == 1
-    assert "the memory of turns failed for this request: ValueError: planted" in answers[failed[0]][1]
+    assert (
+        "the memory of turns failed for this request: ValueError: planted" in answers[failed[0]][1]
+    )
     good = [index for index in range(CHATS) if index not in failed]
     assert {answers[index][1] == answer_to(index) for index in good} == {True}
 
@@ -222,7 +228,9 @@ def test_a_fault_of_our_own_on_the_way_ends_one_chat(
     assert {answers[index][1] == answer_to(index) for index in good} == {True}
 
 
-def test_what_a_parser_returns_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_parser_returns_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from tests.support.apps import MarkAnswer
 
     from tokenspeed.contracts.parser import ParsedDelta

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from tokenspeed.server.conversation.fingerprint import MessagePrint
 
+
 @contextmanager
 def memory_faults() -> Iterator[None]:
     """Look something up, or keep it: what goes wrong ends the request that asked.

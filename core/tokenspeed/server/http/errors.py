@@ -49,6 +49,7 @@ _CODE_STATUS = {
     "response_not_found": 404,
     "invalid_api_key": 401,
     "body_too_large": 413,
+    "body_too_slow": 408,
 }
 
 
