@@ -9,7 +9,7 @@ MODEL ?=
 ARGS ?=
 
 .PHONY: serve install test ctest pytest lint stub check slow sanitize bench bench-peers bench-control \
-	bench-control-peers clients model clean
+	bench-control-peers clients gpu-check model clean
 
 serve: install model
 	$(BIN)/tokenspeed serve $(MODEL) $(ARGS)
@@ -101,6 +101,10 @@ check: lint test slow sanitize
 
 clean:
 	rm -rf build
+
+# On a machine with a GPU, where PYTHON has torch for it and our wheels (docs/plugins/nvidia.md).
+gpu-check:
+	$(PYTHON) -m benchmarks.gpu_check $(ARGS)
 
 # Side by side with public engines: make bench-peers once, then make bench.
 bench-peers:

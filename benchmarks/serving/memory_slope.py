@@ -184,9 +184,7 @@ def main() -> None:
     rows = []
     for memory in memories:
         first, last = memory.resident[0] / 2**20, memory.resident[-1] / 2**20
-        print(
-            f"{memory.name}: {first:.1f} MiB to {last:.1f} MiB, {memory.slope():.0f} bytes a request"
-        )
+        print(f"{memory.name}: {first:.1f} to {last:.1f} MiB, {memory.slope():.0f} bytes a request")
         print("  MiB: " + " ".join(f"{item / 2**20:.1f}" for item in memory.resident[::5]))
         rows.append(
             Row(

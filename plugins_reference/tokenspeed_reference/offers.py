@@ -59,6 +59,7 @@ _KERNELS = (
         "kernels.norm:sigmoid_gated_rms_norm",
     ),
     ("activation.silu_mul", "silu_mul_plain_any", "kernels.activation:silu_mul"),
+    ("activation.gelu_mul", "gelu_mul_plain_any", "kernels.activation:gelu_mul"),
     ("activation.sigmoid_mul", "sigmoid_mul_plain_any", "kernels.activation:sigmoid_mul"),
     ("rotary.angles", "rotary_angles_plain_any", "kernels.rotary:rotary_angles"),
     ("rotary.apply", "rotary_plain_any", "kernels.rotary:apply_rotary"),

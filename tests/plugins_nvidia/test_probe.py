@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import torch
 
 from tokenspeed_nvidia import probe
 from tokenspeed_sdk import PluginError
@@ -71,14 +72,14 @@ def test_a_missing_driver_is_said_with_the_fix(monkeypatch: pytest.MonkeyPatch) 
         probe.find_devices()
 
 
-def test_with_a_device_loading_says_that_there_are_no_kernels_yet(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from tokenspeed_nvidia import plugin
+def test_a_torch_without_cuda_is_said_with_the_fix() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("this torch reaches a GPU")
+    from tokenspeed_nvidia.device import CudaRuntime
 
-    monkeypatch.setattr(probe, "DRIVER_LIBRARY", str(driver(tmp_path)))
-    with pytest.raises(PluginError, match=r"8 x NVIDIA H200 \(sm_90a\), but this version"):
-        plugin.register_devices(context=None)
+    with pytest.raises(PluginError, match=r"torch .* does not reach the GPU .*CPU build") as caught:
+        CudaRuntime()
+    assert caught.value.id == "device-failed"
 
 
 @pytest.mark.needs_nvidia

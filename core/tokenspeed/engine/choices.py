@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.speculator import Speculator
     from tokenspeed.contracts.weights import WeightFormat, WeightSource
     from tokenspeed.engine.sizes import EngineSizes
+    from tokenspeed.kernels.registry import Evidence
     from tokenspeed.plugins import Registry
 
 
@@ -56,10 +57,14 @@ SPECULATOR_METHODS = ("start", "extend", "propose", "end")
 
 
 class Choices:
-    """Chooses and loads what fills each slot; `decisions` is what the BindingPlan is made of."""
+    """Chooses and loads what fills each slot; `decisions` is what the BindingPlan is made of.
+
+    Whoever builds sets `evidence`, measured times, once the model's shapes are known.
+    """
 
     def __init__(self, config: EngineConfig, registry: Registry) -> None:
         self.decisions: dict[str, Decision] = {}
+        self.evidence: Evidence | None = None
         self._config = config
         self._registry = registry
         self.rules = rules_of(config)
@@ -346,7 +351,7 @@ class Choices:
     ) -> Decision:
         """Choose for a slot, or for a part of it such as "attention.full"."""
         rules, base = self.rules, slot.partition(".")[0]
-        pin = rules.pins.get(slot, rules.pins.get(base, AUTO))
+        pin, evidence = rules.pins.get(slot, rules.pins.get(base, AUTO)), self.evidence
         decision = select(
             slot,
             offers,
@@ -357,6 +362,8 @@ class Choices:
             # What nobody computes with has no determinism to ask for.
             objective=rules.objective if traits else "latency",
             preferences=rules.preferences,
+            evidence=None if evidence is None else evidence.seconds(slot, traits),
+            failures=None if evidence is None else evidence.failures(slot, traits),
             forced=rules.forced if pin != AUTO else (),
         )
         self.decisions[slot] = decision

@@ -62,7 +62,7 @@ class GuidedAnswer:
         self._matcher: GrammarMatcher | None = None
         try:
             self._matcher = grammar.matcher(MAX_DRAFTS)
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit) as error:  # the latter of a plugin: it ends no process
             self._fail(error)
         self.accept(output_ids)
 

@@ -11,6 +11,13 @@ def silu_mul(gate_up_TF2: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.silu(gate).mul_(up)
 
 
+def gelu_mul(gate_up_TF2: torch.Tensor, *, tanh: bool = False) -> torch.Tensor:
+    """Compute gelu(first half) * second half, exactly or by the tangent's approximation."""
+    gate, up = gate_up_TF2.chunk(2, dim=-1)
+    approximate = "tanh" if tanh else "none"
+    return torch.nn.functional.gelu(gate, approximate=approximate).mul_(up)
+
+
 def sigmoid_mul(x_TF: torch.Tensor, gate_TF: torch.Tensor) -> torch.Tensor:
     """Compute x * sigmoid(gate)."""
     return x_TF * sigmoid(gate_TF)

@@ -60,11 +60,13 @@ def test_an_answer_nobody_reads_ends_with_a_reason_and_its_memory_is_free() -> N
     mailbox, other = Mailbox(unread), Mailbox(unread)
     other.put(0, Piece(TEXT))
     other.put(0, Piece(TEXT))
-    with pytest.raises(
-        CapacityError, match=r"the client does not read: \d+ bytes .* of one answer at most 100000"
-    ):
+
+    def fill() -> None:
         for _ in range(1000):
             mailbox.put(0, Piece(TEXT))
+
+    with pytest.raises(CapacityError, match="does not read: .* of one answer at most 100000 may"):
+        fill()
     assert unread.num_cut == 1
     assert mailbox.num_unread_bytes == 0
     assert unread.num_bytes == other.num_unread_bytes > 0
