@@ -65,7 +65,7 @@ def test_an_answer_nobody_reads_ends_with_a_reason_and_its_memory_is_free() -> N
         for _ in range(1000):
             mailbox.put(0, Piece(TEXT))
 
-    with pytest.raises(CapacityError, match="does not read: .* of one answer at most 100000 may"):
+    with pytest.raises(CapacityError, match=r"does not read: .* of one answer at most 100000 may"):
         fill()
     assert unread.num_cut == 1
     assert mailbox.num_unread_bytes == 0
