@@ -204,6 +204,7 @@ class EventLoop:
         counts = self._engine.scheduler.stats()
         drafting = self._engine.drafting
         store = self._engine.store
+        grammars = self._engine.grammars
         return EngineStats(
             epoch=self._epoch,
             steps=self._meter.num_steps,
@@ -232,6 +233,7 @@ class EventLoop:
             speculator_detached=int(drafting is not None and drafting.detached_s is not None),
             store_failures=0 if store is None else store.num_failures,
             store_detached=int(store is not None and store.is_detached),
+            grammar_bytes=0 if grammars is None else grammars.cached_bytes,
             hook_calls_after_freeze=self._engine.registry.hook_calls_after_freeze,
             step_us_p50=self._meter.step_us_p50,
             overhead_us_p50=self._meter.overhead_us_p50,

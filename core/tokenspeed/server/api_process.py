@@ -200,7 +200,10 @@ def make_app(
     from tokenspeed.server.conversation.sessions import Sessions
     from tokenspeed.server.conversation.template_facts import facts_of
     from tokenspeed.server.engine_health import EngineHealth
+    from tokenspeed.server.host_memory import HostMemory
     from tokenspeed.server.http.api_keys import read_api_keys
+    from tokenspeed.server.http.bodies import Bodies
+    from tokenspeed.server.http.unread import Unread
     from tokenspeed.server.metrics import Metrics
     from tokenspeed.server.parts import ApiParts
     from tokenspeed.tokenizer.chat import ChatTemplate
@@ -208,13 +211,18 @@ def make_app(
 
     metrics = Metrics(lambda: frontend.stats, report.plan)
     template = ChatTemplate.of(tokenizer)
-    prompts = PromptReader(
-        tokenizer,
-        template=template,
-        cache=EncodeCache(tokenizer, max_bytes=config.prompt_cache_mib << 20),
-        model=frontend.model,
-    )
+    cache = EncodeCache(tokenizer, max_bytes=config.prompt_cache_mib << 20)
+    prompts = PromptReader(tokenizer, template=template, cache=cache, model=frontend.model)
     rules = load_rules(config.client_rules, registry, facts_of(template)) if registry else ()
+    unread, bodies = Unread(), Bodies()
+    stores = {
+        "prompt_cache": lambda: cache.num_bytes,
+        "unread_answers": lambda: unread.num_bytes,
+        "bodies": lambda: bodies.num_bytes,
+        "stored_responses": lambda: responses.num_bytes if responses is not None else 0,
+    }
+    host_memory = HostMemory(metrics.host, stores, unread)
+    host_memory.keep_telling()
     parts = ApiParts(
         frontend=frontend,
         tokenizer=tokenizer,
@@ -230,6 +238,9 @@ def make_app(
         max_waiting=config.max_waiting,
         parsers=parsers,
         responses=responses,
+        unread=unread,
+        bodies=bodies,
+        host_memory=host_memory,
     )
     return create_app(parts)
 

@@ -37,4 +37,6 @@ class EngineRoutes:
 
     async def metrics(self, request: Request) -> Response:
         """Answer GET /metrics."""
+        if self._parts.host_memory is not None:
+            self._parts.host_memory.tell()
         return Response(self._parts.metrics.render(), media_type=CONTENT_TYPE_LATEST)

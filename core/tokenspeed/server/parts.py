@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tokenspeed.server.conversation.prompts import PromptReader
     from tokenspeed.server.conversation.sessions import Sessions
     from tokenspeed.server.engine_health import EngineHealth
+    from tokenspeed.server.host_memory import HostMemory
     from tokenspeed.server.http.api_keys import ApiKeys
     from tokenspeed.server.metrics import Metrics
     from tokenspeed.server.responses.store import ResponseStore
@@ -42,3 +43,4 @@ class ApiParts:
     responses: ResponseStore | None = None
     unread: Unread = field(default_factory=Unread)
     bodies: Bodies = field(default_factory=Bodies)
+    host_memory: HostMemory | None = None
