@@ -108,6 +108,7 @@ class EventLoop:
             epoch=epoch,
             stats=self.stats,
             snapshot=self._snapshot,
+            record=record,
         )
         self._publisher = Publisher(
             engine,

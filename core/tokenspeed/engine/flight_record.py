@@ -9,6 +9,7 @@ API processes answer for its health while it cannot.
              the running step began; work is there and no step was completed; the loop's turn began
     lanes    2 x int32[1 + 2 * max_running]: number of rows, slots, output indices (step_id % 2)
     ids      max_running x 64 bytes: length, then the request id of the slot
+    entering 64 x 64 bytes: likewise, requests that are being taken in, or wait for their grammar
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ import numpy as np
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from numpy.typing import NDArray
+
     from tokenspeed.contracts.step import StepPlan
 
 MAX_REQUEST_ID_BYTES = 63
@@ -30,6 +33,8 @@ _MAGIC = 0x54534652
 _HEADER_BYTES = 40
 _STEP, _WORK, _TURN = 2, 3, 4
 _ID_BYTES = MAX_REQUEST_ID_BYTES + 1
+NUM_ENTERING = 64
+"""Requests that are named while they are taken in; of more at a time the rest is not."""
 
 
 def record_of(folder: Path) -> Path:
@@ -44,16 +49,29 @@ class FlightRecord:
         path.write_bytes(bytes(_size(max_running)))
         self._map = _open(path)
         self._header = np.frombuffer(self._map, dtype=np.int64, count=5)
-        self._lanes, self._ids = _views(self._map, max_running)
+        self._lanes, ids = _views(self._map, max_running)
+        self._ids, self._entering = ids[:max_running], ids[max_running:]
         self._header[:2] = (_MAGIC, max_running)
         self._has_work = False
+        self._free = list(range(NUM_ENTERING))
+        self._places: dict[str, int] = {}
+
+    def enter(self, request_id: str) -> None:
+        """Note a request that is being taken in."""
+        if self._free and request_id not in self._places:
+            self._places[request_id] = self._free.pop()
+            self._entering[self._places[request_id]] = _packed(request_id)
+
+    def leave(self, request_id: str) -> None:
+        """Say that a request was taken in, or refused."""
+        place = self._places.pop(request_id, None)
+        if place is not None:
+            self._entering[place, 0] = 0
+            self._free.append(place)
 
     def name_slot(self, slot: int, request_id: str) -> None:
         """Note which request holds a slot from now on."""
-        encoded = request_id.encode()
-        self._ids[slot] = np.frombuffer(
-            bytes((len(encoded),)) + encoded.ljust(MAX_REQUEST_ID_BYTES, b"\0"), dtype=np.uint8
-        )
+        self._ids[slot] = _packed(request_id)
 
     def begin(self, plan: StepPlan) -> None:
         """Write the rows of a step that is about to run."""
@@ -92,7 +110,8 @@ class FlightRecord:
 def read_suspects(path: Path) -> dict[str, int]:
     """Return request id -> output index of the requests in flight when the writer died.
 
-    An unreadable or missing record names nobody.
+    The index of a request that was being taken in is -1. An unreadable or missing record names
+    nobody.
     """
     try:
         data = path.read_bytes()
@@ -106,9 +125,11 @@ def read_suspects(path: Path) -> dict[str, int]:
     for lane in lanes:
         rows = int(lane[0])
         for slot, index in zip(lane[1 : 1 + rows], lane[1 + rows : 1 + 2 * rows], strict=True):
-            name = bytes(ids[slot])
-            request_id = name[1 : 1 + name[0]].decode()
+            request_id = _unpacked(ids[slot])
             suspects[request_id] = max(suspects.get(request_id, -1), int(index))
+    for name in ids[max_running:]:
+        if name[0]:
+            suspects.setdefault(_unpacked(name), -1)
     return suspects
 
 
@@ -140,12 +161,23 @@ def read_doing(path: Path) -> Doing:
     return Doing(*(max(0, now_us - since) / 1e6 if since else 0.0 for since in header[_STEP:]))
 
 
+def _packed(request_id: str) -> NDArray[np.uint8]:
+    encoded = request_id.encode()
+    padded = bytes((len(encoded),)) + encoded.ljust(MAX_REQUEST_ID_BYTES, b"\0")
+    return np.frombuffer(padded, dtype=np.uint8)
+
+
+def _unpacked(name: NDArray[np.uint8]) -> str:
+    return bytes(name[1 : 1 + int(name[0])]).decode()
+
+
 def _now_us() -> int:
     return time.monotonic_ns() // 1000
 
 
 def _size(max_running: int) -> int:
-    return _HEADER_BYTES + 8 * (1 + 2 * max_running) + _ID_BYTES * max_running
+    lanes_bytes = 8 * (1 + 2 * max_running)
+    return _HEADER_BYTES + lanes_bytes + _ID_BYTES * (max_running + NUM_ENTERING)
 
 
 def _max_running(data: bytes) -> int:
@@ -168,4 +200,4 @@ def _views(
     lane = 1 + 2 * max_running
     lanes = np.frombuffer(data, dtype=np.int32, count=2 * lane, offset=_HEADER_BYTES)
     ids = np.frombuffer(data, dtype=np.uint8, offset=_HEADER_BYTES + 8 * lane)
-    return lanes.reshape(2, lane), ids.reshape(max_running, _ID_BYTES)
+    return lanes.reshape(2, lane), ids.reshape(max_running + NUM_ENTERING, _ID_BYTES)

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.grammar import CompiledGrammar
     from tokenspeed.engine.channel import Client, EngineChannel
     from tokenspeed.engine.engine import Engine
+    from tokenspeed.engine.flight_record import FlightRecord
     from tokenspeed.engine.grammars import PendingGrammar
     from tokenspeed.engine.messages import EngineStats
     from tokenspeed.engine.snapshot import Snapshot
@@ -79,6 +80,7 @@ class Intake:
         epoch: int,
         stats: Callable[[], EngineStats],
         snapshot: Snapshot,
+        record: FlightRecord | None = None,
     ) -> None:
         self._engine = engine
         self._channel = channel
@@ -87,6 +89,7 @@ class Intake:
         self._epoch = epoch
         self._stats = stats
         self._snapshot = snapshot
+        self._record = record
         self._heard_s: dict[Client, float] = {}
         self._held: dict[str, _Held] = {}
 
@@ -129,7 +132,7 @@ class Intake:
         now_s = time.monotonic()
         settled = [item for item in self._held.values() if item.grammar.is_settled(now_s)]
         for item in settled:
-            del self._held[item.message.request_id]
+            self._release(item.message.request_id)
             self._submit(item.client, item.message, item)
 
     def drop_client(self, client: Client) -> None:
@@ -174,7 +177,7 @@ class Intake:
     def _submit(self, client: Client, message: Submit, held: _Held | None = None) -> None:
         try:
             if message.params.grammar is None or held is not None:
-                self._enter(client, message, held)
+                self._enter_noted(client, message, held)
             else:
                 self._hold(client, message)
         except Exception as error:
@@ -204,16 +207,34 @@ class Intake:
                 f"the request again in {RETRY_S} s",
                 retry_after_s=RETRY_S,
             )
+        if self._record is not None:
+            self._record.enter(message.request_id)
         pending = self._engine.grammars.ask(message.params.grammar)
         self._held[message.request_id] = _Held(client, message, pending, now_us())
 
     def _forget(self, held: _Held) -> None:
         assert self._engine.grammars is not None
         self._engine.grammars.drop(held.grammar)
-        del self._held[held.message.request_id]
+        self._release(held.message.request_id)
+
+    def _release(self, request_id: str) -> None:
+        """Take a request out that waited for its grammar."""
+        del self._held[request_id]
+        if self._record is not None:
+            self._record.leave(request_id)
+
+    def _enter_noted(self, client: Client, message: Submit, held: _Held | None) -> None:
+        """Enter a request; should that end the process, the next engine knows who did."""
+        self._check_id(message.request_id)
+        if self._record is not None:
+            self._record.enter(message.request_id)
+        try:
+            self._enter(client, message, held)
+        finally:
+            if self._record is not None:
+                self._record.leave(message.request_id)
 
     def _enter(self, client: Client, message: Submit, held: _Held | None) -> None:
-        self._check_id(message.request_id)
         grammar = None
         if held is not None:
             assert self._engine.grammars is not None

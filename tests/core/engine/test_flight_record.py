@@ -10,7 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tokenspeed.engine.flight_record import Doing, FlightRecord, read_doing, read_suspects
+from tokenspeed.engine.flight_record import (
+    NUM_ENTERING,
+    Doing,
+    FlightRecord,
+    read_doing,
+    read_suspects,
+)
 
 
 def plan(step_id: int, slots: list[int], output_index: list[int]) -> Any:
@@ -116,3 +122,21 @@ def test_a_missing_record_says_that_nothing_is_done(tmp_path: Path) -> None:
     assert read_doing(tmp_path / "none") == Doing()
     (tmp_path / "short").write_bytes(b"\1" * 39)
     assert read_doing(tmp_path / "short") == Doing()
+
+
+def test_who_is_being_taken_in_is_a_suspect_too(tmp_path: Path) -> None:
+    record = FlightRecord(tmp_path / "record", max_running=2)
+    record.name_slot(0, "runs")
+    record.begin(plan(1, [0], [4]))
+    for name in ("waits", "enters", "runs"):
+        record.enter(name)
+    record.leave("enters")
+    record.leave("unknown")
+    assert read_suspects(tmp_path / "record") == {"runs": 4, "waits": -1}
+    for index in range(2 * NUM_ENTERING):
+        record.enter(f"r{index}")
+    assert len(read_suspects(tmp_path / "record")) == NUM_ENTERING
+    for index in range(2 * NUM_ENTERING):
+        record.leave(f"r{index}")
+    record.enter("x" * 63)
+    assert set(read_suspects(tmp_path / "record")) == {"runs", "waits", "x" * 63}
