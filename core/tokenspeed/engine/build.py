@@ -37,6 +37,8 @@ from tokenspeed.engine.sizes import (
     resolve_sizes,
 )
 from tokenspeed.engine.start_settings import plugins_of
+from tokenspeed.engine.tenant_file import read_tenants
+from tokenspeed.engine.tenants import Tenants, tenants_of
 from tokenspeed.engine.tiers import (
     LAYER_RANGES,
     build_transfers,
@@ -48,7 +50,7 @@ from tokenspeed.engine.tiers import (
 from tokenspeed.engine.tuning import Tuning, tune
 from tokenspeed.engine.vocabulary import check_vocabulary, grammar_vocabulary
 from tokenspeed.env import is_strict
-from tokenspeed.errors import CapacityError, CheckpointError, RequestError
+from tokenspeed.errors import CapacityError, CheckpointError, ConfigError, RequestError
 from tokenspeed.kernels import KernelRegistry
 from tokenspeed.kv import Arena, describe, solve_layout
 from tokenspeed.log import LOGGER
@@ -238,6 +240,7 @@ def _build_parts(
             config, model, arena, sizes, attention, choices, runtime, transfers, binder, masks
         ),
         scheduler=scheduler,
+        tenants=_tenants(config, scheduler, layout),
         recorder=RecordWriter(Path(config.record), settings) if config.record else None,
         transfers=transfers,
         drafting=_drafting(config, choices, speculator, scheduler, settings, sizes),
@@ -251,6 +254,21 @@ def _build_parts(
         weights_bytes=weights_bytes,
         cache_groups=tuple(group.name for group in layout.groups),
     )
+
+
+def _tenants(config: EngineConfig, scheduler: Scheduler, layout: ArenaLayout) -> Tenants:
+    """Return the tenants with the figures of the settings.
+
+    Raises:
+        ConfigError: the file, or a figure in it, is not as needed; or the model's cache cannot be
+            counted by tenant.
+    """
+    tenants = tenants_of(scheduler, layout)
+    try:
+        tenants.start(read_tenants(config.tenants), now_us=0)
+    except RequestError as error:
+        raise ConfigError(f"tenants {config.tenants!r}: {error}") from None
+    return tenants
 
 
 def _binder(
@@ -354,6 +372,7 @@ def _masks(
         sizes.vocab_size,
         vocabulary.stop_token_ids,
         vocabulary.special_token_ids,
+        vocabulary.token_bytes,
         engine=grammars.name if grammars is not None else "",
     )
 
@@ -446,6 +465,7 @@ def _finish(
     return Engine(
         info=model_info(config, path, parts),
         scheduler=parts.scheduler,
+        tenants=parts.tenants,
         executor=parts.executor,
         policy=parts.policy,
         recorder=parts.recorder,

@@ -220,6 +220,7 @@ class EventLoop:
             retractions=counts["retractions"],
             created_tokens=self._tally.total.created,
             recomputed_tokens=self._tally.total.recomputed,
+            tenants=self._engine.tenants.states(),
             match_ends=dict(self._tally.match_ends),
             evictions=counts["evictions"],
             loaded_tokens=counts["loaded_tokens"],

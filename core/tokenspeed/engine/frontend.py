@@ -26,6 +26,11 @@ from tokenspeed.engine.messages import (
     StateQuery,
     StateReply,
     Stop,
+    TenantChange,
+    TenantFigures,
+    TenantsQuery,
+    TenantsReply,
+    TenantState,
     ToEngine,
     TokensOut,
     Unhealthy,
@@ -68,6 +73,8 @@ class Frontend:
         self._streams: dict[str, Stream] = {}
         self._query_id = 0
         self._asked: asyncio.Future[bytes] | None = None
+        self._num_questions = 0
+        self._questions: dict[int, asyncio.Future[TenantsReply]] = {}
         self._last_heard = time.monotonic()
         self._unhealthy_since: float | None = None
         self._untaken_bytes = 0
@@ -190,6 +197,27 @@ class Frontend:
             raise EngineError("the engine could not tell its state; its log has the reason")
         return spelled_out(msgspec.msgpack.decode(packed))
 
+    async def tenants(self, *, timeout_s: float = STATE_TIMEOUT_S) -> tuple[TenantState, ...]:
+        """Ask what tenants with a floor or a cap have.
+
+        Raises:
+            EngineError: it does not answer in `timeout_s`.
+        """
+        return await self._ask_tenants(TenantsQuery(self._next_question()), timeout_s)
+
+    async def change_tenant(
+        self, name: str, figures: TenantFigures, *, timeout_s: float = STATE_TIMEOUT_S
+    ) -> tuple[TenantState, ...]:
+        """Give a tenant other figures; return all tenants that have some then.
+
+        Raises:
+            RequestError: a figure is not as needed, or the model's cache cannot be counted by
+                tenant.
+            EngineError: it does not answer in `timeout_s`; whether it did it is not known.
+        """
+        question = TenantChange(self._next_question(), self.epoch, name, figures)
+        return await self._ask_tenants(question, timeout_s)
+
     def give_up(self, reason: str) -> None:
         """End every live request with an EngineError, after what was delivered; take no more."""
         for request_id in self._streams:
@@ -205,6 +233,32 @@ class Frontend:
         self._loop.remove_reader(self._socket.fileno())
         self._socket.close()
         self._context.term()
+
+    def _next_question(self) -> int:
+        self._num_questions += 1
+        return self._num_questions
+
+    async def _ask_tenants(
+        self, question: TenantsQuery | TenantChange, timeout_s: float
+    ) -> tuple[TenantState, ...]:
+        if self.unhealthy_reason is not None:
+            raise EngineGoneError(self.unhealthy_reason)
+        answer: asyncio.Future[TenantsReply] = self._loop.create_future()
+        self._questions[question.query_id] = answer
+        self._send(question)
+        try:
+            async with asyncio.timeout(timeout_s):
+                reply = await answer
+        except TimeoutError:
+            raise EngineAwayError(
+                f"the engine did not answer about tenants in {timeout_s} s: it is in a long step, "
+                "or is being restarted; look at GET /tenants and ask again"
+            ) from None
+        finally:
+            self._questions.pop(question.query_id, None)
+        if reply.refused is not None:
+            raise error_of(reply.refused)
+        return reply.tenants
 
     def _end(self, request_id: str, message: ToEngine) -> None:
         stream = self._streams.pop(request_id, None)
@@ -261,6 +315,10 @@ class Frontend:
         elif isinstance(message, StateReply):
             if message.query_id == self._query_id and self._asked and not self._asked.done():
                 self._asked.set_result(message.state)
+        elif isinstance(message, TenantsReply):
+            answer = self._questions.get(message.query_id)
+            if answer is not None and not answer.done():
+                answer.set_result(message)
         else:
             self._give_up(message)
 
@@ -334,6 +392,9 @@ class Frontend:
         self._welcomed.set()
         if self._asked is not None and not self._asked.done():
             self._asked.set_result(b"")
+        for answer in self._questions.values():
+            if not answer.done():
+                answer.set_exception(EngineGoneError(message.reason))
         for stream in self._streams.values():
             stream.fail(EngineGoneError(message.reason))
         self._streams.clear()

@@ -41,7 +41,7 @@ OUTPUT_TOKENS = 4
 THROUGHPUT_STREAMS = 8
 PROMPT_TOKENS_PER_OUTPUT = 10
 """Prompt tokens computed for each token written: agents' turns are long, most of them cached."""
-OFF: Mapping[str, Any] = {
+_OFF: Mapping[str, Any] = {
     "tune": False,
     "host_kv_gib": 0.0,
     "kv_store": "",
@@ -93,7 +93,7 @@ def tune(
     """
     _check_kept(why_not_kept())
     tuning = Tuning()
-    engine = build(replace_settings(config, **OFF), tuning)
+    engine = build(replace_settings(config, **_OFF), tuning)
     num_streams = THROUGHPUT_STREAMS if config.objective == "throughput" else 1
     try:
         prompt_tokens = _run(engine, tuning.watch, num_streams)

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from tokenspeed.contracts.speculator import MAX_DRAFTS
+from tokenspeed.grammar.bits import bit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from tokenspeed.contracts.grammar import CompiledGrammar, GrammarMatcher
@@ -106,7 +106,7 @@ class GuidedAnswer:
             return False
         if self._marks and any(_has(mask_W, token) for token in self._end_ids):
             for token in self._marks:
-                mask_W[token // 32] |= _bit(token)
+                mask_W[token // 32] |= bit(token)
         return True
 
     def _take(self, token: int) -> bool:
@@ -156,9 +156,5 @@ class GuidedAnswer:
         self.failure = f"its grammar failed{engine}: {said[:MAX_REASON_CHARS]}"
 
 
-def _bit(token: int) -> np.int32:
-    return np.int32(-(2**31) if token % 32 == 31 else 1 << (token % 32))
-
-
 def _has(mask_W: NDArray[np.int32], token: int) -> bool:
-    return bool(mask_W[token // 32] & _bit(token))
+    return bool(mask_W[token // 32] & bit(token))

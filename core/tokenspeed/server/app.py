@@ -17,6 +17,7 @@ from tokenspeed.server.anthropic.schemas import MessagesRequest, PromptFields
 from tokenspeed.server.engine_routes import EngineRoutes
 from tokenspeed.server.http.errors import JsonResponse, error_response, form_of
 from tokenspeed.server.http.guard import Guard
+from tokenspeed.server.openai.embeddings import EmbeddingsRequest
 from tokenspeed.server.openai.routes import OpenAiRoutes
 from tokenspeed.server.openai.schemas import (
     ChatRequest,
@@ -27,6 +28,7 @@ from tokenspeed.server.openai.schemas import (
 from tokenspeed.server.responses.routes import ResponsesRoutes
 from tokenspeed.server.responses.schemas import ResponsesRequest
 from tokenspeed.server.service import Service
+from tokenspeed.server.tenant_routes import TenantBody, TenantRoutes
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -56,10 +58,12 @@ class Route(NamedTuple):
 ROUTES = (
     Route("POST", "/v1/chat/completions", "openai.chat", ChatRequest),
     Route("POST", "/v1/completions", "openai.completions", CompletionRequest),
+    Route("POST", "/v1/embeddings", "openai.embeddings", EmbeddingsRequest),
     Route("POST", "/v1/messages", "anthropic.messages", MessagesRequest),
     Route("POST", "/v1/messages/count_tokens", "anthropic.count_tokens", PromptFields),
     Route("POST", "/v1/responses", "responses.create", ResponsesRequest),
     Route("GET", "/v1/responses/{response_id}", "responses.read"),
+    Route("GET", "/v1/responses/{response_id}/input_items", "responses.input_items"),
     Route("DELETE", "/v1/responses/{response_id}", "responses.delete"),
     Route("GET", "/v1/models", "openai.models"),
     Route("GET", "/v1/models/{name:path}", "openai.model"),
@@ -67,6 +71,8 @@ ROUTES = (
     Route("POST", "/detokenize", "openai.detokenize", DetokenizeRequest),
     Route("GET", "/v1/engine/plan", "engine.plan"),
     Route("GET", "/v1/engine/state", "engine.state"),
+    Route("GET", "/tenants", "tenants.list"),
+    Route("PUT", "/tenants/{name:path}", "tenants.change", TenantBody),
     Route("GET", "/health", "engine.health"),
     Route("GET", "/metrics", "engine.metrics"),
 )
@@ -81,6 +87,7 @@ def create_app(parts: ApiParts) -> ASGIApp:
         "anthropic": AnthropicRoutes(service),
         "responses": ResponsesRoutes(service, parts.responses),
         "engine": EngineRoutes(parts),
+        "tenants": TenantRoutes(service),
     }
     app = FastAPI(title="TokenSpeed", docs_url=None, redoc_url=None, redirect_slashes=False)
     for route in ROUTES:

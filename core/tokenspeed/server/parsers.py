@@ -14,8 +14,10 @@ from tokenspeed.contracts.parser import (
     AnswerStart,
     ParsedDelta,
     Parser,
+    ThinkingForm,
     ToolCallDelta,
 )
+from tokenspeed.contracts.thinking import ThinkingBudget
 from tokenspeed.errors import EngineError, plugin_code, shown, told
 from tokenspeed.parsers.together import Together
 
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from tokenspeed.tokenizer.tokenizer import Tokenizer
 
 ANY_CALL = ToolChoice()
+SPACES = (" ", "\n", "\n\n", "\r\n")
+"""What a model may write before it opens its thinking."""
 NONE = "none"
 
 
@@ -46,6 +50,7 @@ class AnswerFormat:
         self._markers = tuple(parser.markers)
         self._reasoning_end = str(getattr(parser, "reasoning_end", ""))
         self._structures = bool(getattr(parser, "structures", False))
+        self._thinking: ThinkingForm | None = getattr(parser, "thinking", None)
 
     def shown_ids(self, tokenizer: Tokenizer, *, reads_calls: bool = True) -> frozenset[int]:
         """Return the special tokens that the parser must see in an answer's text.
@@ -84,6 +89,38 @@ class AnswerFormat:
         mark = self._reasoning_end
         covers_all = of_calls and not isinstance(self._parser, Together)
         return "" if covers_all or (prompt or "").rstrip().endswith(mark) else mark
+
+    @property
+    def thinking(self) -> ThinkingForm | None:
+        """Return how thinking is written; None: it cannot be bounded."""
+        return self._thinking if REASONING in self.parses else None
+
+    def budget(
+        self, tokens: int, prompt: str | None, tokenizer: Tokenizer, *, reads_calls: bool
+    ) -> ThinkingBudget | None:
+        """Return a budget in tokens of this model; None: nothing is thought behind this prompt.
+
+        Args:
+            reads_calls: calls are looked for: one ends the thinking too.
+        """
+        form, end = self.thinking, (prompt or "").rstrip()
+        if form is None or (not form.is_repeated and end.endswith(form.ends)):
+            return None
+
+        def ids(text: str) -> tuple[int, ...]:
+            return tuple(tokenizer.encode(text, add_special_tokens=False))
+
+        spaces = [found[0] for found in map(ids, SPACES) if len(found) == 1]
+        calls: tuple[str, ...] = getattr(self._parser, "opens", ()) if reads_calls else ()
+        return ThinkingBudget(
+            tokens,
+            close=ids(form.close),
+            ends=tuple(map(ids, (*form.ends, *calls))),
+            opens=ids(form.opens),
+            spaces=tuple(spaces),
+            is_open=end.endswith(form.opens),
+            is_repeated=form.is_repeated,
+        )
 
     def structure(self, tools: tuple[Tool, ...], choice: ToolChoice) -> GrammarSpec | None:
         """Return the language of an answer whose calls obey their schemas; None: it has none.

@@ -7,14 +7,13 @@ so that proxies keep it open from before prefill on, whatever the scheduler does
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from starlette.responses import Response
 
 from tokenspeed.server.http.unread import Unread, bytes_of
-from tokenspeed.server.pieces import joined
+from tokenspeed.server.pieces import join_pieces
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
@@ -29,13 +28,14 @@ DONE = b"data: [DONE]\n\n"
 MERGED_PIECES = 256
 """Of a reader that is behind: more are made one, so that each costs its text only."""
 
-_encoder = msgspec.json.Encoder()
+encode = msgspec.json.Encoder().encode
+"""Returns a value as JSON."""
 T = TypeVar("T")
 
 
 def event(body: Any) -> bytes:
     """Encode one event."""
-    return b"data: " + _encoder.encode(body) + b"\n\n"
+    return b"data: " + encode(body) + b"\n\n"
 
 
 def named_event(body: dict[str, Any]) -> bytes:
@@ -55,7 +55,7 @@ class Mailbox:
         self._pieces: dict[int, list[Piece]] = {}
         self._error: BaseException | None = None
         self._cut: CapacityError | None = None
-        self._ready = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None
 
     def put(self, index: int, piece: Piece) -> None:
         """Add a piece of choice `index`.
@@ -69,9 +69,9 @@ class Mailbox:
             self._count(bytes_of(piece))
         if len(waiting) >= MERGED_PIECES:
             before = sum(map(bytes_of, waiting[1:]))
-            waiting[:] = [joined(waiting)]
+            waiting[:] = [join_pieces(waiting)]
             self._count(bytes_of(waiting[0]) - before)
-        self._ready.set()
+        self._wake()
         if self._cut is not None:
             raise self._cut
 
@@ -89,7 +89,7 @@ class Mailbox:
     def fail(self, error: BaseException) -> None:
         """End the request: the next take raises `error`, after the pieces before it are taken."""
         self._error = self._error or error
-        self._ready.set()
+        self._wake()
 
     def raise_error(self) -> None:
         """Raise the error that ended the request, if one did."""
@@ -98,24 +98,34 @@ class Mailbox:
 
     async def take(self, timeout_s: float | None = None) -> list[tuple[int, Piece]]:
         """Return everything that waits, by choice; an empty list after `timeout_s` of silence."""
-        if not self._ready.is_set():
-            # Not asyncio.wait_for: Python 3.11's loses a cancellation that meets what it waits for.
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(timeout_s):
-                    await self._ready.wait()
-        taken = sorted((index, joined(pieces)) for index, pieces in self._pieces.items())
+        if not self._pieces and self._error is None:
+            await self._wait(timeout_s)
+        taken = sorted((index, join_pieces(pieces)) for index, pieces in self._pieces.items())
         self._pieces.clear()
         if self.num_unread_bytes:
             self._count(-self.num_unread_bytes)
         if self._error is not None and not taken:
             raise self._error
-        if self._error is None:
-            self._ready.clear()
         return taken
 
     def _count(self, num_bytes: int) -> None:
         self.num_unread_bytes += num_bytes
         self._unread.add(self, num_bytes)
+
+    async def _wait(self, timeout_s: float | None) -> None:
+        # A bare future and a timer: asyncio's events and timeouts cost more than the chunk itself.
+        loop = asyncio.get_running_loop()
+        self._waiter = loop.create_future()
+        timer = None if timeout_s is None else loop.call_later(timeout_s, self._wake)
+        try:
+            await self._waiter
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
 
 class EventStream(Response):
@@ -149,6 +159,8 @@ class EventStream(Response):
         }
         await send(start)
         async for chunk in self._events:
+            if not chunk:  # all that is new is kept back
+                continue
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 

@@ -12,7 +12,7 @@ from tokenspeed.contracts.sampler import TokenLogprobs
 from tokenspeed.errors import CapacityError
 from tokenspeed.server.http.stream import MERGED_PIECES, Mailbox
 from tokenspeed.server.http.unread import PIECE_BYTES, Unread, bytes_of
-from tokenspeed.server.pieces import Piece, joined
+from tokenspeed.server.pieces import Piece, join_pieces
 
 TEXT = "x" * 1000
 
@@ -52,7 +52,7 @@ def test_what_waits_is_counted_with_its_texts_calls_and_logprobs() -> None:
     piece = Piece("ab", "c", (call,), logprobs=(entry,))
     assert bytes_of(piece) == PIECE_BYTES + 3 + PIECE_BYTES + 2 + 200 + 2 * 100
     merged = [Piece(TEXT)] * 5
-    assert bytes_of(joined(merged)) == PIECE_BYTES + 5000
+    assert bytes_of(join_pieces(merged)) == PIECE_BYTES + 5000
 
 
 def test_an_answer_nobody_reads_ends_with_a_reason_and_its_memory_is_free() -> None:
