@@ -27,6 +27,8 @@ COMPILE_S = 30.0
 """Longest that a request waits for its grammar."""
 CACHE_BYTES = 256 << 20
 """Of grammars that no request may be using any more."""
+ENTRY_BYTES = 500
+"""What a cached grammar costs beside its text and what its engine says."""
 RETRY_S = 5
 FIELD = GrammarSpec("json_object").field
 
@@ -145,7 +147,8 @@ class Grammars:
                 continue
             try:
                 grammar = self._engine.compile(spec)
-                future.set_result(_Compiled(grammar, int(grammar.num_bytes)))
+                num_bytes = max(0, int(grammar.num_bytes)) + len(spec.text) + ENTRY_BYTES
+                future.set_result(_Compiled(grammar, num_bytes))
             except BaseException as error:
                 future.set_exception(error)
 

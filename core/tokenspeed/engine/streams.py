@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tokenspeed.engine.messages import Delta, Refused, Submit
+from tokenspeed.engine.submits import resumed
 from tokenspeed.errors import CapacityError, EngineError, RequestError, TokenSpeedError
 
 if TYPE_CHECKING:
@@ -78,19 +79,9 @@ class Stream:
 
     def message(self, epoch: int) -> Submit:
         """Return the Submit for an engine of this epoch: it goes on after the delivered tokens."""
-        timeout_s = self._submit.timeout_s
-        params = self._submit.params
-        if timeout_s is not None:
-            timeout_s = max(0.001, timeout_s - (time.monotonic() - self._arrived))
-        if self._output_ids and params.prompt_logprobs is not None:
-            params = msgspec.structs.replace(params, prompt_logprobs=None)
-        return msgspec.structs.replace(
-            self._submit,
-            epoch=epoch,
-            output_ids=self._output_ids.tobytes(),
-            params=params,
-            timeout_s=timeout_s,
-        )
+        waited_s = time.monotonic() - self._arrived
+        message = resumed(self._submit, self._output_ids, waited_s=waited_s)
+        return msgspec.structs.replace(message, epoch=epoch)
 
     def deliver(self, delta: Delta) -> None:
         """Take one delta from the engine."""

@@ -100,7 +100,13 @@ def create_app(parts: ApiParts) -> ASGIApp:
             openapi_extra=_body_of(route.body) if route.body else None,
         )
     app.add_exception_handler(HTTPException, _http_error)
-    return Guard(app, keys=parts.keys, metrics=parts.metrics, paths=frozenset(PATHS))
+    return Guard(
+        app,
+        keys=parts.keys,
+        metrics=parts.metrics,
+        paths=frozenset(PATHS),
+        bodies=parts.bodies,
+    )
 
 
 def _guarded(handler: Handler) -> Handler:

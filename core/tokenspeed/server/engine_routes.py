@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 
+from tokenspeed.server.engine_health import OK
 from tokenspeed.server.http.errors import JsonResponse
 
 if TYPE_CHECKING:
@@ -30,18 +31,12 @@ class EngineRoutes:
         return JsonResponse(await self._parts.frontend.state())
 
     async def health(self, request: Request) -> Response:
-        """Answer GET /health: 200 while the engine is heard of, 503 otherwise."""
-        frontend = self._parts.frontend
-        status = "ok" if frontend.is_alive else "unhealthy"
-        body = {
-            "status": status,
-            "model": frontend.model.name,
-            "engine_epoch": frontend.epoch,
-        }
-        if frontend.unhealthy_reason is not None:
-            body["reason"] = frontend.unhealthy_reason
-        return JsonResponse(body, 200 if frontend.is_alive else 503)
+        """Answer GET /health: 200 while steps are completed or none is due, 503 otherwise."""
+        state = self._parts.health.state()
+        return JsonResponse(state, 200 if state["status"] == OK else 503)
 
     async def metrics(self, request: Request) -> Response:
         """Answer GET /metrics."""
+        if self._parts.host_memory is not None:
+            self._parts.host_memory.tell()
         return Response(self._parts.metrics.render(), media_type=CONTENT_TYPE_LATEST)
