@@ -68,7 +68,7 @@ lint: install $(VENV)/.dev
 stub: install $(VENV)/.dev
 	$(BIN)/python docs/generate_stub.py
 
-slow: install $(VENV)/.dev model ctest
+slow: install $(VENV)/.dev clients-small model ctest
 	$(BIN)/ctest --test-dir build/cpp -C slow -L slow --output-on-failure -j 2
 	$(BIN)/python -m pytest -m slow --timeout 1800 $(ARGS)
 

@@ -91,8 +91,8 @@ class Scheduler {
   bool StopRequest(RequestId id, int64_t now_us);
   bool Rekey(RequestId id, int64_t gap_us, int64_t victim_key);
 
-  // Gives a tenant other figures from now on, or none. Returns: requests that can never fit now, which
-  // have ended. Throws std::invalid_argument.
+  // Gives a tenant other figures from now on, or none. Returns: requests that can never fit now,
+  // which have ended. Throws std::invalid_argument.
   std::vector<RequestId> SetTenantLimits(int64_t tenant, const std::optional<TenantLimits>& limits,
                                          int64_t now_us);
   // Blocks of block_tokens tokens that fit.
