@@ -18,11 +18,15 @@ from tokenspeed.server.conversation.term_fields import (
 )
 from tokenspeed.server.conversation.thinking import Effort
 from tokenspeed.server.http.fields import known_fields
-from tokenspeed.server.http.schema import Body, Lenient, Strict, unsupported
+from tokenspeed.server.http.schema import Body, Lenient, Strict, unsupported, with_tables
 from tokenspeed.server.openai.tables import INERT, NEUTRAL, NEUTRAL_MESSAGE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from pydantic import GetJsonSchemaHandler
+    from pydantic.json_schema import JsonSchemaValue
+    from pydantic_core import CoreSchema
 
 MAX_CHOICES = 128
 MAX_STOPS = 16
@@ -72,6 +76,14 @@ class ChatMessage(Strict):
     tool_calls: list[ChatToolCall] = Field(default=[])
     tool_call_id: str = ""
     cache_control: CacheControl | None = None
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """Say in the JSON schema what the table says."""
+        schema = handler.resolve_ref_schema(handler(core_schema))
+        return with_tables(schema, NEUTRAL_MESSAGE, {})
 
     def retentions_s(self) -> Iterator[float]:
         """Yield for how long its marks keep the prompt."""
