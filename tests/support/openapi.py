@@ -41,7 +41,7 @@ class Contract:
         elif kind == "text/event-stream":
             for _, data in reply.events():
                 if data != "[DONE]":
-                    self._validate(content["x-itemSchema"], data)
+                    self._validate(_data_of(content["itemSchema"]), data)
 
     def accepts(self, method: str, path: str, body: Any) -> bool:
         """Say whether the document allows a body."""
@@ -64,3 +64,10 @@ class Contract:
             whole = {**schema, "components": self.document["components"]}
             self._validators[key] = jsonschema.Draft202012Validator(whole)
         return self._validators[key]
+
+
+def _data_of(event: dict[str, Any]) -> Any:
+    """Return the schema of an event's JSON."""
+    closing, data = event["properties"]["data"]["anyOf"]
+    assert closing == {"const": "[DONE]"}
+    return data["contentSchema"]

@@ -18,7 +18,7 @@ from tokenspeed.server.http.errors import JsonResponse, error_response, form_of
 from tokenspeed.server.http.guard import Guard
 from tokenspeed.server.openai.routes import OpenAiRoutes
 from tokenspeed.server.responses.routes import ResponsesRoutes
-from tokenspeed.server.route_list import PATHS, ROUTES
+from tokenspeed.server.route_list import PATHS, ROUTES, methods_of
 from tokenspeed.server.service import Service
 
 if TYPE_CHECKING:
@@ -70,11 +70,13 @@ def _guarded(handler: Handler) -> Handler:
 async def _http_error(request: Request, error: Exception) -> Response:
     """Answer unknown paths and wrong methods in the form of the API that the path belongs to."""
     assert isinstance(error, HTTPException)
+    headers = error.headers
     place = f"{request.method} {request.url.path}"
     if error.status_code == 405:
-        allowed = (error.headers or {}).get("Allow", "")
+        allowed = ", ".join(methods_of(request.url.path))
+        headers = {**(error.headers or {}), "Allow": allowed}
         text = f"{place}: this method is not allowed here; use {allowed}"
     else:
         text = f"{place}: there is no such route; the routes are {', '.join(sorted(PATHS))}"
     body = form_of(request.url.path).body(text, error.status_code)
-    return JsonResponse(body, error.status_code, headers=error.headers)
+    return JsonResponse(body, error.status_code, headers=headers)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from starlette.routing import compile_path
+
 from tokenspeed.engine.reports import StartReport
 from tokenspeed.server.anthropic.answers import Message, MessageEvent, TokenCount
 from tokenspeed.server.anthropic.schemas import MessagesRequest, PromptFields
@@ -90,4 +92,10 @@ ROUTES = (
     Route("GET", "/metrics", "engine.metrics"),
     Route("GET", "/openapi.json", "engine.document", answer=dict[str, Any]),
 )
+_PATTERNS = {route.path: compile_path(route.path)[0] for route in ROUTES}
 PATHS = tuple(dict.fromkeys(route.path for route in ROUTES))
+
+
+def methods_of(path: str) -> list[str]:
+    """Return the methods of the routes that a request's path belongs to, sorted."""
+    return sorted({route.method for route in ROUTES if _PATTERNS[route.path].match(path)})

@@ -19,6 +19,14 @@ from tokenspeed.server.conversation.term_fields import (
 from tokenspeed.server.conversation.thinking import Effort
 from tokenspeed.server.http.fields import known_fields
 from tokenspeed.server.http.schema import Body, Lenient, Strict, unsupported, with_tables
+from tokenspeed.server.openai.open_fields import (
+    Choices,
+    JsonSchema,
+    Pattern,
+    PromptForms,
+    ResponseFormat,
+    StructuredOutputs,
+)
 from tokenspeed.server.openai.tables import INERT, NEUTRAL, NEUTRAL_MESSAGE
 
 if TYPE_CHECKING:
@@ -149,12 +157,12 @@ class _Sampling(OpenAiTermFields):
     repetition_penalty: float = 1.0
     logit_bias: dict[str, float] = Field(default={})
     prompt_logprobs: int | None = None
-    response_format: Any = None
-    structured_outputs: Any = None
-    guided_json: Any = None
-    guided_regex: Any = None
-    guided_choice: Any = None
-    guided_grammar: Any = None
+    response_format: ResponseFormat = None
+    structured_outputs: StructuredOutputs = None
+    guided_json: JsonSchema = None
+    guided_regex: Pattern = None
+    guided_choice: Choices = None
+    guided_grammar: Pattern = None
 
 
 class ChatRequest(_Sampling):
@@ -183,8 +191,7 @@ class ChatRequest(_Sampling):
 
 
 class CompletionRequest(_Sampling):
-    prompt: Any
-    """str | list[str] | list[int] | list[list[int]]; `prompt_forms.py` tells them apart."""
+    prompt: PromptForms
     echo: bool = False
     logprobs: int | None = None
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from pydantic.json_schema import models_json_schema
 
+from tokenspeed.sampling.params import RANGES
 from tokenspeed.server.conversation.terms import MAX_TENANT_CHARS, TENANT_HEADER
 from tokenspeed.server.http.answers import ErrorBody, MessagesError
 from tokenspeed.server.http.errors import ANTHROPIC, form_of
@@ -54,7 +55,7 @@ def document(
             route, types, needs_key=needs_key and route.path not in OPEN_PATHS
         )
     return {
-        "openapi": "3.1.0",
+        "openapi": "3.2.0",
         "info": {"title": "TokenSpeed", "version": version},
         "paths": paths,
         "components": {
@@ -79,7 +80,21 @@ def _components(routes: Sequence[Route]) -> tuple[dict[Any, Any], dict[str, Any]
     assert not both, f"a body and an answer have the name {sorted(both)}"
     types: dict[Any, Any] = dict(zip(answers, shown, strict=True))
     types |= {body: reference for (body, _), reference in references.items()}
-    return types, {**asked, **answered}
+    return types, {**asked, **{name: _plain(item) for name, item in answered.items()}}
+
+
+def _plain(schema: Any) -> Any:
+    """Return a schema in which tuples of equal items are lists: not every reader knows tuples."""
+    if isinstance(schema, list):
+        return [_plain(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    done = {name: _plain(value) for name, value in schema.items()}
+    first = done.get("prefixItems")
+    if isinstance(first, list) and all(item == first[0] for item in first):
+        del done["prefixItems"]
+        done["items"] = first[0]
+    return done
 
 
 def _operation(route: Route, types: dict[Any, Any], *, needs_key: bool) -> dict[str, Any]:
@@ -114,12 +129,23 @@ def _content(route: Route, types: dict[Any, Any]) -> dict[str, Any]:
         return {"text/plain": {"schema": {"type": "string"}}}
     content = {"application/json": {"schema": types[route.answer]}}
     if route.events:
-        # itemSchema is what OpenAPI 3.2 calls it; 3.1 knows extensions only.
         content["text/event-stream"] = {
-            "schema": {"type": "string"},
-            "x-itemSchema": {"anyOf": [types[event] for event in route.events]},
+            "itemSchema": _event([types[kind] for kind in route.events])
         }
     return content
+
+
+def _event(schemas: list[Any]) -> dict[str, Any]:
+    """Return the schema of one server-sent event, whose data is JSON or the closing mark."""
+    data = {"contentMediaType": "application/json", "contentSchema": {"anyOf": schemas}}
+    return {
+        "type": "object",
+        "properties": {
+            "event": {"type": "string"},
+            "data": {"type": "string", "anyOf": [{"const": "[DONE]"}, data]},
+        },
+        "required": ["data"],
+    }
 
 
 _TAKERS = {
@@ -146,11 +172,22 @@ def _path_parameters(model: str) -> dict[str, Any]:
 
 
 def _of_server(schemas: dict[str, Any], model: str) -> dict[str, Any]:
-    """Say which model the bodies have to name."""
+    """Say which model the bodies have to name, and the ranges of their numbers."""
     for schema in schemas.values():
-        named = schema.get("properties", {}).get("model")
-        if named is not None and IS_BODY in schema:
+        if IS_BODY not in schema:
+            continue
+        del schema[IS_BODY]
+        fields = schema["properties"]
+        if "model" in fields:
             is_needed = "model" in schema.get("required", ())
-            schema["properties"]["model"] = {"enum": [model] if is_needed else [model, None]}
-        schema.pop(IS_BODY, None)
+            fields["model"] = {"enum": [model] if is_needed else [model, None]}
+        for name in RANGES.keys() & fields.keys():
+            _bound(fields[name], *RANGES[name])
     return schemas
+
+
+def _bound(schema: dict[str, Any], low: float, high: float) -> None:
+    for branch in schema.get("anyOf", ()):
+        _bound(branch, low, high)
+    if schema.get("type") in ("number", "integer"):
+        schema |= {"minimum": low, "maximum": high}
