@@ -24,6 +24,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "presence_penalty": (-2.0, 2.0),
     "seed": (-(2**63), 2**63 - 1),
     "max_tokens": (1, MAX_TOKENS),
+    "min_tokens": (0, MAX_TOKENS),
     "logprobs": (0, MAX_LOGPROBS),
     "prompt_logprobs": (0, MAX_LOGPROBS),
 }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from pydantic.json_schema import models_json_schema
 
-from tokenspeed.sampling.params import RANGES
+from tokenspeed.sampling.params import ABOVE_ZERO, RANGES
 from tokenspeed.server.conversation.terms import MAX_TENANT_CHARS, TENANT_HEADER
 from tokenspeed.server.http.answers import ErrorBody, MessagesError
 from tokenspeed.server.http.errors import ANTHROPIC, form_of
@@ -100,7 +100,7 @@ def _plain(schema: Any) -> Any:
 def _operation(route: Route, types: dict[Any, Any], *, needs_key: bool) -> dict[str, Any]:
     error = types[MessagesError if form_of(route.path) is ANTHROPIC else ErrorBody]
     errors = statuses_of(route, needs_key=needs_key)
-    answer = {"description": "the answer", "content": _content(route, types)}
+    answer = {"description": "the answer", "content": _content(route, types), **_links(route)}
     operation: dict[str, Any] = {
         "operationId": route.handler.replace(".", "_"),
         "responses": {
@@ -117,6 +117,19 @@ def _operation(route: Route, types: dict[Any, Any], *, needs_key: bool) -> dict[
     if needs_key:
         operation["security"] = _SECURITY
     return operation
+
+
+def _links(route: Route) -> dict[str, Any]:
+    """Say where what a request has made can be found again."""
+    if route.handler != "responses.create":
+        return {}
+    of_it = {"response_id": "$response.body#/id"}
+    return {
+        "links": {
+            name: {"operationId": f"responses_{name}", "parameters": of_it}
+            for name in ("read", "delete")
+        }
+    }
 
 
 def _error(status: int, meaning: str, schema: Any) -> dict[str, Any]:
@@ -182,12 +195,14 @@ def _of_server(schemas: dict[str, Any], model: str) -> dict[str, Any]:
             is_needed = "model" in schema.get("required", ())
             fields["model"] = {"enum": [model] if is_needed else [model, None]}
         for name in RANGES.keys() & fields.keys():
-            _bound(fields[name], *RANGES[name])
+            low, high = RANGES[name]
+            least = "exclusiveMinimum" if name in ABOVE_ZERO else "minimum"
+            _bound(fields[name], {least: low, "maximum": high})
     return schemas
 
 
-def _bound(schema: dict[str, Any], low: float, high: float) -> None:
+def _bound(schema: dict[str, Any], limits: dict[str, float]) -> None:
     for branch in schema.get("anyOf", ()):
-        _bound(branch, low, high)
+        _bound(branch, limits)
     if schema.get("type") in ("number", "integer"):
-        schema |= {"minimum": low, "maximum": high}
+        schema |= limits
