@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tokenspeed.errors import RequestError
+from tokenspeed.grammar.endless import has_finite_text
 from tokenspeed.grammar.json_schema import prepared_schema
 from tokenspeed.grammar.patterns_aside import Patterns
 
@@ -181,6 +182,17 @@ def _compile_any_object(library: Any, compiler: Any, spec: GrammarSpec) -> Any:
     )
 
 
+def _compile_grammar(library: Any, compiler: Any, spec: GrammarSpec) -> Any:
+    grammar = library.Grammar.from_ebnf(spec.text)
+    if not has_finite_text(str(grammar)):
+        raise RequestError(
+            "no text belongs to it: every text of its rule root would have to go on without end; "
+            "give a rule that leads back to itself an alternative that does not",
+            param="grammar",
+        )
+    return compiler.compile_grammar(grammar)
+
+
 def _compile_choice(library: Any, compiler: Any, spec: GrammarSpec) -> Any:
     choices = _json_of(spec.text)
     if not isinstance(choices, list) or not choices or not all(map(_is_text, choices)):
@@ -206,7 +218,7 @@ _MAKERS: dict[str, Callable[[Any, Any, GrammarSpec], Any]] = {
     "json_object": _compile_any_object,
     "json_schema": _compile_schema,
     "regex": lambda library, compiler, spec: compiler.compile_regex(spec.text),
-    "ebnf": lambda library, compiler, spec: compiler.compile_grammar(spec.text),
+    "ebnf": _compile_grammar,
     "choice": _compile_choice,
     "structural_tag": _compile_tag,
 }

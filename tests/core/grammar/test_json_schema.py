@@ -54,6 +54,8 @@ def test_what_cannot_be_kept_is_refused_with_its_path(name: str, engine: XGramma
         ("regex", "(a", "parenthesis is not closed"),
         ("ebnf", "root ::= nobody", "is not defined"),
         ("ebnf", 'root ::= root "a"', "no text belongs to it"),
+        ("ebnf", 'root ::= "a" root', "would have to go on without end"),
+        ("ebnf", 'root ::= "a" b\nb ::= ("c" | "d") root{1,3}', "would have to go on without end"),
         ("choice", "[]", "a choice is a list"),
         ("json_schema", "{", "is no JSON"),
         ("structural_tag", '{"type": "structural_tag", "format": {"type": "x"}}', "cannot be used"),
@@ -64,3 +66,18 @@ def test_malformed_and_impossible_languages_are_refused(
 ) -> None:
     with pytest.raises(RequestError, match=said):
         engine.compile(GrammarSpec(kind, text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'root ::= "a" root | "b"',
+        'root ::= "(" root* ")"',
+        'root ::= "a" root?',
+        'root ::= "a" (b | c)\nb ::= "b" b\nc ::= [^(|] "]"',
+        'root ::= "a" b{0,2}\nb ::= "b" b',
+        'root ::= ""',
+    ],
+)
+def test_a_grammar_with_an_end_is_kept(text: str, engine: XGrammarEngine) -> None:
+    assert engine.compile(GrammarSpec("ebnf", text)).num_bytes > 0
