@@ -202,7 +202,7 @@ class Grammars:
             except BaseException as error:
                 future.set_exception(error)
             with self._lock:
-                del self._began_s[spec]
+                self._began_s.pop(spec, None)
                 if spec in self._stuck:
                     self._stuck.remove(spec)
                     return  # another thread has its place
