@@ -178,7 +178,14 @@ async def ask(engine: Engine, journal: Journal, folder: Path) -> bytes:
     try:
         frontend = await Frontend.connect(address, timeout_s=20)
         tokenizer = load_tokenizer(engine.info.path)
-        app = make_app(ServeConfig(), frontend, tokenizer, engine.report, parsers=ChosenParsers())
+        app = make_app(
+            ServeConfig(),
+            frontend,
+            tokenizer,
+            engine.report,
+            parsers=ChosenParsers(),
+            folder=folder,
+        )
         transport = httpx.ASGITransport(app=app)
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             answer = await client.post("/v1/chat/completions", json=request_body(engine))

@@ -57,6 +57,16 @@ void Queue::Remove(RequestIndex index) {
   if (!tenant.order.empty()) LinkTenant(waiting.tenant, tenant);
 }
 
+RequestIndex Queue::FirstOf(std::span<const int64_t> tenants) const {
+  const Tenant* best = nullptr;
+  for (const int64_t id : tenants) {
+    const auto found = tenants_.find(id);
+    if (found == tenants_.end() || found->second.order.empty()) continue;
+    if (best == nullptr || found->second.key < best->key) best = &found->second;
+  }
+  return best == nullptr ? RequestIndex(-1) : best->order.begin()->index;
+}
+
 void Queue::ForgetIdleTenants() {
   std::erase_if(tenants_, [](const auto& item) { return item.second.order.empty(); });
 }

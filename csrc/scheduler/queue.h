@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <map>
 #include <set>
+#include <span>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -50,6 +51,16 @@ class Queue {
 
   // Returns who runs next. REQUIRES: not empty.
   RequestIndex first() const { return tenants_.at(order_.begin()->tenant).order.begin()->index; }
+  // Returns the first of the tenants that `skips(tenant)` leaves, -1 for none. O(tenants skipped).
+  template <class Skips>
+  RequestIndex FirstBut(const Skips& skips) const {
+    for (const TenantKey& key : order_) {
+      if (!skips(key.tenant)) return tenants_.at(key.tenant).order.begin()->index;
+    }
+    return RequestIndex(-1);
+  }
+  // Returns the first of these tenants, -1 for none. O(tenants given).
+  RequestIndex FirstOf(std::span<const int64_t> tenants) const;
   bool empty() const { return order_.empty(); }
   size_t size() const { return waiting_.size(); }
 

@@ -8,12 +8,14 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "base/hash.h"
+#include "kv/accounts.h"
 #include "scheduler/step.h"
 #include "scheduler/submission.h"
 
@@ -32,6 +34,7 @@ class Record {
   void SubmitTurn(const Submission& submission, const TurnBase& base, int64_t now_us);
   void End(RequestId id, bool is_abort, int64_t now_us);
   void Rekey(RequestId id, int64_t gap_us, int64_t victim_key);
+  void SetTenantLimits(int64_t tenant, const std::optional<TenantLimits>& limits, int64_t now_us);
   void Propose(RequestId id, std::span<const int32_t> drafts);
   void Plan(int64_t now_us, const StepPlan* plan);
   void Notify(std::span<const std::array<int32_t, 2>> acks, int64_t now_us);
@@ -54,7 +57,8 @@ class Record {
     kPlan,
     kCommit,
     kNotify,
-    kNotifyStore
+    kNotifyStore,
+    kTenantLimits
   };
   friend int64_t Replay(Scheduler& scheduler, std::string_view record);
   friend class Player;

@@ -7,6 +7,7 @@ into the BindingPlan; after this no hook is called and no name is looked up.
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,8 @@ from tokenspeed.engine.sizes import (
     resolve_sizes,
 )
 from tokenspeed.engine.start_settings import plugins_of
+from tokenspeed.engine.tenant_file import read_tenants
+from tokenspeed.engine.tenants import Tenants, tenants_of
 from tokenspeed.engine.tiers import (
     LAYER_RANGES,
     build_transfers,
@@ -47,9 +50,8 @@ from tokenspeed.engine.tiers import (
 from tokenspeed.engine.tuning import Tuning, tune
 from tokenspeed.engine.vocabulary import check_vocabulary, grammar_vocabulary
 from tokenspeed.env import is_strict
-from tokenspeed.errors import CapacityError, CheckpointError, RequestError
+from tokenspeed.errors import CapacityError, CheckpointError, ConfigError, RequestError
 from tokenspeed.kernels import KernelRegistry
-from tokenspeed.kernels.spying import SpyBinder
 from tokenspeed.kv import Arena, describe, solve_layout
 from tokenspeed.log import LOGGER
 from tokenspeed.models.failures import model_errors
@@ -71,7 +73,9 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.speculator import Speculator
     from tokenspeed.contracts.weights import WeightSource
     from tokenspeed.engine.engine import StepExecutor
+    from tokenspeed.engine.grammars import Grammars
     from tokenspeed.executor.transfers import TierTransfers
+    from tokenspeed.grammar import AnswerMasks
     from tokenspeed.kernels import Binder
     from tokenspeed.kv import ArenaLayout
     from tokenspeed.plugins import PluginPlan, Registry
@@ -97,7 +101,7 @@ def build_engine(
     tell = progress or (lambda _: None)
     tell(Progress("plugins"))
     plugins = plugins or plugins_of(config)
-    if config.tune:
+    if config.tune and not _is_tuned(config, plugins):
         tune(config, tell, lambda watched, tuning: _build(watched, plugins, tell, tuning))
     return _build(config, plugins, tell, None)
 
@@ -105,11 +109,11 @@ def build_engine(
 def _build(
     config: EngineConfig, plugins: PluginPlan, tell: ProgressCallback, tuning: Tuning | None
 ) -> Engine:
-    """Build an engine; with `tuning` its kernels are watched, and no measured time is used."""
+    """Build an engine; with `tuning` what computes is watched, and no measured time is used."""
     path = model_path(config)
     registry = load_planned(plugins, role="engine")
     register_model_modules(registry, config.model_module, lock=config.plugins_lock)
-    choices = Choices(config, registry)
+    choices = tuning.watched_choices(config, registry) if tuning else Choices(config, registry)
     runtime = choices.device()
     _set_threads(config.threads)
     tell(Progress("model"))
@@ -119,6 +123,23 @@ def _build(
     finally:
         source.close()
     return _finish(config, registry, choices, runtime, path, parts)
+
+
+def _is_tuned(config: EngineConfig, plugins: PluginPlan) -> bool:
+    """Say whether everything that this start asks for was measured before."""
+    path = model_path(config)
+    registry = load_planned(plugins, role="engine")
+    register_model_modules(registry, config.model_module, lock=config.plugins_lock)
+    choices = Choices(config, registry)
+    facts = choices.device().facts
+    source = choices.checkpoint(path)
+    try:
+        with building(choices.decisions["weight_format"].winner, "reading the model's config"):
+            model_config = source.config()
+    finally:
+        source.close()
+    sizes = resolve_sizes(config, model_config, device_kind=facts.kind)
+    return evidence_for(config, registry, facts, sizes, model_config).is_complete
 
 
 def model_path(config: EngineConfig) -> Path:
@@ -178,9 +199,9 @@ def _build_parts(
     speculator = choices.speculator(sizes)
     check_speculation(config, groups)
     check_tables(config, groups, sizes, free_bytes=runtime.free_memory_bytes())
+    binder = _binder(config, registry, choices, runtime, sizes, model_config, tuning)
     attention = choices.attention(groups, sizes, runtime)
     moe = choices.moe(experts, sizes, runtime)
-    binder = _binder(config, registry, choices, runtime, sizes, model_config, tuning)
     context = _model_context(sizes, attention, moe, binder, runtime)
     with model_errors(model_class, "it was built"), memory_errors("the model"):
         model = model_class(model_config, context)
@@ -189,13 +210,16 @@ def _build_parts(
             model, source, sizes, keep_packed=config.weights == "packed", tell=tell
         )
     tell(Progress("cache"))
-    layout = solve_layout(
+    solve = partial(
+        solve_layout,
         groups,
         block_tokens=sizes.block_tokens,
         dtype=sizes.dtype,
         arena_bytes=arena_bytes(config, groups, sizes, free_bytes=runtime.free_memory_bytes()),
-        demands=choices.cache_demands(),
     )
+    layout = solve(demands=choices.cache_demands())
+    if tuning is not None:
+        tuning.solve = lambda more: solve(demands={**choices.cache_demands(), **more})
     LOGGER.info("%s", describe(layout))
     storage = runtime.allocate_arena(layout.total_bytes)
     check_arena(storage, layout.total_bytes, choices.decisions["device"].winner.pin)
@@ -204,6 +228,8 @@ def _build_parts(
     transfers = build_transfers(config, layout, storage, runtime, checked)
     settings = _scheduler_settings(config, layout, sizes)
     arena = Arena(layout, storage, copy=binder.bind(ops.kv.copy_tokens))
+    grammars = choices.grammars(vocabulary)
+    masks = _masks(sizes, vocabulary, grammars)
     scheduler = Scheduler(scheduler_config(settings))
     if transfers is not None:
         scheduler.notify_store(transfers.stored_keys(), True)
@@ -211,15 +237,16 @@ def _build_parts(
         sizes=sizes,
         layout=layout,
         executor=_build_executor(
-            config, model, arena, sizes, attention, choices, runtime, transfers, binder, vocabulary
+            config, model, arena, sizes, attention, choices, runtime, transfers, binder, masks
         ),
         scheduler=scheduler,
+        tenants=_tenants(config, scheduler, layout),
         recorder=RecordWriter(Path(config.record), settings) if config.record else None,
         transfers=transfers,
         drafting=_drafting(config, choices, speculator, scheduler, settings, sizes),
         communicator=choices.communicator(sizes, runtime),
         store=store,
-        grammars=choices.grammars(vocabulary),
+        grammars=grammars,
         policy=policy,
         binder=binder,
         model_config=model_config,
@@ -227,6 +254,21 @@ def _build_parts(
         weights_bytes=weights_bytes,
         cache_groups=tuple(group.name for group in layout.groups),
     )
+
+
+def _tenants(config: EngineConfig, scheduler: Scheduler, layout: ArenaLayout) -> Tenants:
+    """Return the tenants with the figures of the settings.
+
+    Raises:
+        ConfigError: the file, or a figure in it, is not as needed; or the model's cache cannot be
+            counted by tenant.
+    """
+    tenants = tenants_of(scheduler, layout)
+    try:
+        tenants.start(read_tenants(config.tenants), now_us=0)
+    except RequestError as error:
+        raise ConfigError(f"tenants {config.tenants!r}: {error}") from None
+    return tenants
 
 
 def _binder(
@@ -238,14 +280,17 @@ def _binder(
     model_config: Mapping[str, Any],
     tuning: Tuning | None,
 ) -> Binder:
-    """Return the binder: by measured times where there are any, watched while they are taken."""
+    """Return the binder: by measured times where there are any, watched while they are taken.
+
+    Backends of slots are chosen by the same times, so it comes before them.
+    """
     traits = {**device_traits(runtime.facts), "dtype": sizes.dtype}
     evidence = evidence_for(config, registry, runtime.facts, sizes, model_config)
     if tuning is None:
+        choices.evidence = evidence
         return KernelRegistry(registry).binder(traits, rules=choices.rules, evidence=evidence)
-    tuning.evidence, tuning.registry = evidence, registry
-    tuning.binder = SpyBinder(registry, traits, choices.rules, tuning.watch)
-    return tuning.binder
+    tuning.evidence, tuning.runtime = evidence, runtime
+    return tuning.watched_binder(traits, choices.rules)
 
 
 def _model_context(
@@ -298,10 +343,9 @@ def _build_executor(
     runtime: DeviceRuntime,
     transfers: TierTransfers | None,
     binder: Binder,
-    vocabulary: GrammarVocabulary,
+    masks: AnswerMasks,
 ) -> StepExecutor:
     from tokenspeed.executor import Executor
-    from tokenspeed.grammar import AnswerMasks
 
     return Executor(
         model,
@@ -315,9 +359,21 @@ def _build_executor(
         device=runtime.torch_device(),
         transfers=transfers,
         mask_logits=binder.bind(ops.sampling.mask_logits),
-        masks=AnswerMasks(
-            sizes.vocab_size, vocabulary.stop_token_ids, vocabulary.special_token_ids
-        ),
+        masks=masks,
+    )
+
+
+def _masks(
+    sizes: EngineSizes, vocabulary: GrammarVocabulary, grammars: Grammars | None
+) -> AnswerMasks:
+    from tokenspeed.grammar import AnswerMasks
+
+    return AnswerMasks(
+        sizes.vocab_size,
+        vocabulary.stop_token_ids,
+        vocabulary.special_token_ids,
+        vocabulary.token_bytes,
+        engine=grammars.name if grammars is not None else "",
     )
 
 
@@ -409,6 +465,7 @@ def _finish(
     return Engine(
         info=model_info(config, path, parts),
         scheduler=parts.scheduler,
+        tenants=parts.tenants,
         executor=parts.executor,
         policy=parts.policy,
         recorder=parts.recorder,

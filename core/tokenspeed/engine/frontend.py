@@ -26,6 +26,11 @@ from tokenspeed.engine.messages import (
     StateQuery,
     StateReply,
     Stop,
+    TenantChange,
+    TenantFigures,
+    TenantsQuery,
+    TenantsReply,
+    TenantState,
     ToEngine,
     TokensOut,
     Unhealthy,
@@ -51,8 +56,8 @@ MAX_DRAINED = 32
 """Messages taken in one go: an engine that is faster than this process must not keep its loop from
 seeing that clients went away."""
 STATE_TIMEOUT_S = 5.0
-ALIVE_S = 30.0
-"""Silence after which the engine counts as away; a long prefill step answers no heartbeat."""
+MAX_UNTAKEN_BYTES = 256 << 20
+"""Of messages on their way to an engine that is silent: sockets keep them without a bound."""
 
 
 class Frontend:
@@ -68,7 +73,11 @@ class Frontend:
         self._streams: dict[str, Stream] = {}
         self._query_id = 0
         self._asked: asyncio.Future[bytes] | None = None
+        self._num_questions = 0
+        self._questions: dict[int, asyncio.Future[TenantsReply]] = {}
         self._last_heard = time.monotonic()
+        self._unhealthy_since: float | None = None
+        self._untaken_bytes = 0
         self._welcomed = asyncio.Event()
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(FromEngine)
@@ -100,10 +109,15 @@ class Frontend:
         return frontend
 
     @property
-    def is_alive(self) -> bool:
-        """Whether the engine was heard of lately and is not given up."""
-        heard_s = time.monotonic() - self._last_heard
-        return self.unhealthy_reason is None and self.epoch > 0 and heard_s < ALIVE_S
+    def unhealthy_s(self) -> float:
+        """Seconds since the engine was given up; 0.0: it was not."""
+        since = self._unhealthy_since
+        return time.monotonic() - since if since is not None else 0.0
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since the engine was last heard of; it answers heartbeats between steps."""
+        return time.monotonic() - self._last_heard
 
     @property
     def live_requests(self) -> int:
@@ -126,9 +140,16 @@ class Frontend:
         Raises:
             RequestError: a parameter or token id is out of range.
             EngineGoneError: the engine died too often and is not restarted.
+            EngineAwayError: it takes no messages, and too much waits for it already.
         """
         if self.unhealthy_reason is not None:
             raise EngineGoneError(self.unhealthy_reason)
+        if self._untaken_bytes > MAX_UNTAKEN_BYTES:
+            raise EngineAwayError(
+                f"the engine has taken no message for {self.silent_s:.0f} s and "
+                f"{self._untaken_bytes} bytes of requests wait for it, at most {MAX_UNTAKEN_BYTES} "
+                "may; it is in a long step, or is being restarted; send the request again later"
+            )
         message = make_submit(
             self.model, prompt_ids, params, request_id or secrets.token_hex(12), terms=terms
         )
@@ -176,6 +197,27 @@ class Frontend:
             raise EngineError("the engine could not tell its state; its log has the reason")
         return spelled_out(msgspec.msgpack.decode(packed))
 
+    async def tenants(self, *, timeout_s: float = STATE_TIMEOUT_S) -> tuple[TenantState, ...]:
+        """Ask what tenants with a floor or a cap have.
+
+        Raises:
+            EngineError: it does not answer in `timeout_s`.
+        """
+        return await self._ask_tenants(TenantsQuery(self._next_question()), timeout_s)
+
+    async def change_tenant(
+        self, name: str, figures: TenantFigures, *, timeout_s: float = STATE_TIMEOUT_S
+    ) -> tuple[TenantState, ...]:
+        """Give a tenant other figures; return all tenants that have some then.
+
+        Raises:
+            RequestError: a figure is not as needed, or the model's cache cannot be counted by
+                tenant.
+            EngineError: it does not answer in `timeout_s`; whether it did it is not known.
+        """
+        question = TenantChange(self._next_question(), self.epoch, name, figures)
+        return await self._ask_tenants(question, timeout_s)
+
     def give_up(self, reason: str) -> None:
         """End every live request with an EngineError, after what was delivered; take no more."""
         for request_id in self._streams:
@@ -192,6 +234,32 @@ class Frontend:
         self._socket.close()
         self._context.term()
 
+    def _next_question(self) -> int:
+        self._num_questions += 1
+        return self._num_questions
+
+    async def _ask_tenants(
+        self, question: TenantsQuery | TenantChange, timeout_s: float
+    ) -> tuple[TenantState, ...]:
+        if self.unhealthy_reason is not None:
+            raise EngineGoneError(self.unhealthy_reason)
+        answer: asyncio.Future[TenantsReply] = self._loop.create_future()
+        self._questions[question.query_id] = answer
+        self._send(question)
+        try:
+            async with asyncio.timeout(timeout_s):
+                reply = await answer
+        except TimeoutError:
+            raise EngineAwayError(
+                f"the engine did not answer about tenants in {timeout_s} s: it is in a long step, "
+                "or is being restarted; look at GET /tenants and ask again"
+            ) from None
+        finally:
+            self._questions.pop(question.query_id, None)
+        if reply.refused is not None:
+            raise error_of(reply.refused)
+        return reply.tenants
+
     def _end(self, request_id: str, message: ToEngine) -> None:
         stream = self._streams.pop(request_id, None)
         if stream is not None:
@@ -199,7 +267,9 @@ class Frontend:
             stream.finish()
 
     def _send(self, message: ToEngine) -> None:
-        self._socket.send(self._encoder.encode(message), zmq.NOBLOCK)
+        payload = self._encoder.encode(message)
+        self._untaken_bytes += len(payload)
+        self._socket.send(payload, zmq.NOBLOCK)
         # Sending may eat the edge that says a message has arrived: look for one.
         self._loop.call_soon(self._drain)
 
@@ -217,6 +287,7 @@ class Frontend:
             except zmq.Again:
                 return
             self._last_heard = time.monotonic()
+            self._untaken_bytes = 0  # it turns, and takes what has come before it computes
             try:
                 self._take(self._decoder.decode(payload))
             except Exception as error:  # nothing may leave a stream, or a start, waiting for ever
@@ -244,6 +315,10 @@ class Frontend:
         elif isinstance(message, StateReply):
             if message.query_id == self._query_id and self._asked and not self._asked.done():
                 self._asked.set_result(message.state)
+        elif isinstance(message, TenantsReply):
+            answer = self._questions.get(message.query_id)
+            if answer is not None and not answer.done():
+                answer.set_result(message)
         else:
             self._give_up(message)
 
@@ -311,10 +386,15 @@ class Frontend:
         return False
 
     def _give_up(self, message: Unhealthy) -> None:
+        if self.unhealthy_reason is None:
+            self._unhealthy_since = time.monotonic()
         self.unhealthy_reason = message.reason
         self._welcomed.set()
         if self._asked is not None and not self._asked.done():
             self._asked.set_result(b"")
+        for answer in self._questions.values():
+            if not answer.done():
+                answer.set_exception(EngineGoneError(message.reason))
         for stream in self._streams.values():
             stream.fail(EngineGoneError(message.reason))
         self._streams.clear()

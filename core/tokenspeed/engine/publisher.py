@@ -51,6 +51,7 @@ class Publisher:
         self._activity = activity
         self._tally = tally
         self._gone: list[Client] = []
+        self._again: list[LiveRequest] = []
         self._retiring: deque[tuple[int, int]] = deque()
         self._last_step_id = 0
         self._committed_step_id = 0
@@ -63,12 +64,15 @@ class Publisher:
         *,
         last_step_id: int,
         reason_failed: str,
+        tries_again: bool = False,
     ) -> None:
         """Send what a step made final.
 
         Args:
             last_step_id: newest step that is launched; it may still hold rows of ended requests.
             reason_failed: why rows with reason "error" failed, for the client.
+            tries_again: nobody knows which of the rows failed: those that were in no fatal step
+                before are not told, see `take_again`.
         """
         self._last_step_id = last_step_id
         self._committed_step_id = plan.step_id
@@ -76,20 +80,32 @@ class Publisher:
             request = self._requests.by_key(int(plan.request_ids[row]))
             if request is not None:
                 request.prompt_logprobs.extend(scored)
+        for row, state in result.embeddings:
+            request = self._requests.by_key(int(plan.request_ids[row]))
+            if request is not None:
+                request.embedding = state.astype("<f4", copy=False).tobytes()
         num_output = self._send(
             committed,
             result.logprobs,
             reason_failed,
             _drafts_of(plan, result),
             result.reasons or {},
+            tries_again=tries_again,
         )
         self._activity.note_step(computed_tokens=plan.num_tokens, output_tokens=num_output)
         self._retire()
 
+    def take_again(self) -> list[LiveRequest]:
+        """Return the requests that are to be tried again; they have left the tables."""
+        again, self._again = self._again, []
+        return again
+
     def take_ended(self) -> list[Client]:
         """Send what ended outside a commit; return the clients that turned out to be gone."""
-        self._send(self._engine.scheduler.take_ended(), None, "", {}, {})
-        self._retire()
+        ended = self._engine.scheduler.take_ended()
+        if len(ended.request_ids):
+            self._send(ended, None, "", {}, {})
+            self._retire()
         gone, self._gone = self._gone, []
         return gone
 
@@ -100,6 +116,8 @@ class Publisher:
         reason_failed: str,
         drafts: Mapping[int, tuple[int, int]],
         reasons: Mapping[int, str],
+        *,
+        tries_again: bool = False,
     ) -> int:
         """Send deltas; return how many output tokens are in them."""
         num_output = 0
@@ -118,7 +136,14 @@ class Publisher:
             if request is None:
                 continue
             if FINISH_REASONS[reason] == "timeout" and self._has_waited_too_long(request):
-                self._refuse(request)
+                self._refuse_late(request)
+                continue
+            if FINISH_REASONS[reason] == "error" and request.refusal:
+                self._refuse(request, request.refusal)
+                continue
+            if tries_again and self._may_go_on(request, FINISH_REASONS[reason]):
+                self._end(request)
+                self._again.append(request)
                 continue
             scored = logprobs[row] if logprobs is not None and row >= 0 else None
             delta = self._delta(request, tokens, FINISH_REASONS[reason], cached, scored)
@@ -151,7 +176,7 @@ class Publisher:
             request.cached_tokens = cached
             if not request.is_resumed:
                 self._activity.note_first_token(time.monotonic() - request.arrived_s)
-        request.num_outputs += len(tokens)
+        request.outputs.extend(tokens)
         prompt_logprobs = None
         if tokens and request.prompt_logprobs:
             prompt_logprobs = tuple(request.prompt_logprobs)
@@ -162,6 +187,7 @@ class Publisher:
             logprobs=scored[: len(tokens)] or None if scored is not None else None,
             prompt_logprobs=prompt_logprobs,
             cached_tokens=cached,
+            embedding=request.embedding if tokens else None,
             finish_reason=reason or None,
         )
 
@@ -178,23 +204,35 @@ class Publisher:
             )
         return msgspec.structs.replace(delta, cache=report)
 
+    def _may_go_on(self, request: LiveRequest, reason: str) -> bool:
+        """Say whether a request of a step that failed is tried again."""
+        is_known = self._gate.is_suspect(request.request_id)
+        return reason == "error" and request.message is not None and not is_known
+
     def _has_waited_too_long(self, request: LiveRequest) -> bool:
         """Say whether a timeout is that of the queue and not the request's own."""
         is_over = request.deadline_us and time.monotonic_ns() // 1000 >= request.deadline_us
         return not is_over and request.cached_tokens is None
 
-    def _refuse(self, request: LiveRequest) -> None:
+    def _refuse_late(self, request: LiveRequest) -> None:
         """Tell a client that its request has waited too long for its turn."""
         waited_s = time.monotonic() - request.arrived_s
         num_others = self._engine.scheduler.stats()["waiting"]
         retry_after_s = self._activity.drain_s(num_others + 1, waited_s=waited_s)
+        text = (
+            f"the request waited {waited_s:.1f} s in the queue and did not get its turn; "
+            f"{num_others} {'other waits' if num_others == 1 else 'others wait'}; send it again in "
+            f"{retry_after_s} s"
+        )
+        self._refuse(request, text, retry_after_s=retry_after_s)
+
+    def _refuse(self, request: LiveRequest, text: str, *, retry_after_s: int | None = None) -> None:
+        """End a request with a CapacityError at its client."""
         message = Refused(
             request_id=request.request_id,
             epoch=self._epoch,
             kind="CapacityError",
-            message=f"the request waited {waited_s:.1f} s in the queue and did not get its turn; "
-            f"{num_others} {'other waits' if num_others == 1 else 'others wait'}; send it again in "
-            f"{retry_after_s} s",
+            message=text,
             retry_after_s=retry_after_s,
         )
         if not self._channel.send(request.client, message):
@@ -226,6 +264,8 @@ def _drafts_of(plan: StepPlan, result: StepResult) -> dict[int, tuple[int, int]]
 
 def _reports_of(committed: CommitResult) -> dict[int, CacheReport]:
     """Return the cache reports that came with first tokens, by entry."""
+    if not len(committed.reports):
+        return {}
     return {
         entry: CacheReport(cached, created, recomputed, end, MATCH_ENDS[reason])
         for entry, cached, created, recomputed, end, reason in committed.reports.tolist()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tokenspeed.engine.messages import Delta, Refused, Submit
+from tokenspeed.engine.submits import resumed
 from tokenspeed.errors import CapacityError, EngineError, RequestError, TokenSpeedError
 
 if TYPE_CHECKING:
@@ -77,19 +78,9 @@ class Stream:
 
     def message(self, epoch: int) -> Submit:
         """Return the Submit for an engine of this epoch: it goes on after the delivered tokens."""
-        timeout_s = self._submit.timeout_s
-        params = self._submit.params
-        if timeout_s is not None:
-            timeout_s = max(0.001, timeout_s - (time.monotonic() - self._arrived))
-        if self._output_ids and params.prompt_logprobs is not None:
-            params = msgspec.structs.replace(params, prompt_logprobs=None)
-        return msgspec.structs.replace(
-            self._submit,
-            epoch=epoch,
-            output_ids=self._output_ids.tobytes(),
-            params=params,
-            timeout_s=timeout_s,
-        )
+        waited_s = time.monotonic() - self._arrived
+        message = resumed(self._submit, self._output_ids, waited_s=waited_s)
+        return msgspec.structs.replace(message, epoch=epoch)
 
     def deliver(self, delta: Delta) -> None:
         """Take one delta from the engine."""
@@ -133,6 +124,7 @@ def merge_deltas(deltas: tuple[Delta, ...]) -> Delta:
         prompt_logprobs=tuple(prompt_logprobs) or None,
         cached_tokens=max(delta.cached_tokens for delta in deltas),
         cache=next((delta.cache for delta in deltas if delta.cache is not None), None),
+        embedding=next((delta.embedding for delta in deltas if delta.embedding is not None), None),
         drafts=(sum(delta.drafts[0] for delta in deltas), sum(delta.drafts[1] for delta in deltas)),
         finish_reason=deltas[-1].finish_reason,
         error=deltas[-1].error,

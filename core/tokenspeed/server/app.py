@@ -20,6 +20,7 @@ from tokenspeed.server.openai.routes import OpenAiRoutes
 from tokenspeed.server.responses.routes import ResponsesRoutes
 from tokenspeed.server.route_list import PATHS, ROUTES, methods_of
 from tokenspeed.server.service import Service
+from tokenspeed.server.tenant_routes import TenantRoutes
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -39,6 +40,7 @@ def create_app(parts: ApiParts) -> ASGIApp:
         "anthropic": AnthropicRoutes(service),
         "responses": ResponsesRoutes(service, parts.responses),
         "engine": EngineRoutes(parts),
+        "tenants": TenantRoutes(service),
     }
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     for route in ROUTES:
@@ -50,7 +52,13 @@ def create_app(parts: ApiParts) -> ASGIApp:
             response_model=None,
         )
     app.add_exception_handler(HTTPException, _http_error)
-    return Guard(app, keys=parts.keys, metrics=parts.metrics, paths=frozenset(PATHS))
+    return Guard(
+        app,
+        keys=parts.keys,
+        metrics=parts.metrics,
+        paths=frozenset(PATHS),
+        bodies=parts.bodies,
+    )
 
 
 def _guarded(handler: Handler) -> Handler:

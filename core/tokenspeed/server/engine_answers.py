@@ -6,18 +6,23 @@ from typing import Any, Literal
 
 from msgspec import UNSET, UnsetType
 
+from tokenspeed.engine.messages import TenantState
 from tokenspeed.server.http.answers import Answer
 
 Part = dict[str, Any]
 
 
 class Health(Answer, frozen=True):
-    """Whether the engine is heard of."""
+    """Whether steps are completed, for how long nothing was, and what is wrong since when."""
 
     status: Literal["ok", "unhealthy"]
     model: str
     engine_epoch: int
+    heard_s: float
+    step_running_s: float
+    no_step_completed_s: float
     reason: str | UnsetType = UNSET
+    since: str | UnsetType = UNSET
 
 
 class EngineState(Answer, frozen=True):
@@ -46,3 +51,9 @@ class EngineState(Answer, frozen=True):
     states: dict[str, int]
     requests: list[Part]
     queue: list[Part]
+
+
+class Tenants(Answer, frozen=True):
+    """All tenants with figures."""
+
+    tenants: list[TenantState]

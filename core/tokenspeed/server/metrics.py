@@ -16,11 +16,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.multiprocess import MultiProcessCollector
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from prometheus_client.core import Metric
 
-    from tokenspeed.engine.messages import EngineStats
+    from tokenspeed.engine.messages import EngineStats, TenantState
     from tokenspeed.server.pieces import Piece
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
@@ -34,6 +34,7 @@ _GAUGES = {
     "waiting": "requests in the queue",
     "blocks_total": "KV blocks of the arena",
     "blocks_used": "KV blocks held by live requests",
+    "grammar_bytes": "host memory of compiled grammars that are kept",
     "blocks_cached": "KV blocks that hold reusable prefixes and can be evicted",
     "host_blocks_total": "KV blocks of the host tier; 0: there is none",
     "host_blocks_free": "KV blocks of the host tier that hold nothing",
@@ -44,6 +45,15 @@ _GAUGES = {
     "overhead_us_p50": "median control and event-loop time of a step, microseconds",
     "epoch": "engine starts, from 1",
 }
+_TENANT_GAUGES = {
+    "floor_bytes": "KV cache that others never evict from a tenant, once it has it",
+    "cap_bytes": "most KV cache that a tenant has at a time",
+    "held_bytes": "KV cache that a tenant's live requests hold",
+    "cached_bytes": "KV cache of a tenant that nobody holds and can be found again",
+    "running": "a tenant's requests that run now",
+    "waiting": "a tenant's requests in the queue",
+}
+"""Of tenants with a floor or a cap."""
 _COUNTERS = {
     "steps": "steps run",
     "prompt_tokens": "prompt tokens of admitted requests",
@@ -127,6 +137,7 @@ class Metrics:
             registry=own,
         )
         self.turns = TurnMetrics(own)
+        self.host = HostMetrics(own)
 
     def render(self) -> bytes:
         """Return the exposition text."""
@@ -135,6 +146,29 @@ class Metrics:
     def timer(self, num_choices: int) -> RequestTimer:
         """Start timing a generation."""
         return RequestTimer(self, num_choices)
+
+
+class HostMetrics:
+    """What the stores of the API processes hold, and readers that were given up."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.held = Gauge(
+            "tokenspeed_host_bytes",
+            "host memory that a store of the API processes holds",
+            ("store",),
+            registry=registry,
+            multiprocess_mode="livesum",
+        )
+        self.cut = Counter(
+            "tokenspeed_answers_cut",
+            "answers that ended because too much of them was not read",
+            registry=registry,
+        )
+        self.aborted = Counter(
+            "tokenspeed_connections_aborted",
+            "connections whose clients took nothing of their answer for too long",
+            registry=registry,
+        )
 
 
 class TurnMetrics:
@@ -224,6 +258,18 @@ class _EngineCollector:
         for reason, count in sorted(stats.match_ends.items()):
             ends.add_metric((reason,), count)
         yield ends
+        yield from _tenant_gauges(stats.tenants)
+
+
+def _tenant_gauges(tenants: Sequence[TenantState]) -> Iterator[Metric]:
+    """Yield a gauge for each figure, with a value for each tenant that has it."""
+    for name, text in _TENANT_GAUGES.items():
+        family = GaugeMetricFamily(f"tokenspeed_tenant_{name}", text, labels=("tenant",))
+        for tenant in tenants:
+            value = getattr(tenant, name)
+            if value is not None:
+                family.add_metric((tenant.name,), value)
+        yield family
 
 
 class _PlanCollector:

@@ -9,25 +9,28 @@ from starlette.routing import compile_path
 from tokenspeed.engine.reports import StartReport
 from tokenspeed.server.anthropic.answers import Message, MessageEvent, TokenCount
 from tokenspeed.server.anthropic.schemas import MessagesRequest, PromptFields
-from tokenspeed.server.engine_answers import EngineState, Health
+from tokenspeed.server.engine_answers import EngineState, Health, Tenants
 from tokenspeed.server.http.answers import ErrorBody
 from tokenspeed.server.openai.answers import (
     ChatCompletion,
     ChatCompletionChunk,
     Completion,
+    Embeddings,
     Model,
     ModelList,
     Text,
     Tokens,
 )
+from tokenspeed.server.openai.embeddings import EmbeddingsRequest
 from tokenspeed.server.openai.schemas import (
     ChatRequest,
     CompletionRequest,
     DetokenizeRequest,
     TokenizeRequest,
 )
-from tokenspeed.server.responses.answers import Deleted, ResponseBody, ResponseEvent
+from tokenspeed.server.responses.answers import Deleted, InputItems, ResponseBody, ResponseEvent
 from tokenspeed.server.responses.schemas import ResponsesRequest
+from tokenspeed.server.tenant_routes import TenantBody
 
 if TYPE_CHECKING:
     from tokenspeed.server.http.schema import Body
@@ -55,7 +58,8 @@ class Route(NamedTuple):
     also: tuple[int, ...] = ()
 
 
-_SENT = (400, 404, 413)
+_SENT = (400, 404, 408, 413)
+_RULED = (403, 503)
 _GENERATED = (*_SENT, 422, 429, 503, 504)
 _STORED = (400, 404)
 _CHAT = (ChatRequest, ChatCompletion, (ChatCompletionChunk, ErrorBody), _GENERATED)
@@ -66,6 +70,14 @@ _RESPONSE = (ResponsesRequest, ResponseBody, (ResponseEvent,), _GENERATED)
 ROUTES = (
     Route("POST", "/v1/chat/completions", "openai.chat", *_CHAT),
     Route("POST", "/v1/completions", "openai.completions", *_COMPLETION),
+    Route(
+        "POST",
+        "/v1/embeddings",
+        "openai.embeddings",
+        EmbeddingsRequest,
+        Embeddings,
+        errors=_GENERATED,
+    ),
     Route("POST", "/v1/messages", "anthropic.messages", *_MESSAGE),
     Route(
         "POST",
@@ -80,6 +92,13 @@ ROUTES = (
         "GET", "/v1/responses/{response_id}", "responses.read", answer=ResponseBody, errors=_STORED
     ),
     Route(
+        "GET",
+        "/v1/responses/{response_id}/input_items",
+        "responses.input_items",
+        answer=InputItems,
+        errors=_STORED,
+    ),
+    Route(
         "DELETE", "/v1/responses/{response_id}", "responses.delete", answer=Deleted, errors=_STORED
     ),
     Route("GET", "/v1/models", "openai.models", answer=ModelList),
@@ -88,6 +107,15 @@ ROUTES = (
     Route("POST", "/detokenize", "openai.detokenize", DetokenizeRequest, Text, errors=_SENT),
     Route("GET", "/v1/engine/plan", "engine.plan", answer=StartReport),
     Route("GET", "/v1/engine/state", "engine.state", answer=EngineState, errors=(503,)),
+    Route("GET", "/tenants", "tenants.list", answer=Tenants, errors=_RULED),
+    Route(
+        "PUT",
+        "/tenants/{name:path}",
+        "tenants.change",
+        TenantBody,
+        Tenants,
+        errors=(*_SENT, *_RULED),
+    ),
     Route("GET", "/health", "engine.health", answer=Health, also=(503,)),
     Route("GET", "/metrics", "engine.metrics"),
     Route("GET", "/openapi.json", "engine.document", answer=dict[str, Any]),

@@ -9,7 +9,7 @@ import pytest
 from tests.support.grammars import ListEngine, ListGrammar
 
 from tokenspeed.contracts.grammar import GrammarSpec
-from tokenspeed.engine.grammars import COMPILE_THREADS, MAX_STUCK, Grammars
+from tokenspeed.engine.grammars import COMPILE_THREADS, ENTRY_BYTES, MAX_STUCK, Grammars
 from tokenspeed.errors import CapacityError, EngineError, RequestError
 
 
@@ -29,15 +29,15 @@ def test_a_grammar_is_compiled_once_for_all_that_ask() -> None:
     one = taken(grammars, spec("1"))
     assert taken(grammars, spec("1", after=(3,), field="guided_regex")) is one
     assert engine.num_compiled == 1
-    assert grammars.cached_bytes == 1000
+    assert grammars.cached_bytes == 1000 + ENTRY_BYTES + 1
 
 
 def test_what_does_not_fit_the_budget_is_forgotten_oldest_first() -> None:
     engine = ListEngine(8, 7)
-    grammars = Grammars(engine, "tests/list", cache_bytes=2500)
+    grammars = Grammars(engine, "tests/list", cache_bytes=3500)
     for text in ("1", "2", "1", "3", "1"):
         taken(grammars, spec(text))
-    assert (engine.num_compiled, grammars.cached_bytes) == (3, 2000)
+    assert (engine.num_compiled, grammars.cached_bytes) == (3, 2 * (1000 + ENTRY_BYTES + 1))
     taken(grammars, spec("2"))
     assert engine.num_compiled == 4
 
@@ -49,9 +49,10 @@ def test_a_refusal_names_the_field_of_the_request() -> None:
     assert caught.value.param == "tools.a"
 
 
+@pytest.mark.parametrize("error", [ValueError, SystemExit])
 @pytest.mark.parametrize("call", ["compile", "num_bytes"])
-def test_an_engine_that_raises_fails_the_request(call: str) -> None:
-    grammars = Grammars(ListEngine(8, 7, {"1": call}), "tests/list")
+def test_an_engine_that_raises_fails_the_request(call: str, error: type[BaseException]) -> None:
+    grammars = Grammars(ListEngine(8, 7, {"1": call}, error), "tests/list")
     with pytest.raises(EngineError, match=f"tests/list failed.*planted in {call}"):
         taken(grammars, spec("1"))
     assert taken(grammars, spec("2"))

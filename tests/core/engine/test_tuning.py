@@ -15,9 +15,8 @@ from tests.support.tiny_checkpoints import make_checkpoint
 from tokenspeed import LLM, SamplingParams
 from tokenspeed.config.schema import EngineConfig
 from tokenspeed.engine.reports import Progress
-from tokenspeed.engine.tuning import time_sample, tune
+from tokenspeed.engine.tuning import tune
 from tokenspeed.errors import ConfigError
-from tokenspeed.kernels.spying import Sample, Watch
 
 SLOW = """
 import time
@@ -86,48 +85,17 @@ def test_a_slow_kernel_of_a_high_band_loses_once_it_was_measured(
 
 
 def check_later_starts(model: str, options: dict[str, Any]) -> None:
-    """A second tune measures nothing; a start without --tune uses what is there."""
+    """A second tune builds no watched engine; a start without --tune uses what is there."""
     seen: list[Progress] = []
     with LLM(model, tune=True, progress=seen.append, **options) as llm:
         tuned = norm_record(llm)
-    assert [item.total for item in seen if item.stage == "tuning"] == [0]
+    stages = [item.stage for item in seen]
+    assert "tuning" not in stages
+    assert stages.count("cache") == 1  # one engine was built, none watched
     with LLM(model, **options) as llm:
         assert norm_record(llm) == tuned
     with LLM(model, **{**options, "plugins": ("reference",)}) as llm:  # other versions, no times
         assert not norm_record(llm)["evidence"]["used"]
-
-
-def test_a_sample_is_timed_on_fresh_copies_of_its_arguments() -> None:
-    import torch
-
-    watch = Watch()
-    watch.phase = "decode"
-    x = torch.ones(3)
-    watch.note("request", "op", ((x,), {}), None)
-    x.zero_()
-    ((_, sample),) = watch.samples["request"].items()
-    seen: list[float] = []
-
-    def double(x: torch.Tensor) -> None:
-        seen.append(float(x.sum()))
-        x.mul_(2)
-
-    assert time_sample(double, sample) > 0
-    assert set(seen) == {3.0}
-    assert sample.calls == {"decode": 1}
-
-
-def test_a_kernel_that_prepares_another_is_timed_in_what_it_prepared() -> None:
-    calls: list[str] = []
-
-    def prepare(name: str) -> Any:
-        calls.append(f"prepare {name}")
-        return lambda value: calls.append(f"run {value}")
-
-    time_sample(prepare, Sample(((7,), {}), (("w",), {}), {"decode": 1}))
-    assert calls[0] == "prepare w"
-    assert set(calls[1:]) == {"run 7"}
-    assert len(calls) > 3
 
 
 def test_a_cache_folder_that_cannot_be_written_ends_the_start_before_anything_is_measured(
@@ -139,3 +107,38 @@ def test_a_cache_folder_that_cannot_be_written_ends_the_start_before_anything_is
     with pytest.raises(ConfigError, match=r"measured times cannot be kept: .*Not a directory"):
         tune(EngineConfig(), lambda _: None, lambda *arguments: built.append(arguments))  # type: ignore[arg-type,func-returns-value]
     assert built == []
+
+
+def test_a_trial_on_which_everybody_fails_refuses_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> float:
+        raise RuntimeError("no clock")
+
+    monkeypatch.setenv("TOKENSPEED_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr("tokenspeed.engine.trials.time_sample", fail)
+    model = make_model(tmp_path)
+    with LLM(model, tune=True, plugins=("reference",), max_context_tokens=64) as llm:
+        record = norm_record(llm)
+        attention = llm.engine.binding_plan.slots["attention.full"].record
+    assert record["evidence"]["note"] == "nothing was measured"
+    assert [entry["offer"] for entry in record["candidates"] if entry["clauses"]] == []
+    assert attention["evidence"]["used"]
+    (file,) = (tmp_path / "cache" / "tuning").glob("*.json")
+    assert json.loads(file.read_text())["failures"] == {}
+
+
+def test_a_kernel_that_fails_is_refused_and_the_next_best_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing = SLOW.replace("    time.sleep(0.002)\n", "    raise SystemExit('no such tile')\n")
+    space = PluginSpace(tmp_path / "site", monkeypatch)
+    space.install("acme", failing, slots='operator = "1.0"', device_kinds='["cpu"]')
+    monkeypatch.setenv("TOKENSPEED_CACHE_DIR", str(tmp_path / "cache"))
+    options: dict[str, Any] = {"plugins": ("acme",), "allow_experimental": ("acme",)}
+    model = make_model(tmp_path)
+    with LLM(model, tune=True, max_context_tokens=64, block_tokens=16, **options) as llm:
+        record = norm_record(llm)
+    assert record["winner"] == "reference/rms_norm_cpu"
+    told = {entry["offer"]: entry["reason"] for entry in record["candidates"]}
+    assert "it ended with SystemExit: no such tile" in told["acme/slow"]

@@ -215,3 +215,26 @@ class Text(Answer, frozen=True):
     """The answer of /detokenize."""
 
     prompt: str
+
+
+class Embedding(Answer, frozen=True, tag="embedding", tag_field="object"):
+    """A text's vector: numbers, or their bytes (float32, little endian) as base64."""
+
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingsUsage(Answer, frozen=True):
+    """What was computed."""
+
+    prompt_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptDetails
+
+
+class Embeddings(Answer, frozen=True, tag="list", tag_field="object"):
+    """The answer to an embeddings request."""
+
+    data: list[Embedding]
+    model: str
+    usage: EmbeddingsUsage

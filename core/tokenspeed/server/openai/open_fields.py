@@ -68,4 +68,4 @@ JsonSchema = Annotated[Any, WithJsonSchema({"anyOf": [_SCHEMA, _TEXT]})]
 Pattern = Annotated[Any, WithJsonSchema(_TEXT)]
 Choices = Annotated[Any, WithJsonSchema(_CHOICES)]
 PromptForms = Annotated[Any, WithJsonSchema({"anyOf": _PROMPTS})]
-"""str | list[str] | list[int] | list[list[int]]."""
+"""str | list[str] | list[int] | list[list[int]], or an array of ids; see `prompt_forms.py`."""

@@ -18,6 +18,7 @@ from tokenspeed.server.http.errors import ANTHROPIC, form_of
 from tokenspeed.server.http.guard import OPEN_PATHS
 from tokenspeed.server.http.schema import IS_BODY
 from tokenspeed.server.openapi.statuses import headers_of, statuses_of
+from tokenspeed.server.responses.input_items import MAX_PAGE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,7 +61,11 @@ def document(
         "paths": paths,
         "components": {
             "schemas": _of_server(schemas, model),
-            "parameters": {"Tenant": _TENANT, **_path_parameters(model)},
+            "parameters": {
+                "Tenant": _TENANT,
+                **_path_parameters(model),
+                **{name: {"in": "query", **item} for name, item in _PAGE.items()},
+            },
             "securitySchemes": _SCHEMES,
         },
     }
@@ -161,10 +166,18 @@ def _event(schemas: list[Any]) -> dict[str, Any]:
     }
 
 
+_PAGE = {
+    "Limit": {"name": "limit", "schema": {"type": "integer", "minimum": 1, "maximum": MAX_PAGE}},
+    "Order": {"name": "order", "schema": {"enum": ["asc", "desc"]}},
+    "After": {"name": "after", "schema": {"type": "string"}},
+}
+"""Query of a list."""
 _TAKERS = {
     "Tenant": lambda route: 429 in route.errors or "{response_id}" in route.path,
     "ResponseId": lambda route: "{response_id}" in route.path,
-    "ModelName": lambda route: "{name:path}" in route.path,
+    "ModelName": lambda route: route.path == "/v1/models/{name:path}",
+    "TenantName": lambda route: route.path == "/tenants/{name:path}",
+    **{name: lambda route: route.handler == "responses.input_items" for name in _PAGE},
 }
 
 
@@ -180,6 +193,7 @@ def _path_parameters(model: str) -> dict[str, Any]:
         for name, place, schema in (
             ("ResponseId", "response_id", stored),
             ("ModelName", "name", served),
+            ("TenantName", "name", {"type": "string", "minLength": 1}),
         )
     }
 

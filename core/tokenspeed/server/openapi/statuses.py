@@ -10,7 +10,9 @@ if TYPE_CHECKING:
 _MEANINGS = {
     400: "a field is wrong, unknown or not supported, or the prompt is too long",
     401: "the API key is missing or wrong",
+    403: "the API key is that of a tenant, and this is for the server's own",
     404: "there is no such model or stored response",
+    408: "the body came too slowly",
     413: "the body is larger than the server takes",
     422: "the model made a call that is none",
     429: "the queue is full, or the request waited in it for too long",

@@ -127,6 +127,15 @@ class ResponseBody(Answer, frozen=True, kw_only=True, tag="response", tag_field=
     truncation: Literal["disabled"]
 
 
+class InputItems(Answer, frozen=True, tag="list", tag_field="object"):
+    """A page of the items of a stored response's input."""
+
+    data: list[dict[str, Any]]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
 class Deleted(Answer, frozen=True, tag="response", tag_field="object"):
     """A stored response that is gone."""
 
