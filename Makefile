@@ -93,6 +93,18 @@ $(CLIENTS)/.npm: tests/clients/package.json
 	npm install --prefix $(CLIENTS) --no-audit --no-fund
 	@touch $@
 
+# Strangers that judge the server: Schemathesis, AIPerf, and the public cases of JSON Schema.
+JSON_SCHEMA_CASES := $(CLIENTS)/json-schema-cases/tests
+judges: $(CLIENTS)/.schemathesis $(CLIENTS)/.aiperf $(JSON_SCHEMA_CASES)
+
+# The cases come with the sources of a library (MIT).
+$(JSON_SCHEMA_CASES): $(VENV)/.packages
+	@mkdir -p $(CLIENTS)/json-schema-cases
+	$(BIN)/python -m pip download -q --no-deps --no-binary :all: -d $(CLIENTS) jsonschema==4.26.0
+	tar xzf $(CLIENTS)/jsonschema-4.26.0.tar.gz -C $(CLIENTS)/json-schema-cases --strip-components=2 \
+		jsonschema-4.26.0/json/tests
+	@touch $@
+
 # The control plane's tests under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer.
 sanitize: install
 	$(CMAKE_TESTS) -B build/cpp-asan -DTOKENSPEED_SANITIZE=address,undefined
