@@ -9,7 +9,7 @@ MODEL ?=
 ARGS ?=
 
 .PHONY: serve install test ctest pytest lint stub check slow sanitize bench bench-peers bench-control \
-	bench-control-peers clients clients-small gpu-check model clean
+	bench-control-peers clients clients-small judges gpu-check model clean
 
 serve: install model
 	$(BIN)/tokenspeed serve $(MODEL) $(ARGS)
@@ -100,7 +100,7 @@ judges: $(CLIENTS)/.schemathesis $(CLIENTS)/.aiperf $(JSON_SCHEMA_CASES)
 # The cases come with the sources of a library (MIT).
 $(JSON_SCHEMA_CASES): $(VENV)/.packages
 	@mkdir -p $(CLIENTS)/json-schema-cases
-	$(BIN)/python -m pip download -q --no-deps --no-binary :all: -d $(CLIENTS) jsonschema==4.26.0
+	$(BIN)/python -m pip download -q --no-deps --no-binary jsonschema -d $(CLIENTS) jsonschema==4.26.0
 	tar xzf $(CLIENTS)/jsonschema-4.26.0.tar.gz -C $(CLIENTS)/json-schema-cases --strip-components=2 \
 		jsonschema-4.26.0/json/tests
 	@touch $@
