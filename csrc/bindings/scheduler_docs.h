@@ -23,6 +23,8 @@ Args:
     match_prefix: False computes the whole prompt (prompt logprobs); its blocks are still
         stored.
     deadline_us: absolute; 0: none. Checked in `plan` and `commit`.
+    root: session that the whole family of its session descends from; 0: none. The roots of a
+        tenant share what is its fairly.
     tenant: whom the work is counted for; tenants of a class share the engine fairly.
     reuse_points: (<= 3,) increasing positions in the prompt after which others will go on.
     gap_us: expected time to the session's next turn; 0: unknown. A key of eviction.
@@ -59,6 +61,18 @@ inline constexpr const char* kRekey =
     R"(Replace a live request's policy keys, usually at the end of its turn.
 
 Returns False when the id is not known or has ended.)";
+
+inline constexpr const char* kRelease =
+    R"(Forget a session and drop what its last turn alone left in the cache.
+
+What another session's last turn or a live request begins with stays, and so does what others hang
+on. Records of a KV store stay.
+
+Returns None for a session that is not known, else "tokens" (that left the device) and the logical
+blocks of each group that are free now: "blocks" of the device, "host_blocks" of the host tier.
+
+Raises:
+    RequestError: requests of it live, code "session_busy".)";
 
 inline constexpr const char* kPropose = R"(Give a request the drafts of its next decode row.
 

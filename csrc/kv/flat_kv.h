@@ -75,6 +75,12 @@ struct KvNeed {
   std::array<int64_t, kMaxGroups> windows{};  // [window group in order]
 };
 
+// A node of a sequence: a full block of it, or a partly filled one that holds nothing else.
+struct PathNode {
+  SetId set;
+  size_t begin = 0;  // position of its first token
+};
+
 // Physical blocks below which not even one block of one request fits, the sentinel included.
 int32_t MinPhysicalBlocks(const FlatKvConfig& config);
 
@@ -185,6 +191,18 @@ class FlatKv {
   // Returns: the snapshot there now, none when there is no room or no row at `position`.
   SnapshotId PublishState(KvTable& table, SetId set, int32_t position, SnapshotId previous,
                           bool is_branch, bool is_last);
+
+  // Returns a sequence's nodes from its first token on, as far as they are there: full blocks in
+  // order, then tails of the last one. REQUIRES: `keys` covers the full blocks of `tokens`.
+  std::vector<PathNode> Path(NodeId root, Tokens tokens, const ChainKeys& keys) const;
+  // Says whether nobody holds an indexed set, and nothing in the index hangs on it.
+  bool IsAlone(SetId set) const { return index_.num_children(set) == 0 && sets_.refs(set) == 0; }
+  // Says whether who has `tokens` after the set's parent can share some of the set's, and none of
+  // its siblings has as many of them.
+  bool IsOnlyHolder(SetId set, Tokens tokens) const;
+  // Drops a set with its window blocks and snapshots; no tier is told. Adds what that frees to
+  // `blocks` of each group. REQUIRES: IsAlone(set).
+  void Release(SetId set, std::span<int64_t> blocks);
 
   // How long the things of a table are expected to rest once it is let go, and for how long
   // their first `num_blocks` are kept, as far as the quota goes.

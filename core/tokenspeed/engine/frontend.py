@@ -23,6 +23,9 @@ from tokenspeed.engine.messages import (
     Hello,
     ModelInfo,
     Refused,
+    SessionQuery,
+    SessionRelease,
+    SessionReply,
     StateQuery,
     StateReply,
     Stop,
@@ -38,7 +41,7 @@ from tokenspeed.errors import EngineAwayError, EngineError, EngineGoneError, Req
 from tokenspeed.log import LOGGER
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -51,6 +54,7 @@ MAX_DRAINED = 32
 """Messages taken in one go: an engine that is faster than this process must not keep its loop from
 seeing that clients went away."""
 STATE_TIMEOUT_S = 5.0
+RELEASE_TIMEOUT_S = 30.0
 ALIVE_S = 30.0
 """Silence after which the engine counts as away; a long prefill step answers no heartbeat."""
 
@@ -67,7 +71,9 @@ class Frontend:
         self.plan_digest = ""
         self._streams: dict[str, Stream] = {}
         self._query_id = 0
+        self._state_id = 0
         self._asked: asyncio.Future[bytes] | None = None
+        self._session_asked: dict[int, asyncio.Future[SessionReply | None]] = {}
         self._last_heard = time.monotonic()
         self._welcomed = asyncio.Event()
         self._encoder = msgspec.msgpack.Encoder()
@@ -158,9 +164,9 @@ class Frontend:
         if self.unhealthy_reason is not None:
             raise EngineGoneError(self.unhealthy_reason)
         if self._asked is None or self._asked.done():
-            self._query_id += 1
+            self._state_id = self._next_query()
             self._asked = self._loop.create_future()
-            self._send(StateQuery(self._query_id))
+            self._send(StateQuery(self._state_id))
         try:
             async with asyncio.timeout(timeout_s):
                 packed = await asyncio.shield(self._asked)
@@ -175,6 +181,36 @@ class Frontend:
                 raise EngineGoneError(self.unhealthy_reason)
             raise EngineError("the engine could not tell its state; its log has the reason")
         return spelled_out(msgspec.msgpack.decode(packed))
+
+    async def session(
+        self, owner: str, session: str, *, timeout_s: float = STATE_TIMEOUT_S
+    ) -> SessionReply:
+        """Ask for a session's family and sums.
+
+        Raises:
+            EngineError: the engine does not answer in `timeout_s`, or is gone.
+        """
+        query = SessionQuery(query_id=self._next_query(), owner=owner, session=session)
+        return await self._ask(query, timeout_s)
+
+    async def release_session(
+        self,
+        owner: str,
+        session: str,
+        *,
+        group: bool = False,
+        abort: bool = False,
+        timeout_s: float = RELEASE_TIMEOUT_S,
+    ) -> SessionReply:
+        """Ask that what a session alone left in the cache be dropped.
+
+        Raises:
+            EngineError: the engine does not answer in `timeout_s`, or is gone.
+        """
+        release = SessionRelease(
+            query_id=self._next_query(), owner=owner, session=session, group=group, abort=abort
+        )
+        return await self._ask(release, timeout_s)
 
     def give_up(self, reason: str) -> None:
         """End every live request with an EngineError, after what was delivered; take no more."""
@@ -191,6 +227,38 @@ class Frontend:
         self._loop.remove_reader(self._socket.fileno())
         self._socket.close()
         self._context.term()
+
+    def _next_query(self) -> int:
+        self._query_id += 1
+        return self._query_id
+
+    async def _ask(self, message: SessionQuery | SessionRelease, timeout_s: float) -> SessionReply:
+        if self.unhealthy_reason is not None:
+            raise EngineGoneError(self.unhealthy_reason)
+        answer = self._loop.create_future()
+        self._session_asked[message.query_id] = answer
+        self._send(message)
+        try:
+            async with asyncio.timeout(timeout_s):
+                reply = await answer
+        except TimeoutError:
+            reply = None
+        finally:
+            del self._session_asked[message.query_id]
+        if reply is not None:
+            return reply
+        if self.unhealthy_reason is not None:
+            raise EngineGoneError(self.unhealthy_reason)
+        raise EngineAwayError(
+            f"the engine did not answer for session {message.session!r} in {timeout_s} s: it is in "
+            "a long step, or was restarted; ask again"
+        )
+
+    def _answer_sessions(self, replies: Mapping[int, SessionReply | None]) -> None:
+        for query_id, reply in replies.items():
+            asked = self._session_asked.get(query_id)
+            if asked is not None and not asked.done():
+                asked.set_result(reply)
 
     def _end(self, request_id: str, message: ToEngine) -> None:
         stream = self._streams.pop(request_id, None)
@@ -242,8 +310,10 @@ class Frontend:
         elif isinstance(message, EngineStats):
             self.stats = message
         elif isinstance(message, StateReply):
-            if message.query_id == self._query_id and self._asked and not self._asked.done():
+            if message.query_id == self._state_id and self._asked and not self._asked.done():
                 self._asked.set_result(message.state)
+        elif isinstance(message, SessionReply):
+            self._answer_sessions({message.query_id: message})
         else:
             self._give_up(message)
 
@@ -281,6 +351,7 @@ class Frontend:
             )
             return
         self.epoch = welcome.epoch
+        self._answer_sessions(dict.fromkeys(self._session_asked))  # what was asked is lost
         self.plan_digest = welcome.plan_digest
         self.model = welcome.model
         self._welcomed.set()
@@ -315,6 +386,7 @@ class Frontend:
         self._welcomed.set()
         if self._asked is not None and not self._asked.done():
             self._asked.set_result(b"")
+        self._answer_sessions(dict.fromkeys(self._session_asked))
         for stream in self._streams.values():
             stream.fail(EngineGoneError(message.reason))
         self._streams.clear()

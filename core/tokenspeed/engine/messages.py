@@ -11,7 +11,7 @@ import msgspec
 from tokenspeed.contracts.sampler import TokenLogprobs
 from tokenspeed.sampling.params import SamplingParams
 
-WIRE_VERSION = 4
+WIRE_VERSION = 5
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,7 +106,35 @@ class StateQuery(msgspec.Struct, frozen=True, tag=True):
     query_id: int
 
 
-ToEngine = Hello | Submit | Abort | Stop | StateQuery
+class SessionQuery(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Asks for a session's family and sums; answered by a SessionReply of the same number.
+
+    Args:
+        owner, session: as in Terms.
+    """
+
+    query_id: int
+    owner: str
+    session: str
+
+
+class SessionRelease(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """A session is over: what it alone left in the cache goes. Answered by a SessionReply.
+
+    Args:
+        owner, session: as in Terms.
+        group: release all that descend from it, too.
+        abort: end their requests; else one that lives is a reason to refuse.
+    """
+
+    query_id: int
+    owner: str
+    session: str
+    group: bool = False
+    abort: bool = False
+
+
+ToEngine = Hello | Submit | Abort | Stop | StateQuery | SessionQuery | SessionRelease
 
 
 # ---- engine -> API process
@@ -248,10 +276,23 @@ class StateReply(msgspec.Struct, frozen=True, tag=True):
     state: bytes
 
 
+class SessionReply(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Answer to a SessionQuery or SessionRelease.
+
+    Args:
+        outcome: "done"; "unknown": no such session; "busy": requests of it live.
+        body: msgpack of what docs/sessions.md describes.
+    """
+
+    query_id: int
+    outcome: str
+    body: bytes
+
+
 class Unhealthy(msgspec.Struct, frozen=True, tag=True):
     """From the supervisor, in the engine's place: it died too often and is not restarted."""
 
     reason: str
 
 
-FromEngine = Welcome | TokensOut | Refused | EngineStats | StateReply | Unhealthy
+FromEngine = Welcome | TokensOut | Refused | EngineStats | StateReply | SessionReply | Unhealthy

@@ -27,6 +27,7 @@ from tokenspeed.server.openai.schemas import (
 from tokenspeed.server.responses.routes import ResponsesRoutes
 from tokenspeed.server.responses.schemas import ResponsesRequest
 from tokenspeed.server.service import Service
+from tokenspeed.server.session_routes import SessionRoutes
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -65,6 +66,8 @@ ROUTES = (
     Route("GET", "/v1/models/{name:path}", "openai.model"),
     Route("POST", "/tokenize", "openai.tokenize", TokenizeRequest),
     Route("POST", "/detokenize", "openai.detokenize", DetokenizeRequest),
+    Route("GET", "/v1/sessions/{name:path}", "sessions.read"),
+    Route("DELETE", "/v1/sessions/{name:path}", "sessions.release"),
     Route("GET", "/v1/engine/plan", "engine.plan"),
     Route("GET", "/v1/engine/state", "engine.state"),
     Route("GET", "/health", "engine.health"),
@@ -80,6 +83,7 @@ def create_app(parts: ApiParts) -> ASGIApp:
         "openai": OpenAiRoutes(service),
         "anthropic": AnthropicRoutes(service),
         "responses": ResponsesRoutes(service, parts.responses),
+        "sessions": SessionRoutes(parts),
         "engine": EngineRoutes(parts),
     }
     app = FastAPI(title="TokenSpeed", docs_url=None, redoc_url=None, redirect_slashes=False)
