@@ -197,12 +197,11 @@ class FlatKv {
   std::vector<PathNode> Path(NodeId root, Tokens tokens, const ChainKeys& keys) const;
   // Says whether nobody holds an indexed set, and nothing in the index hangs on it.
   bool IsAlone(SetId set) const { return index_.num_children(set) == 0 && sets_.refs(set) == 0; }
-  // Says whether who has `tokens` after the set's parent can share some of the set's, and none of
-  // its siblings has as many of them.
-  bool IsOnlyHolder(SetId set, Tokens tokens) const;
-  // Drops a set with its window blocks and snapshots; no tier is told. Adds what that frees to
-  // `blocks` of each group. REQUIRES: IsAlone(set).
-  void Release(SetId set, std::span<int64_t> blocks);
+  // Drops what a set holds beyond its first `num_shared` tokens: all of it, if none are shared, or
+  // a sibling has those as well; else it stays as a tail. Snapshots of shared positions stay
+  // matchable. No tier is told. Adds what that frees to `blocks` of each group.
+  // Returns: the tokens that nobody finds any more. REQUIRES: IsAlone(set).
+  int32_t Release(SetId set, int32_t num_shared, std::span<int64_t> blocks);
 
   // How long the things of a table are expected to rest once it is let go, and for how long
   // their first `num_blocks` are kept, as far as the quota goes.
@@ -283,6 +282,7 @@ class FlatKv {
   void EvictItem(BlockPool& pool, int32_t item);
   bool LimitSnapshots();
 
+  SetId Substitute(SetId set, int32_t num_shared) const;
   void PublishWindows(KvTable& table, size_t index, SetId set, bool may_replace);
   void NeedsByGroup(const KvNeed& need, std::span<int64_t> blocks) const;
   NodeId ParentOf(NodeId root, const KvTable& table, size_t index) const {

@@ -27,30 +27,48 @@ std::vector<PathNode> FlatKv::Path(NodeId root, Tokens tokens, const ChainKeys& 
   return path;
 }
 
-bool FlatKv::IsOnlyHolder(SetId set, Tokens tokens) const {
-  const NodeId parent = index_.parent(set);
-  const auto& children = index_.children(parent);
-  if (std::ranges::find(children, set.value) == children.end()) return false;
-  const int32_t shared = index_.Shared(set.value, tokens) / share_tokens() * share_tokens();
-  return shared > 0 && std::ranges::none_of(children, [&](int32_t child) {
-           return child != 0 && child != set.value && index_.Shared(child, tokens) >= shared;
-         });
+// Returns a sibling in which others find the first tokens of a set as far as in it, SetId(0) for
+// none. What lies at a position that cannot be shared is found nowhere.
+SetId FlatKv::Substitute(SetId set, int32_t num_shared) const {
+  const Tokens shared = index_.tokens(set).first(num_shared);
+  for (const int32_t child : index_.children(index_.parent(set))) {
+    const SetId sibling(child);
+    if (child == 0 || sibling == set || index_.Shared(child, shared) < num_shared) continue;
+    bool has_windows = true;
+    for (int32_t w = 0; w < num_window_groups(); ++w) {
+      has_windows &= index_.window(set, w).value == 0 || index_.window(sibling, w).value != 0;
+    }
+    if (has_windows) return sibling;
+  }
+  return SetId();
 }
 
-void FlatKv::Release(SetId set, std::span<int64_t> blocks) {
+int32_t FlatKv::Release(SetId set, int32_t num_shared, std::span<int64_t> blocks) {
   TS_CHECK(IsAlone(set), "what others use is not released");
-  for (int32_t k = 0; k < sets_.num_groups(); ++k) ++blocks[sets_.group(k).value];
+  const int32_t num_tokens = index_.num_tokens(set);
+  num_shared = num_shared / share_tokens() * share_tokens();
+  if (num_shared > 0 && !index_.IsRemembered(set)) num_shared = 0;
+  const SetId substitute = num_shared > 0 ? Substitute(set, num_shared) : SetId();
+  const bool stays = num_shared > 0 && substitute.value == 0;
+  const auto add = [&](const BlockPool& pool, int64_t count) {
+    for (int32_t k = 0; k < pool.num_groups(); ++k) blocks[pool.group(k).value] += count;
+  };
+  if (index_.IsFull(set)) evicted_.Add(index_.key(NodeId::Of(set)));
+  const int32_t num_rows = rows_.num_free_items();
+  if (num_shared > 0) index_.Shorten(set, num_shared);
+  if (stays) {
+    add(rows_, rows_.num_free_items() - num_rows);
+    return num_tokens - num_shared;
+  }
+  if (substitute.value != 0) index_.MoveParts(set.value, substitute.value);
   for (int32_t w = 0; w < num_window_groups(); ++w) {
     const WindowId window = index_.window(set, w);
-    if (window.value == 0 || windows_[w]->refs(window.value) > 0) continue;
-    ++blocks[windows_[w]->group(0).value];
+    if (window.value != 0 && windows_[w]->refs(window.value) == 0) add(*windows_[w], 1);
   }
-  for (int32_t row = index_.first_snapshot(set); row != 0; row = index_.snapshots().next(row)) {
-    if (rows_.refs(row) > 0) continue;
-    for (int32_t k = 0; k < rows_.num_groups(); ++k) ++blocks[rows_.group(k).value];
-  }
-  if (index_.IsFull(set)) evicted_.Add(index_.key(NodeId::Of(set)));
   index_.Remove(set);
+  add(sets_, 1);
+  add(rows_, rows_.num_free_items() - num_rows);
+  return num_tokens - num_shared;
 }
 
 }  // namespace tokenspeed

@@ -90,24 +90,11 @@ void Scheduler::DropOwn(const Sequence& own, const std::string& salt, Released& 
   for (const PathNode& node : std::views::reverse(kv_.Path(root, own.tokens, own.keys))) {
     const auto size = static_cast<size_t>(kv_.index().num_tokens(node.set));
     if (node.begin + size <= common || !kv_.IsAlone(node.set)) continue;
-    if (node.begin < common && IsNeeded(own, node)) continue;
-    released.tokens += static_cast<int64_t>(size);
-    kv_.Release(node.set, released.blocks);
+    const size_t num_shared = common > node.begin ? common - node.begin : 0;
+    released.tokens += kv_.Release(node.set, static_cast<int32_t>(num_shared), released.blocks);
   }
   kv_.ReleaseRoot(root);
   if (tiers_ != nullptr) tiers_->Drop(own.tokens, own.keys, common, released.host_blocks);
-}
-
-// Says whether another sequence would go on inside this block, and nowhere else as far.
-bool Scheduler::IsNeeded(const Sequence& own, const PathNode& node) const {
-  const auto block_tokens = static_cast<size_t>(config_.block_tokens);
-  bool is_needed = false;
-  ForEachSequence([&](const Sequence& other) {
-    if (is_needed || CommonTokens(own, other, block_tokens) <= node.begin) return;
-    const auto rest = other.tokens.subspan(node.begin);
-    is_needed = kv_.IsOnlyHolder(node.set, rest.first(std::min(block_tokens, rest.size())));
-  });
-  return is_needed;
 }
 
 }  // namespace tokenspeed

@@ -156,7 +156,6 @@ class Scheduler {
   template <class Visit>
   void ForEachSequence(const Visit& visit) const;
   void DropOwn(const Sequence& own, const std::string& salt, Released& released);
-  bool IsNeeded(const Sequence& own, const PathNode& node) const;
 
   // plan.cc
   bool PlanStep(int64_t now_us, std::shared_ptr<StepPlan> buffer);

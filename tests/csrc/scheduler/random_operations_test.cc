@@ -16,27 +16,28 @@
 namespace tokenspeed::test {
 namespace {
 
-using Tokens = std::vector<int32_t>;
+using Ids = std::vector<int32_t>;
 
-size_t Common(const Tokens& a, const Tokens& b) {
+size_t Common(const Ids& a, const Ids& b) {
   return static_cast<size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
 }
 
 // A sequence of a namespace: the last turn of a session, or a request.
 struct Told {
   std::string salt;
-  Tokens tokens;
+  Ids tokens;
 };
 
 // A node of the prefix index as anybody could draw it.
 struct Drawn {
   std::string salt;
-  Tokens path;  // from the first token to its last
+  Ids path;  // from the first token to its last
   size_t begin = 0;
   int32_t parent = 0;
   int32_t num_children = 0;
   bool is_held = false;
-  bool is_remembered = false;  // so that others can share a part of it
+  bool is_remembered = false;    // so that others can share a part of it
+  std::vector<int32_t> windows;  // groups in which it has a block
 };
 
 struct Asked {
@@ -270,6 +271,9 @@ class RandomRun {
       node.num_children = index.num_children(SetId(set));
       node.is_held = scheduler_.kv().sets().refs(SetId(set)) > 0;
       node.is_remembered = std::ranges::count(index.children(parent), set) > 0;
+      for (int32_t w = 0; w < scheduler_.kv().num_window_groups(); ++w) {
+        if (index.window(SetId(set), w).value != 0) node.windows.push_back(w);
+      }
       return node;
     };
     for (int32_t set = 1; set <= scheduler_.kv().sets().max_items(); ++set) {
@@ -316,28 +320,21 @@ class RandomRun {
         others.push_back(ended_.at(view.id.value));  // it drains
         continue;
       }
-      Tokens tokens = live->second.known;
+      Ids tokens = live->second.known;
       tokens.insert(tokens.end(), live->second.got.begin(), live->second.got.end());
       others.push_back({live->second.salt, tokens});
     }
     return others;
   }
 
-  // Says whether somebody finds a part of a node's block there only.
-  static bool IsNeeded(const std::map<int32_t, Drawn>& nodes, const Drawn& node,
-                       const std::vector<Told>& others, size_t grain) {
-    if (!node.is_remembered) return false;
-    return std::ranges::any_of(others, [&](const Told& other) {
-      if (other.salt != node.salt) return false;
-      const size_t shared = Common(node.path, other.tokens);
-      if (shared <= node.begin) return false;
-      const size_t floored = (shared - node.begin) / grain * grain;
-      return floored > 0 && std::ranges::none_of(nodes, [&](const auto& item) {
-               const Drawn& sibling = item.second;
-               return &sibling != &node && sibling.is_remembered && sibling.salt == node.salt &&
-                      sibling.parent == node.parent && sibling.begin == node.begin &&
-                      Common(sibling.path, other.tokens) >= node.begin + floored;
-             });
+  // Says whether others find the first tokens of a node as far in a sibling.
+  bool HasSubstitute(const std::map<int32_t, Drawn>& nodes, const Drawn& node, size_t end) const {
+    return std::ranges::any_of(nodes, [&](const auto& item) {
+      const Drawn& sibling = item.second;
+      const bool has_windows = std::ranges::includes(sibling.windows, node.windows);
+      return &sibling != &node && sibling.is_remembered && sibling.salt == node.salt &&
+             sibling.parent == node.parent && sibling.begin == node.begin && has_windows &&
+             Common(sibling.path, node.path) >= end;
     });
   }
 
@@ -348,16 +345,20 @@ class RandomRun {
     for (const Told& other : others) {
       if (other.salt == own.salt) common = std::max(common, Common(own.tokens, other.tokens));
     }
-    const auto grain = static_cast<size_t>(scheduler_.kv().share_tokens());
     const auto goes = [&](const auto& item) {
       const Drawn& node = item.second;
       return node.salt == own.salt && Common(node.path, own.tokens) == node.path.size() &&
-             node.num_children == 0 && !node.is_held && node.path.size() > common &&
-             (node.begin >= common || !IsNeeded(nodes, node, others, grain));
+             node.num_children == 0 && !node.is_held && node.path.size() > common;
     };
     for (auto found = std::ranges::find_if(nodes, goes); found != nodes.end();
          found = std::ranges::find_if(nodes, goes)) {
-      if (found->second.parent != 0) --nodes.at(found->second.parent).num_children;
+      Drawn& node = found->second;
+      const size_t shared = common > node.begin ? Floor(common - node.begin) : 0;
+      if (shared > 0 && node.is_remembered && !HasSubstitute(nodes, node, node.begin + shared)) {
+        node.path.resize(node.begin + shared);
+        return;  // nothing before it goes either
+      }
+      if (node.parent != 0) --nodes.at(node.parent).num_children;
       nodes.erase(found);
     }
   }
@@ -387,7 +388,7 @@ class RandomRun {
       Forget(nodes, {salt_of_turn_[session], last_turn_[session]}, others);
     }
     const auto after = Draw();
-    EXPECT_TRUE(std::ranges::equal(nodes, after, {}, KeyOf, KeyOf)) << "exactly its own goes";
+    EXPECT_TRUE(std::ranges::equal(nodes, after, {}, ContentOf, ContentOf)) << "its own goes";
     for (size_t i = 0; i < others.size(); ++i) {
       EXPECT_EQ(Found(after, others[i]), found[i]) << "others find what they found";
     }
@@ -397,7 +398,9 @@ class RandomRun {
     }
     EXPECT_FALSE(scheduler_.SessionBase(session)) << "its last turn is forgotten";
   }
-  static int32_t KeyOf(const std::pair<const int32_t, Drawn>& item) { return item.first; }
+  static std::pair<int32_t, Ids> ContentOf(const std::pair<const int32_t, Drawn>& item) {
+    return {item.first, item.second.path};
+  }
 
   // Drafts of which the first are right.
   void Propose() {
