@@ -79,10 +79,10 @@ void Submit(BoundScheduler& self, int64_t request_id, const Ids& prompt_ids, int
 void SubmitTurn(BoundScheduler& self, int64_t request_id, int64_t session, int32_t base_tokens,
                 uint64_t base_digest, const Ids& new_ids, int32_t max_new_tokens,
                 int32_t min_new_tokens, const MaybeIds& stop_token_ids, int32_t priority,
-                const nb::bytes& salt, bool match_prefix, int64_t deadline_us, int64_t tenant,
-                const MaybeIds& reuse_points, int64_t gap_us, int64_t queue_key, int64_t victim_key,
-                int64_t retain_us, int64_t max_queue_us, int32_t max_drafts, bool device_drafts,
-                int64_t now_us) {
+                const nb::bytes& salt, bool match_prefix, int64_t deadline_us, int64_t root,
+                int64_t tenant, const MaybeIds& reuse_points, int64_t gap_us, int64_t queue_key,
+                int64_t victim_key, int64_t retain_us, int64_t max_queue_us, int32_t max_drafts,
+                bool device_drafts, int64_t now_us) {
   self.scheduler.SubmitTurn(
       MakeSubmission(request_id, new_ids, session,
                      {MaybeIds(), max_new_tokens, min_new_tokens, stop_token_ids, priority, salt,

@@ -203,6 +203,11 @@ class FlatKv {
   // Returns: the tokens that nobody finds any more. REQUIRES: IsAlone(set).
   int32_t Release(SetId set, int32_t num_shared, std::span<int64_t> blocks);
 
+  // A chain that goes on keeps this one of its snapshots.
+  void MarkBranch(SnapshotId snapshot) {
+    if (index_.snapshots().Has(snapshot)) index_.MarkBranch(snapshot.row);
+  }
+
   // How long the things of a table are expected to rest once it is let go, and for how long
   // their first `num_blocks` are kept, as far as the quota goes.
   void SetKeys(const KvTable& table, int64_t gap_us, int64_t retain_us, size_t num_blocks);

@@ -66,13 +66,16 @@ int32_t Scheduler::NumLive(int64_t session) const {
       live, [&](RequestIndex index) { return requests_[index].session == session; }));
 }
 
-// Calls visit(sequence) for what any session's last turn left and for every live request.
+// Calls visit(sequence) for what any session's last turn left and for what any live request asks
+// for. Neither has its last token: that is computed with what follows.
 template <class Visit>
 void Scheduler::ForEachSequence(const Visit& visit) const {
-  sessions_.ForEach([&](const Chain& chain) { visit(Sequence{chain.tokens, chain.keys}); });
+  const auto tell = [&visit](std::span<const int32_t> tokens, const ChainKeys& keys) {
+    if (!tokens.empty()) visit(Sequence{tokens.first(tokens.size() - 1), keys});
+  };
+  sessions_.ForEach([&](const Chain& chain) { tell(chain.tokens, chain.keys); });
   for (const RequestIndex index : requests_.Live()) {
-    const Request& request = requests_[index];
-    if (!request.tokens.empty()) visit(Sequence{request.tokens, request.keys});
+    tell(requests_[index].tokens, requests_[index].keys);
   }
 }
 

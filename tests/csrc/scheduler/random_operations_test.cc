@@ -307,7 +307,8 @@ class RandomRun {
     return whole + best;
   }
 
-  // Last turns and live requests, but those of one session.
+  // Last turns and live requests, but those of one session, each without its last token, which it
+  // has not computed.
   std::vector<Told> OthersThan(int64_t session) {
     std::vector<Told> others;
     for (const auto& [other, tokens] : last_turn_) {
@@ -324,6 +325,7 @@ class RandomRun {
       tokens.insert(tokens.end(), live->second.got.begin(), live->second.got.end());
       others.push_back({live->second.salt, tokens});
     }
+    for (Told& other : others) other.tokens.pop_back();
     return others;
   }
 

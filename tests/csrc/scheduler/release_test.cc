@@ -81,6 +81,8 @@ std::vector<int64_t> Minus(std::vector<int64_t> a, const std::vector<int64_t>& b
 
 TEST_P(ReleaseTest, SixteenChildrenCostTheirSuffixesAndClosingOneFreesExactlyItsOwn) {
   const Tokens parent = Turn(kParent, Counting(99'997));
+  Turn(50, Child(parent, 50, 300));
+  Release(50);  // a chain that is forked keeps other snapshots than one that ends
   const std::vector<int64_t> alone = Taken();
   EXPECT_EQ(alone[0], 100'000 / kBlock) << "the last token of the answer is not read";
 
@@ -113,6 +115,8 @@ TEST_P(ReleaseTest, SixteenChildrenCostTheirSuffixesAndClosingOneFreesExactlyIts
 // one of the children's, of which the last one leaves them.
 TEST_P(ReleaseTest, ATailIsSharedUntilTheLastChildIsOver) {
   const Tokens parent = Turn(kParent, Counting(1000));
+  Turn(50, Child(parent, 50, 300));
+  Release(50);
   const std::vector<int64_t> alone = Taken();
   EXPECT_EQ(alone[0], 1003 / kBlock + 1);
   const int64_t own = (1307 + kBlock - 1) / kBlock - 1003 / kBlock;
@@ -149,6 +153,17 @@ TEST_P(ReleaseTest, OthersFindAfterAReleaseWhatTheyFoundBefore) {
   Turn(5, Child(turns[1], 60, 20));
   EXPECT_GE(Cached() - before, 1003) << "of the one that is over, what the parent has";
   EXPECT_LE(Cached() - before, 1004) << "which they all read to its end";
+}
+
+// Children may come long after the parent's own next turns: what they fork from is not replaced.
+TEST_P(ReleaseTest, ForksFindTheSameEndHoweverManyGoOnFromIt) {
+  const Tokens parent = Turn(kParent, Counting(1000));
+  for (int32_t child = 0; child < 5; ++child) {
+    const int64_t before = Cached();
+    Tokens turn = Turn(child + 1, Child(parent, child, 100));
+    EXPECT_GE(Cached() - before, 1003) << "child " << child;
+    Turn(child + 1, Child(turn, 20 + child, 100));
+  }
 }
 
 TEST_P(ReleaseTest, ChildrenThatStartWhileTheParentComputesCostTheSame) {
