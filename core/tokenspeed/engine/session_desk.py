@@ -1,8 +1,8 @@
 """Tells of sessions, and ends them: what only they left in the cache is dropped.
 
-    query -> the session's family and sums
-    release -> [abort its requests] -> wait until their last step is committed -> drop, one session
-               after the other, a little in each turn of the loop -> what each one freed
+query -> the session's family and sums
+release -> [abort its requests] -> wait until their last step is committed -> drop, one session
+           after the other, a little in each turn of the loop -> what each one freed
 """
 
 from __future__ import annotations
