@@ -9,26 +9,26 @@ MODEL ?=
 ARGS ?=
 
 .PHONY: serve install test ctest pytest lint stub check slow sanitize bench bench-peers bench-control \
-	bench-control-peers clients model clean
+	bench-control-peers clients clients-small gpu-check model clean
 
 serve: install model
 	$(BIN)/tokenspeed serve $(MODEL) $(ARGS)
 
 install: $(VENV)/.installed
 
-$(VENV)/.packages: requirements.txt
-	@echo "== downloading into $(VENV): $(TORCH) unless a torch is there, and the packages of requirements.txt (about 350 MB)"
+$(VENV)/.packages: requirements.txt requirements-grammar.txt
+	@echo "== downloading into $(VENV): $(TORCH) unless a torch is there, and the packages of requirements.txt and requirements-grammar.txt (about 380 MB)"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=..."; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "no venv module: apt-get install python3-venv"; exit 2; }
 	@$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/python -m pip install -q "$(TORCH)"
 	@echo "== installing the packages of requirements.txt (about a minute)"
 	$(BIN)/python -m pip install -q -r requirements.txt
+	$(BIN)/python -m pip install -q --no-deps -r requirements-grammar.txt
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.packages requirements-dev.txt requirements-grammar.txt
+$(VENV)/.dev: $(VENV)/.packages requirements-dev.txt
 	@echo "== installing the packages of requirements-dev.txt for tests and lint (about 150 MB)"
 	$(BIN)/python -m pip install -q -r requirements-dev.txt
-	$(BIN)/python -m pip install -q --no-deps -r requirements-grammar.txt
 	@touch $@
 
 # Our five wheels come from these paths only, never from an index.
@@ -54,7 +54,7 @@ ctest: install
 	$(BIN)/cmake --build build/cpp
 	$(BIN)/ctest --test-dir build/cpp --output-on-failure -j 2
 
-pytest: install $(VENV)/.dev
+pytest: install $(VENV)/.dev clients-small
 	$(BIN)/python -m pytest $(ARGS)
 
 lint: install $(VENV)/.dev
@@ -72,20 +72,25 @@ slow: install $(VENV)/.dev model ctest
 	$(BIN)/ctest --test-dir build/cpp -C slow -L slow --output-on-failure -j 2
 	$(BIN)/python -m pytest -m slow --timeout 1800 $(ARGS)
 
-# Agents' clients for tests/clients, of pinned versions: about 2 GB in .cache/clients.
+# Agents' clients for tests/clients, of pinned versions in .cache/clients: the small ones, which the
+# default suite runs, and all of them (2 GB).
 CLIENTS := .cache/clients
-clients: $(CLIENTS)/.npm $(CLIENTS)/.sdks $(CLIENTS)/.mini $(CLIENTS)/.aider
+clients: clients-small $(CLIENTS)/.npm $(CLIENTS)/.aider
+
+clients-small: $(CLIENTS)/.small
+
+$(CLIENTS)/.small: tests/clients/requirements-small.txt
+	@echo "== installing agents' clients for the tests into $(CLIENTS) (about half a minute, 320 MB)"
+	@tests/clients/install.sh $(PYTHON) $(CLIENTS)/small $< --no-deps --no-compile
+
+$(CLIENTS)/.aider: tests/clients/requirements-aider.txt
+	tests/clients/install.sh $(PYTHON) $(CLIENTS)/aider $<
 
 $(CLIENTS)/.npm: tests/clients/package.json
 	@command -v npm >/dev/null || { echo "npm is needed: apt-get install npm (Node 20 or newer)"; exit 2; }
 	@mkdir -p $(CLIENTS)
 	cp $< $(CLIENTS)/package.json
 	npm install --prefix $(CLIENTS) --no-audit --no-fund
-	@touch $@
-
-$(CLIENTS)/.%: tests/clients/requirements-%.txt
-	$(PYTHON) -m venv $(CLIENTS)/$*
-	$(CLIENTS)/$*/bin/python -m pip install -q -r $<
 	@touch $@
 
 # The control plane's tests under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer.
@@ -101,6 +106,10 @@ check: lint test slow sanitize
 
 clean:
 	rm -rf build
+
+# On a machine with a GPU, where PYTHON has torch for it and our wheels (docs/plugins/nvidia.md).
+gpu-check:
+	$(PYTHON) -m benchmarks.gpu_check $(ARGS)
 
 # Side by side with public engines: make bench-peers once, then make bench.
 bench-peers:

@@ -31,7 +31,7 @@ PERSON = {
     "required": ["name", "age", "tags", "note"],
     "additionalProperties": False,
 }
-SCHEMA = {"type": "array", "items": PERSON, "minItems": 100}
+SCHEMA = {"type": "array", "items": PERSON, "minItems": 12}
 TARGET = ">= 0.95x"
 
 

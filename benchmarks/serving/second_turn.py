@@ -45,7 +45,7 @@ def server(model: Path) -> Iterator[tuple[str, float]]:
         port = probe.getsockname()[1]
     start = time.perf_counter()
     process = subprocess.Popen(
-        [sys.executable, "-m", "tokenspeed", "serve", str(model), "--port", str(port)],
+        [sys.executable, "-P", "-m", "tokenspeed", "serve", str(model), "--port", str(port)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

@@ -461,11 +461,12 @@ class Scheduler:
             min_new_tokens: stop ids are ignored before this many output tokens.
             stop_token_ids: tokens that end the request as finished ("stop").
             priority: higher goes first; see the class for the order within one.
-            salt: requests share cached blocks only with those of the same salt.
+            salt: requests share cached blocks only with those of the same salt and tenant.
             match_prefix: False computes the whole prompt (prompt logprobs); its blocks are still
                 stored.
             deadline_us: absolute; 0: none. Checked in `plan` and `commit`.
-            tenant: whom the work is counted for; tenants of a class share the engine fairly.
+            tenant: whom the work is counted for; tenants of a class share the engine fairly, and never
+                find each other's blocks.
             reuse_points: (<= 3,) increasing positions in the prompt after which others will go on.
             gap_us: expected time to the session's next turn; 0: unknown. A key of eviction.
             queue_key: smaller goes first within a priority.
@@ -551,6 +552,25 @@ class Scheduler:
         Replace a live request's policy keys, usually at the end of its turn.
 
         Returns False when the id is not known or has ended.
+        """
+
+    def set_tenant_limits(
+        self, tenant: int, *, floor_blocks: int = 0, cap_blocks: int | None = None, now_us: int
+    ) -> list[int]:
+        """
+        Give a tenant other figures from now on; neither of them: none, it shares the rest.
+
+        Args:
+            tenant: its number, as in `submit`.
+            floor_blocks: blocks of block_tokens tokens that others never evict from it, once it has them.
+            cap_blocks: blocks that it has at most, held and cached; what is cached above goes at once, and
+                its requests give way. None: no cap.
+            now_us: time of the call.
+        Returns:
+            Ids of requests that can never fit any more: they have ended as "error" (see `take_ended`).
+        Raises:
+            ValueError: a cap below the floor or 1; floors beyond the pool; more than 64 tenants with
+                figures; a model with window or state groups.
         """
 
     def propose(
@@ -715,6 +735,19 @@ class Scheduler:
         Requests: waiting, prefilling, decoding, retracted, draining; submitted and finished so far.
         Physical blocks: blocks_total, blocks_used (held by requests), blocks_cached (evictable),
         blocks_free. So far: prompt_tokens, cached_tokens, output_tokens, retractions, evictions.
+        """
+
+    def num_sets(self) -> int:
+        """
+        Return how many blocks of block_tokens tokens all groups together hold.
+        """
+
+    def tenants(self) -> list[dict[str, int | None]]:
+        """
+        Return what each tenant with figures has.
+
+        A dict each: tenant, floor_blocks, cap_blocks (None: none), held_blocks (by requests),
+        cached_blocks (nobody holds them), running and waiting requests.
         """
 
     def blocks(self) -> dict[str, list[dict[str, Any]]]:

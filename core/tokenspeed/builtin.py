@@ -15,8 +15,11 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.registration import Registration
 
 MODELS = {
+    "DeepseekV2ForCausalLM": "tokenspeed.models.deepseek_v2:EntryClass",
+    "DeepseekV3ForCausalLM": "tokenspeed.models.deepseek_v3:EntryClass",
     "GptOssForCausalLM": "tokenspeed.models.gpt_oss:EntryClass",
     "LlamaForCausalLM": "tokenspeed.models.llama:EntryClass",
+    "MixtralForCausalLM": "tokenspeed.models.mixtral:EntryClass",
     "Qwen2ForCausalLM": "tokenspeed.models.qwen2:EntryClass",
     "Qwen3ForCausalLM": "tokenspeed.models.qwen3:EntryClass",
     "Qwen3MoeForCausalLM": "tokenspeed.models.qwen3_moe:EntryClass",

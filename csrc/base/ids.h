@@ -28,6 +28,9 @@ using SetId = StrongId<struct SetTag, int32_t>;
 using WindowId = StrongId<struct WindowTag, int32_t>;
 // One row of state: a logical block in every state group; 0 is none.
 using RowId = StrongId<struct RowTag, int32_t>;
+// Who pays for things of the cache: 0 is everybody without figures of their own.
+using AccountId = StrongId<struct AccountTag, uint8_t>;
+inline constexpr int32_t kMaxAccounts = 65;
 // The caller's name of a request.
 using RequestId = StrongId<struct RequestTag, int64_t>;
 // Row of the request table; reused after the request ended.

@@ -17,6 +17,7 @@ namespace tokenspeed {
 namespace {
 
 using Counts = nb::typed<nb::dict, nb::str, nb::int_>;
+using MaybeCounts = nb::typed<nb::dict, nb::str, nb::typed<nb::object, std::optional<int64_t>>>;
 using Description =
     nb::typed<nb::dict, nb::str, nb::typed<nb::list, nb::typed<nb::dict, nb::str, nb::any>>>;
 
@@ -63,6 +64,25 @@ std::optional<std::pair<int32_t, uint64_t>> SessionBase(BoundScheduler& self, in
   return std::pair(base->tokens, base->digest);
 }
 
+using Tenants = nb::typed<nb::list, MaybeCounts>;
+
+Tenants DescribeTenants(BoundScheduler& self) {
+  nb::list tenants;
+  for (const TenantUsage& usage : self.scheduler.Tenants()) {
+    nb::dict tenant;
+    tenant["tenant"] = usage.tenant;
+    tenant["floor_blocks"] = usage.limits.floor;
+    const bool is_capped = usage.limits.cap != TenantLimits{}.cap;
+    tenant["cap_blocks"] = is_capped ? nb::cast(usage.limits.cap) : nb::none();
+    tenant["held_blocks"] = usage.held;
+    tenant["cached_blocks"] = usage.cached;
+    tenant["running"] = usage.running;
+    tenant["waiting"] = usage.waiting;
+    tenants.append(tenant);
+  }
+  return tenants;
+}
+
 }  // namespace
 
 void BindInspection(nb::class_<BoundScheduler>& scheduler) {
@@ -107,6 +127,10 @@ void BindInspection(nb::class_<BoundScheduler>& scheduler) {
       .def(
           "stats", [](const BoundScheduler& self) { return Dict(self.scheduler.Stats()); },
           docs::kStats)
+      .def(
+          "num_sets", [](const BoundScheduler& self) { return self.scheduler.NumSets(); },
+          docs::kNumSets)
+      .def("tenants", &DescribeTenants, docs::kTenants)
       .def("blocks", &DescribeBlocks, docs::kBlocks)
       .def(
           "check_invariants", [](BoundScheduler& self) { self.scheduler.CheckInvariants(); },

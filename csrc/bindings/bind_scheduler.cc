@@ -99,6 +99,18 @@ bool StopById(BoundScheduler& self, int64_t request_id, int64_t now_us) {
   return self.scheduler.StopRequest(RequestId(request_id), now_us);
 }
 
+std::vector<int64_t> SetTenantLimits(BoundScheduler& self, int64_t tenant, int64_t floor_blocks,
+                                     std::optional<int64_t> cap_blocks, int64_t now_us) {
+  std::optional<TenantLimits> limits;
+  if (floor_blocks != 0 || cap_blocks) limits = TenantLimits{.floor = floor_blocks};
+  if (cap_blocks) limits->cap = *cap_blocks;
+  std::vector<int64_t> ended;
+  for (const RequestId id : self.scheduler.SetTenantLimits(tenant, limits, now_us)) {
+    ended.push_back(id.value);
+  }
+  return ended;
+}
+
 bool Rekey(BoundScheduler& self, int64_t request_id, int64_t gap_us, int64_t victim_key) {
   return self.scheduler.Rekey(RequestId(request_id), gap_us, victim_key);
 }
@@ -173,6 +185,8 @@ void BindScheduler(nb::module_& m) {
       .def("stop", &StopById, "request_id"_a, nb::kw_only(), "now_us"_a, docs::kStop)
       .def("rekey", &Rekey, "request_id"_a, nb::kw_only(), "gap_us"_a, "victim_key"_a, docs::kRekey)
       .def("release", &Release, "session"_a, nb::kw_only(), "now_us"_a, docs::kRelease)
+      .def("set_tenant_limits", &SetTenantLimits, "tenant"_a, nb::kw_only(), "floor_blocks"_a = 0,
+           "cap_blocks"_a.none() = nb::none(), "now_us"_a, docs::kSetTenantLimits)
       .def("propose", &Propose, "request_id"_a, "draft_ids"_a, docs::kPropose)
       .def("plan", &Plan, nb::kw_only(), "now_us"_a, docs::kPlan)
       .def("commit", &Commit, "step_id"_a, "tokens"_a, nb::kw_only(),

@@ -19,13 +19,14 @@ Args:
     min_new_tokens: stop ids are ignored before this many output tokens.
     stop_token_ids: tokens that end the request as finished ("stop").
     priority: higher goes first; see the class for the order within one.
-    salt: requests share cached blocks only with those of the same salt.
+    salt: requests share cached blocks only with those of the same salt and tenant.
     match_prefix: False computes the whole prompt (prompt logprobs); its blocks are still
         stored.
     deadline_us: absolute; 0: none. Checked in `plan` and `commit`.
     root: session that the whole family of its session descends from; 0: none. The roots of a
         tenant share what is its fairly.
-    tenant: whom the work is counted for; tenants of a class share the engine fairly.
+    tenant: whom the work is counted for; tenants of a class share the engine fairly, and never
+        find each other's blocks.
     reuse_points: (<= 3,) increasing positions in the prompt after which others will go on.
     gap_us: expected time to the session's next turn; 0: unknown. A key of eviction.
     queue_key: smaller goes first within a priority.
@@ -73,6 +74,28 @@ blocks of each group that are free now: "blocks" of the device, "host_blocks" of
 
 Raises:
     RequestError: requests of it live, code "session_busy".)";
+inline constexpr const char* kSetTenantLimits =
+    R"(Give a tenant other figures from now on; neither of them: none, it shares the rest.
+
+Args:
+    tenant: its number, as in `submit`.
+    floor_blocks: blocks of block_tokens tokens that others never evict from it, once it has them.
+    cap_blocks: blocks that it has at most, held and cached; what is cached above goes at once, and
+        its requests give way. None: no cap.
+    now_us: time of the call.
+Returns:
+    Ids of requests that can never fit any more: they have ended as "error" (see `take_ended`).
+Raises:
+    ValueError: a cap below the floor or 1; floors beyond the pool; more than 64 tenants with
+        figures; a model with window or state groups.)";
+
+inline constexpr const char* kNumSets =
+    "Return how many blocks of block_tokens tokens all groups together hold.";
+
+inline constexpr const char* kTenants = R"(Return what each tenant with figures has.
+
+A dict each: tenant, floor_blocks, cap_blocks (None: none), held_blocks (by requests),
+cached_blocks (nobody holds them), running and waiting requests.)";
 
 inline constexpr const char* kPropose = R"(Give a request the drafts of its next decode row.
 

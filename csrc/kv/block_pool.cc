@@ -40,10 +40,33 @@ int32_t BlockPool::Take(int32_t near) {
     block_ids_[static_cast<size_t>(item) * num_groups_ + k] =
         physical_.Acquire(groups_[k], item, beside).value;
   }
-  items_[item] = {.refs = 1, .is_cached = false, .is_taken = true};
+  items_[item] = {.refs = 1, .is_cached = false, .is_taken = true, .account = {}};
   ++num_refs_;
   ++num_held_;
   return item;
+}
+
+void BlockPool::Assign(int32_t item, AccountId account) {
+  items_[item].account = account;
+  queue_.SetAccount(item, account);
+  ++accounts_[account].taken;
+  ++accounts_[account].held;
+}
+
+void BlockPool::MoveTo(AccountId account, std::span<const int32_t> items) {
+  for (const int32_t item : items) {
+    Item& record = items_[item];
+    const int64_t is_held = record.refs > 0;
+    const auto count = [&](int64_t sign) {
+      if (record.account.value == 0) return;
+      accounts_[record.account].taken += sign;
+      accounts_[record.account].held += sign * is_held;
+    };
+    count(-1);
+    record.account = account;
+    count(1);
+  }
+  queue_.MoveTo(account, items);
 }
 
 void BlockPool::Keep(int32_t item) {
@@ -52,6 +75,7 @@ void BlockPool::Keep(int32_t item) {
   if (record.refs++ == 0) {
     queue_.Wake(item);
     ++num_held_;
+    if (record.account.value != 0) ++accounts_[record.account].held;
     for (int32_t k = 0; k < num_groups_; ++k) physical_.Pin(groups_[k], block(item, k));
   }
   ++num_refs_;
@@ -83,6 +107,7 @@ void BlockPool::Drop(int32_t item, bool is_surplus) noexcept {
   if (--record.refs > 0) return;
   ++num_releases_;
   --num_held_;
+  if (record.account.value != 0) --accounts_[record.account].held;
   for (int32_t k = 0; k < num_groups_; ++k) physical_.Unpin(groups_[k], block(item, k));
   if (record.is_cached) {
     queue_.Rest(item, now_us_, is_surplus);
@@ -94,6 +119,9 @@ void BlockPool::Drop(int32_t item, bool is_surplus) noexcept {
 void BlockPool::Free(int32_t item) {
   for (int32_t k = 0; k < num_groups_; ++k) physical_.Release(groups_[k], block(item, k));
   items_[item].is_taken = false;
+  if (const AccountId account = items_[item].account; account.value != 0) {
+    --accounts_[account].taken;
+  }
   queue_.Forget(item);
   free_items_.push_back(item);  // never reallocates: reserved for all
 }
@@ -128,6 +156,25 @@ void BlockPool::CheckInvariants() const {
     }
     TS_CHECK(num_pins == num_held, "held things are pinned once per group");
   }
+  CheckAccounts();
+}
+
+void BlockPool::CheckAccounts() const {
+  std::array<int64_t, kMaxAccounts> taken{}, held{};
+  for (int32_t item = 1; item <= max_items(); ++item) {
+    const Item& record = items_[item];
+    if (!record.is_taken) continue;
+    TS_CHECK(queue_.account(item) == record.account, "the queue knows whose a thing is");
+    ++taken[record.account.value];
+    held[record.account.value] += record.refs > 0;
+  }
+  int64_t num_others = 0;
+  accounts_.ForEach([&](AccountId account, const Accounts::Account& it) {
+    TS_CHECK(taken[account.value] == it.taken && held[account.value] == it.held,
+             "an account counts what it has");
+    num_others += it.taken;
+  });
+  TS_CHECK(num_others + taken[0] == num_taken(), "everything is of an open account or of nobody");
 }
 
 }  // namespace tokenspeed

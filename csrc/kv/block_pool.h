@@ -6,7 +6,8 @@
 // Counts who holds each; what nobody holds is freed, or, if the prefix index knows it, rests in the
 // eviction queue until it is matched again or evicted. This is the one place where a logical block
 // is freed: BlockPool::Free, called when the last hold goes or the index forgets.
-// Owns the reference counts and the queue. Every ref points back here, so the pool outlives all
+// A set is of the account that took it until it is freed, and is counted there.
+// Owns the reference counts, the queue and the accounts. Every ref points back here, so the pool outlives all
 // refs; a pool destroyed with live refs says so on stderr.
 // Thread: scheduler thread only.
 #pragma once
@@ -20,6 +21,7 @@
 
 #include "base/ids.h"
 #include "base/pages.h"
+#include "kv/accounts.h"
 #include "kv/eviction_queue.h"
 #include "kv/physical_pool.h"
 
@@ -80,8 +82,10 @@ class BlockPool {
   // Returns a fresh thing that the caller alone holds, its blocks beside those of `near` if there
   // is room. REQUIRES: CanAcquire().
   template <class Id>
-  Ref<Id> Acquire(Id near = Id()) {
-    return Ref<Id>(this, Id(Take(near.value)));
+  Ref<Id> Acquire(Id near = Id(), AccountId account = {}) {
+    const int32_t item = Take(near.value);
+    if (account.value != 0) Assign(item, account);
+    return Ref<Id>(this, Id(item));
   }
   // Returns a hold on a thing in use or cached.
   template <class Id>
@@ -101,9 +105,17 @@ class BlockPool {
   // Time of what happens from now on: the last use of what is let go.
   void SetNow(int64_t now_us) { now_us_ = now_us; }
 
-  // Returns the cached thing to evict next, 0 for none.
-  int32_t Coldest() { return queue_.Coldest(now_us_); }
+  // Returns the cached thing of an account to evict next, 0 for none.
+  int32_t Coldest(AccountId account = {}) { return queue_.Coldest(now_us_, account); }
   int64_t ColdestScore() { return queue_.ColdestScore(now_us_); }
+  int64_t Score(int32_t victim) const { return queue_.Score(victim, now_us_); }
+
+  // Whose things are; only figures and new accounts are changed through it.
+  Accounts& accounts() { return accounts_; }
+  const Accounts& accounts() const { return accounts_; }
+  AccountId account(int32_t item) const { return items_[item].account; }
+  // Gives things in use or cached to another account.
+  void MoveTo(AccountId account, std::span<const int32_t> items);
   EvictionQueue& queue() { return queue_; }
   const EvictionQueue& queue() const { return queue_; }
 
@@ -128,6 +140,7 @@ class BlockPool {
   bool is_cached(SetId set) const { return is_cached(set.value); }
   bool is_taken(int32_t item) const { return items_[item].is_taken; }
   int32_t max_items() const { return static_cast<int32_t>(items_.size()) - 1; }
+  int32_t num_taken() const { return max_items() - static_cast<int32_t>(free_items_.size()); }
   int32_t num_held() const { return num_held_; }      // things that somebody holds
   int32_t num_cached() const { return num_cached_; }  // things that the index knows
   int64_t num_refs() const { return num_refs_; }
@@ -151,6 +164,7 @@ class BlockPool {
     int32_t refs = 0;
     bool is_cached = false;
     bool is_taken = false;
+    AccountId account;
   };
 
   // Some calls after PrefetchItem: its physical blocks.
@@ -163,6 +177,8 @@ class BlockPool {
   void Keep(int32_t item);
   void Drop(int32_t item, bool is_surplus = false) noexcept;
   void Free(int32_t item);
+  void Assign(int32_t item, AccountId account);
+  void CheckAccounts() const;
 
   PhysicalPool& physical_;  // not owned; outlives this
   std::vector<GroupId> groups_;
@@ -171,6 +187,7 @@ class BlockPool {
   TableVector<int32_t> block_ids_;  // [item][k]
   std::vector<int32_t> free_items_;
   EvictionQueue queue_;
+  Accounts accounts_;
   int64_t now_us_ = 0;
   int32_t num_held_ = 0, num_cached_ = 0;
   int64_t num_refs_ = 0;

@@ -6,7 +6,15 @@
 
 namespace tokenspeed {
 
-EvictionQueue::EvictionQueue(int32_t max_items) : items_(max_items + 1), marks_(max_items + 1) {}
+EvictionQueue::EvictionQueue(int32_t max_items)
+    : max_items_(max_items),
+      items_(max_items + 1 + 2 * kMaxAccounts),
+      marks_(max_items + 1),
+      orders_(kMaxAccounts) {
+  for (int32_t ring = max_items + 1; ring < static_cast<int32_t>(items_.size()); ++ring) {
+    items_[ring].colder = items_[ring].hotter = ring;
+  }
+}
 
 void EvictionQueue::SetGap(int32_t item, int64_t gap_us) {
   const bool is_resting = marks_[item].place != Place::kAwake;
@@ -41,7 +49,37 @@ void EvictionQueue::Forget(int32_t item) {
   TS_CHECK(marks_[item].place == Place::kAwake, "only what does not rest is forgotten");
   num_retained_ -= record.retain_until_us != 0;
   record.gap_us = record.retain_until_us = 0;
-  marks_[item].is_leaf = true;
+  marks_[item] = Mark{};
+}
+
+void EvictionQueue::MoveTo(AccountId account, std::span<const int32_t> items) {
+  std::vector<int32_t> listed, surplus;
+  for (const int32_t item : items) {
+    Mark& mark = marks_[item];
+    const bool is_resting = mark.place != Place::kAwake;
+    if (is_resting) Leave(item);
+    mark.account = account;
+    if (mark.place == Place::kList) {
+      listed.push_back(item);
+    } else if (mark.place == Place::kSurplus) {
+      surplus.push_back(item);
+    } else if (is_resting) {
+      Enqueue(item);
+    }
+  }
+  Merge(ListOf(account), listed);
+  Merge(SurplusOf(account), surplus);
+}
+
+// Lists are in the order in which things came to rest.
+void EvictionQueue::Merge(int32_t ring, std::vector<int32_t>& items) {
+  if (items.empty()) return;
+  for (int32_t item = ColdestIn(ring); item != 0; item = ColdestIn(ring)) {
+    Unlink(item);
+    items.push_back(item);
+  }
+  std::ranges::sort(items, {}, [this](int32_t item) { return items_[item].order; });
+  for (const int32_t item : items) Link(ring, item);
 }
 
 void EvictionQueue::Rest(int32_t item, int64_t now_us, bool is_surplus) {
@@ -55,20 +93,21 @@ void EvictionQueue::Rest(int32_t item, int64_t now_us, bool is_surplus) {
   }
   if (is_surplus && record.retain_until_us == 0) {
     marks_[item].place = Place::kSurplus;
-    Link(surplus_, item);
+    Link(SurplusOf(marks_[item].account), item);
   } else if (record.gap_us == 0 && record.retain_until_us == 0) {
     marks_[item].place = Place::kList;
-    Link(list_, item);
+    Link(ListOf(marks_[item].account), item);
   } else {
     Enqueue(item);
   }
 }
 
-int32_t EvictionQueue::Coldest(int64_t now_us) {
-  EndRetentions(now_us);
-  if (surplus_.coldest != 0) return surplus_.coldest;
-  const int32_t by_return = Top(by_return_), by_age = Top(by_last_use_);
-  int32_t best = list_.coldest;
+int32_t EvictionQueue::Coldest(int64_t now_us, AccountId account) {
+  Orders& orders = orders_[account.value];
+  EndRetentions(orders, now_us);
+  if (const int32_t surplus = ColdestIn(SurplusOf(account)); surplus != 0) return surplus;
+  const int32_t by_return = Top(orders.by_return), by_age = Top(orders.by_last_use);
+  int32_t best = ColdestIn(ListOf(account));
   if (by_age != 0) {
     const int64_t away = ReturnUs(items_[by_return]) - now_us;
     const int64_t late = LateUs(items_[by_age], now_us);
@@ -76,14 +115,13 @@ int32_t EvictionQueue::Coldest(int64_t now_us) {
       best = away >= late ? by_return : by_age;
     }
   }
-  return best != 0 ? best : Top(by_retention_);
+  return best != 0 ? best : Top(orders.by_retention);
 }
 
-int64_t EvictionQueue::ColdestScore(int64_t now_us) {
-  const int32_t coldest = Coldest(now_us);
-  TS_CHECK(coldest != 0, "something rests");
-  const Item& item = items_[coldest];
-  const Place place = marks_[coldest].place;
+int64_t EvictionQueue::Score(int32_t victim, int64_t now_us) const {
+  TS_CHECK(victim != 0, "something rests");
+  const Item& item = items_[victim];
+  const Place place = marks_[victim].place;
   if (place == Place::kSurplus) return kSurplusScore;
   if (place == Place::kRetained) return kRetainedScore;
   return std::max(ReturnUs(item) - now_us, LateUs(item, now_us));
@@ -92,57 +130,60 @@ int64_t EvictionQueue::ColdestScore(int64_t now_us) {
 // What has a key is ordered by it, whether in time or not; a parent waits for its children.
 void EvictionQueue::Enqueue(int32_t item) {
   Item& record = items_[item];
+  Orders& orders = orders_[marks_[item].account.value];
   if (record.retain_until_us != 0) {
     marks_[item].place = Place::kRetained;
-    Push(by_retention_, item);
+    Push(orders.by_retention, item);
   } else if (marks_[item].is_leaf) {
     marks_[item].place = Place::kHeaps;
-    Push(by_return_, item);
-    Push(by_last_use_, item);
+    Push(orders.by_return, item);
+    Push(orders.by_last_use, item);
   } else {
     marks_[item].place = Place::kInner;
   }
 }
 
 void EvictionQueue::Leave(int32_t item) {
+  Orders& orders = orders_[marks_[item].account.value];
   switch (marks_[item].place) {
     case Place::kAwake:
       TS_CHECK(false, "only what rests is woken");
     case Place::kList:
-      return Unlink(list_, item);
     case Place::kSurplus:
-      return Unlink(surplus_, item);
+      return Unlink(item);
     case Place::kInner:
       return;
     case Place::kHeaps:
-      Erase(by_return_, item);
-      return Erase(by_last_use_, item);
+      Erase(orders.by_return, item);
+      return Erase(orders.by_last_use, item);
     case Place::kRetained:
-      return Erase(by_retention_, item);
+      return Erase(orders.by_retention, item);
   }
 }
 
-void EvictionQueue::EndRetentions(int64_t now_us) {
-  for (int32_t top = Top(by_retention_); top != 0; top = Top(by_retention_)) {
+void EvictionQueue::EndRetentions(Orders& orders, int64_t now_us) {
+  Heap& heap = orders.by_retention;
+  for (int32_t top = Top(heap); top != 0; top = Top(heap)) {
     if (items_[top].retain_until_us > now_us) return;
-    Erase(by_retention_, top);
+    Erase(heap, top);
     items_[top].retain_until_us = 0;
     --num_retained_;
     Enqueue(top);
   }
 }
 
-void EvictionQueue::Link(List& list, int32_t item) {
-  items_[item].colder = list.hottest;
-  items_[item].hotter = 0;
-  (list.hottest != 0 ? items_[list.hottest].hotter : list.coldest) = item;
-  list.hottest = item;
+void EvictionQueue::Link(int32_t ring, int32_t item) {
+  const int32_t hottest = items_[ring].colder;
+  items_[item].colder = hottest;
+  items_[item].hotter = ring;
+  items_[hottest].hotter = item;
+  items_[ring].colder = item;
 }
 
-void EvictionQueue::Unlink(List& list, int32_t item) {
+void EvictionQueue::Unlink(int32_t item) {
   const auto [colder, hotter] = std::pair(items_[item].colder, items_[item].hotter);
-  (colder != 0 ? items_[colder].hotter : list.coldest) = hotter;
-  (hotter != 0 ? items_[hotter].colder : list.hottest) = colder;
+  items_[colder].hotter = hotter;
+  items_[hotter].colder = colder;
 }
 
 // ---- heaps
@@ -227,9 +268,10 @@ void EvictionQueue::SiftDown(Heap& heap, size_t index) {
   Put(heap, index, item);
 }
 
-void EvictionQueue::CheckHeap(const Heap& heap) const {
+void EvictionQueue::CheckHeap(const Heap& heap, AccountId account) const {
   for (size_t i = heap.has_hole ? 1 : 0; i < heap.items.size(); ++i) {
     const int32_t item = heap.items[i];
+    TS_CHECK(marks_[item].account == account, "a heap holds things of one account");
     TS_CHECK(items_[item].heap_index[heap.slot] == static_cast<int32_t>(i), "heap places are kept");
     const bool has_parent = i > (heap.has_hole ? 2 : 0);
     TS_CHECK(!has_parent || !Precedes(heap.order, item, heap.items[(i - 1) / 2]),
@@ -237,39 +279,52 @@ void EvictionQueue::CheckHeap(const Heap& heap) const {
   }
 }
 
+void EvictionQueue::CheckRing(AccountId account, Place place, int32_t& count) const {
+  const int32_t ring = place == Place::kList ? ListOf(account) : SurplusOf(account);
+  for (int32_t item = items_[ring].hotter, colder = ring; item != ring;
+       colder = item, item = items_[item].hotter) {
+    TS_CHECK(item <= max_items_ && marks_[item].place == place, "a list holds what is in it");
+    TS_CHECK(marks_[item].account == account, "a list holds things of one account");
+    TS_CHECK(items_[item].colder == colder, "an eviction list is linked both ways");
+    TS_CHECK(colder == ring || items_[colder].order < items_[item].order, "a list is in order");
+    TS_CHECK(++count <= num_resting_, "an eviction list ends");
+  }
+}
+
 void EvictionQueue::CheckInvariants() const {
   int32_t counts[6] = {}, num_retained = 0;
-  for (size_t item = 1; item < items_.size(); ++item) {
+  for (int32_t item = 1; item <= max_items_; ++item) {
     ++counts[static_cast<int>(marks_[item].place)];
     num_retained += items_[item].retain_until_us != 0;
     TS_CHECK(marks_[item].place != Place::kHeaps || marks_[item].is_leaf, "heaps hold leaves");
     TS_CHECK(marks_[item].place != Place::kInner || !marks_[item].is_leaf, "a leaf has a place");
   }
   TS_CHECK(num_retained == num_retained_, "retained things are counted");
-  TS_CHECK(static_cast<int32_t>(items_.size()) - 1 - counts[0] == num_resting_,
-           "resting things are counted");
-  const auto check_list = [&](const List& list, Place place) {
-    int32_t length = 0;
-    for (int32_t item = list.coldest, colder = 0; item != 0;
-         colder = item, item = items_[item].hotter) {
-      TS_CHECK(marks_[item].place == place && items_[item].colder == colder,
-               "an eviction list is linked both ways");
-      TS_CHECK(colder == 0 || items_[colder].order < items_[item].order, "a list is in order");
-      TS_CHECK(++length <= num_resting_, "an eviction list ends");
-    }
-    TS_CHECK(length == counts[static_cast<int>(place)], "an eviction list is complete");
-  };
-  check_list(list_, Place::kList);
-  check_list(surplus_, Place::kSurplus);
+  TS_CHECK(max_items_ - counts[0] == num_resting_, "resting things are counted");
+  int32_t num_listed = 0, num_surplus = 0, num_in_heaps = 0, num_by_return = 0, num_kept = 0;
   const auto size_of = [](const Heap& heap) {
     return static_cast<int32_t>(heap.items.size()) - (heap.has_hole ? 1 : 0);
   };
-  for (const Heap* heap : {&by_return_, &by_last_use_, &by_retention_}) CheckHeap(*heap);
-  TS_CHECK(size_of(by_return_) == counts[static_cast<int>(Place::kHeaps)] &&
-               size_of(by_last_use_) == counts[static_cast<int>(Place::kHeaps)],
-           "keyed things are in both heaps");
-  TS_CHECK(size_of(by_retention_) == counts[static_cast<int>(Place::kRetained)],
-           "retained things are in their heap");
+  for (int32_t a = 0; a < kMaxAccounts; ++a) {
+    const AccountId account(static_cast<uint8_t>(a));
+    CheckRing(account, Place::kList, num_listed);
+    CheckRing(account, Place::kSurplus, num_surplus);
+    const Orders& orders = orders_[a];
+    for (const Heap* heap : {&orders.by_return, &orders.by_last_use, &orders.by_retention}) {
+      CheckHeap(*heap, account);
+    }
+    num_in_heaps += size_of(orders.by_last_use);
+    num_by_return += size_of(orders.by_return);
+    num_kept += size_of(orders.by_retention);
+  }
+  const auto is_count = [&counts](Place place, int32_t count) {
+    return counts[static_cast<int>(place)] == count;
+  };
+  TS_CHECK(is_count(Place::kList, num_listed) && is_count(Place::kSurplus, num_surplus),
+           "eviction lists are complete");
+  TS_CHECK(is_count(Place::kHeaps, num_in_heaps) && is_count(Place::kHeaps, num_by_return) &&
+               is_count(Place::kRetained, num_kept),
+           "heaps are complete");
 }
 
 }  // namespace tokenspeed

@@ -17,6 +17,10 @@
 // list it may wait before that: it was let go after its children, so they come first.
 // A victim's parent mostly has the victim's key: it takes its place on top of the heap, at no cost.
 //
+// A thing belongs to an account; each account has orders of its own, so that its coldest thing is
+// found without a look at others'. A list is a ring through a place of its own among the items, so
+// who leaves it needs no look at whose it is.
+//
 // Owns keys and order of one kind of thing, by number from 1. Reads no clock: `now` is set.
 // Thread: scheduler thread only.
 #pragma once
@@ -24,9 +28,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <utility>
 #include <vector>
 
+#include "base/ids.h"
 #include "base/pages.h"
 
 namespace tokenspeed {
@@ -39,7 +45,11 @@ class EvictionQueue {
   void SetGap(int32_t item, int64_t gap_us);
   void Retain(int32_t item, int64_t until_us);  // never shortens
   void SetLeaf(int32_t item, bool is_leaf);     // new items are leaves
-  void Forget(int32_t item);                    // key of a new item. REQUIRES: not at rest
+  void Forget(int32_t item);  // key of a new item, of no account. REQUIRES: not at rest
+  // Whose a new item is. REQUIRES: not at rest.
+  void SetAccount(int32_t item, AccountId account) { marks_[item].account = account; }
+  // The same for items in any place; each keeps its rank. O(n log n) in the items of both accounts.
+  void MoveTo(AccountId account, std::span<const int32_t> items);
 
   // Nobody holds it from now on. Surplus: it goes before all others.
   void Rest(int32_t item, int64_t now_us, bool is_surplus = false);
@@ -51,11 +61,11 @@ class EvictionQueue {
     --num_resting_;
   }
 
-  // Returns the next victim, 0 for none. Takes note of retentions that ended.
-  int32_t Coldest(int64_t now_us);
-  // Returns max(gap - age, 2/3 age) of the next victim; above all others for surplus, below for
-  // retained.
-  int64_t ColdestScore(int64_t now_us);
+  // Returns the account's next victim, 0 for none. Takes note of retentions that ended.
+  int32_t Coldest(int64_t now_us, AccountId account = {});
+  // Returns max(gap - age, 2/3 age) of a victim; above all others for surplus, below for retained.
+  int64_t Score(int32_t victim, int64_t now_us) const;
+  int64_t ColdestScore(int64_t now_us) { return Score(Coldest(now_us), now_us); }
   static constexpr int64_t kSurplusScore = std::numeric_limits<int64_t>::max();
   static constexpr int64_t kRetainedScore = -1;
   static constexpr int64_t kMaxGapUs = int64_t{1} << 60;  // longer ones are cut
@@ -65,6 +75,7 @@ class EvictionQueue {
   void PrefetchLinks(int32_t item) const {
     if (marks_[item].place == Place::kList) __builtin_prefetch(&items_[item], 1);
   }
+  AccountId account(int32_t item) const { return marks_[item].account; }
   bool is_resting(int32_t item) const { return marks_[item].place != Place::kAwake; }
   bool is_surplus(int32_t item) const { return marks_[item].place == Place::kSurplus; }
   bool is_retained(int32_t item, int64_t now_us) const {
@@ -83,16 +94,14 @@ class EvictionQueue {
     int64_t last_use_us = 0;
     int64_t order = 0;  // counts rests: who came to rest first
     int64_t retain_until_us = 0;
-    int32_t colder = 0, hotter = 0;    // of its list
+    int32_t colder = 0, hotter = 0;    // of its list's ring
     int32_t heap_index[2] = {-1, -1};  // by return (or by end of retention), by last use
   };
   // Apart from the keys: who holds a long chain again reads nothing else of its inner things.
-  struct Mark {
+  struct alignas(4) Mark {
     Place place = Place::kAwake;
     bool is_leaf = true;
-  };
-  struct List {
-    int32_t coldest = 0, hottest = 0;
+    AccountId account;
   };
   enum Order { kByReturn, kByLastUse, kByRetention };
   struct Heap {
@@ -100,6 +109,11 @@ class EvictionQueue {
     int slot;  // which heap_index is its
     std::vector<int32_t> items;
     bool has_hole = false;  // the top was taken out and nothing has filled its place yet
+  };
+  struct Orders {
+    Heap by_return{kByReturn, 0, {}, false};
+    Heap by_last_use{kByLastUse, 1, {}, false};
+    Heap by_retention{kByRetention, 0, {}, false};
   };
 
   // When its owner is expected back, and how long it is expected to stay away once overdue.
@@ -115,19 +129,26 @@ class EvictionQueue {
   void SiftUp(Heap& heap, size_t index);
   void SiftDown(Heap& heap, size_t index);
   void Put(Heap& heap, size_t index, int32_t item);
-  void Link(List& list, int32_t item);
-  void Unlink(List& list, int32_t item);
+  // Places of the rings of an account, behind all items.
+  int32_t ListOf(AccountId account) const { return max_items_ + 1 + 2 * account.value; }
+  int32_t SurplusOf(AccountId account) const { return ListOf(account) + 1; }
+  int32_t ColdestIn(int32_t ring) const {
+    const int32_t coldest = items_[ring].hotter;
+    return coldest == ring ? 0 : coldest;
+  }
+  void Link(int32_t ring, int32_t item);
+  void Unlink(int32_t item);
+  void Merge(int32_t ring, std::vector<int32_t>& items);
   void Enqueue(int32_t item);  // by its key, leaf or not
   void Leave(int32_t item);
-  void EndRetentions(int64_t now_us);
-  void CheckHeap(const Heap& heap) const;
+  void EndRetentions(Orders& orders, int64_t now_us);
+  void CheckHeap(const Heap& heap, AccountId account) const;
+  void CheckRing(AccountId account, Place place, int32_t& count) const;
 
-  TableVector<Item> items_;
+  int32_t max_items_;
+  TableVector<Item> items_;  // and the places of the rings
   TableVector<Mark> marks_;
-  List list_, surplus_;
-  Heap by_return_{kByReturn, 0, {}, false};
-  Heap by_last_use_{kByLastUse, 1, {}, false};
-  Heap by_retention_{kByRetention, 0, {}, false};
+  std::vector<Orders> orders_;  // [account]
   int64_t num_rests_ = 0;
   int32_t num_resting_ = 0;
   int32_t num_retained_ = 0;

@@ -164,19 +164,18 @@ void FlatKv::NeedsByGroup(const KvNeed& need, std::span<int64_t> blocks) const {
   }
 }
 
-bool FlatKv::CanHold(const KvNeed& need) const {
-  if (sets_.num_held() + need.sets > sets_.max_items()) return false;
+bool FlatKv::FitsPhysical(const KvNeed& need) const {
   if (rows_.num_held() + need.rows > rows_.max_items()) return false;
   std::array<int64_t, kMaxGroups> blocks;
   NeedsByGroup(need, blocks);
   return physical_.CanHold(std::span(blocks).first(num_groups()));
 }
 
-size_t FlatKv::MaxBlocks(const KvTable& table, size_t limit) const {
+size_t FlatKv::MaxBlocks(const KvTable& table, size_t limit, AccountId account) const {
   size_t low = std::min(table.size(), limit), high = limit;
   while (low < high) {
     const size_t middle = (low + high + 1) / 2;
-    if (CanHold(Need(table, middle))) {
+    if (CanHold(Need(table, middle), account)) {
       low = middle;
     } else {
       high = middle - 1;
@@ -185,12 +184,12 @@ size_t FlatKv::MaxBlocks(const KvTable& table, size_t limit) const {
   return low;
 }
 
-bool FlatKv::Grow(KvTable& table, size_t num_blocks) {
+bool FlatKv::Grow(KvTable& table, size_t num_blocks, AccountId account) {
   KvNeed rest = Need(table, num_blocks);
   if (rest.sets == 0 && rest.rows == 0) {  // windows end where blocks end
     return true;
   }
-  if (!CanHold(rest)) return false;
+  if (!CanHold(rest, account)) return false;
   table.windows.resize(windows_.size());
   while (rest.rows > 0) {
     MakeRoom(rows_, rest);
@@ -205,14 +204,15 @@ bool FlatKv::Grow(KvTable& table, size_t num_blocks) {
   }
   // While as many physical blocks are free as all of them could need, nothing has to be made.
   const int64_t most = rest.sets * sets_.num_groups();
-  const bool is_roomy = physical_.num_free() >= most && rest.sets <= sets_.num_free_items();
+  const bool is_roomy = physical_.num_free() >= most && rest.sets <= sets_.num_free_items() &&
+                        !accounts()[account].is_above_cap(rest.sets);
   int32_t ahead = 0;  // a set that is evicted soon
   for (; rest.sets > 0; is_roomy ? --rest.sets : rest.sets) {
     if (!is_roomy) {
-      if (rest.sets > 1) LookAhead(ahead);
-      MakeRoom(sets_, rest);
+      if (rest.sets > 1) LookAhead(ahead, account);
+      MakeRoom(sets_, rest, account);
     }
-    table.blocks.Append(sets_.Acquire<SetId>(table.blocks.last()));
+    table.blocks.Append(sets_.Acquire<SetId>(table.blocks.last(), account));
   }
   return true;
 }

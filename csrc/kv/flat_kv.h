@@ -21,6 +21,11 @@
 // says why their number is bounded). So a request that is alone always gets its next block by
 // eviction, window block or row too: whatever was admitted can end.
 //
+// Accounts. Tenants with figures (accounts.h) have their sets counted, where all groups are full: a
+// set can then be taken whenever fewer than the most are, wherever they lie. Who is at his cap gives
+// up his own coldest set; else the coldest of all accounts that may give: those beyond their floor,
+// and the asker's own, last while he is not beyond his.
+//
 // Owns pools and index; every handle it gave out must be gone before it is destroyed.
 // Thread: scheduler thread only.
 #pragma once
@@ -29,6 +34,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -97,7 +103,9 @@ class FlatKv {
   // Time of the calls that follow.
   void SetNow(int64_t now_us);
 
-  NodeId AcquireRoot(const std::string& salt) { return index_.AcquireRoot(salt); }
+  NodeId AcquireRoot(const std::string& salt, int64_t tenant = 0) {
+    return index_.AcquireRoot(salt, tenant);
+  }
   void ReleaseRoot(NodeId root) { index_.ReleaseRoot(root); }
   // Empty chain of this namespace, to be extended by the tokens of a sequence.
   ChainKeys Chain(NodeId root) const { return {index_.key(root), config_.block_tokens}; }
@@ -132,25 +140,45 @@ class FlatKv {
   // Window blocks and rows that any one request needs at most, beside its sets.
   KvNeed NeedAlone() const;
 
-  // Says whether this fits when everything that nobody holds is evicted.
-  bool CanHold(const KvNeed& need) const;
+  // Says whether this fits when everything that nobody holds and `account` may evict is evicted.
+  bool CanHold(const KvNeed& need, AccountId account = {}) const {
+    return MissingSets(need, account) == 0 && FitsPhysical(need);
+  }
+  // Sets that lack for it, 0 for none; and whether what lacks is room under the account's own cap.
+  int64_t MissingSets(const KvNeed& need, AccountId account) const;
+  bool IsCapped(const KvNeed& need, AccountId account) const;
   // Returns the largest n <= limit such that `table` can grow to n blocks.
-  size_t MaxBlocks(const KvTable& table, size_t limit) const;
+  size_t MaxBlocks(const KvTable& table, size_t limit, AccountId account = {}) const;
   // Says whether a request of `num_blocks` blocks fits an empty pool and can always end.
   bool CanEverHold(int64_t num_blocks) const { return num_blocks <= sets_.max_items(); }
+  // Sets of the longest request of an account that can always end, beside the others' floors.
+  int64_t MaxSets(AccountId account) const;
 
   // Says whether a request of one block and so many working rows fits an empty pool.
   bool CanEverHoldRows(int64_t num_rows) const;
 
   // Appends fresh sets and window blocks until the table has `num_blocks`, and draws its working
   // rows, or changes nothing. Evicts as needed. Returns: false when it does not fit.
-  bool Grow(KvTable& table, size_t num_blocks);
+  bool Grow(KvTable& table, size_t num_blocks, AccountId account = {});
 
   // Fills an empty table with what is on the device of the chain `device` (of whole blocks), the
   // snapshot at `position` if there is one, and fresh blocks and rows for the rest up to
   // `position`. Returns: false when it does not fit; the table is then empty.
   bool HoldForReload(std::span<const SetId> device, int32_t position, RowId snapshot,
-                     KvTable& table);
+                     AccountId account, KvTable& table);
+
+  // Who pays for what is cached in a namespace.
+  AccountId account(NodeId root) const { return index_.account(root); }
+  const Accounts& accounts() const { return sets_.accounts(); }
+  // Says whether sets are all that requests hold, so that they can be counted by tenant.
+  bool can_limit() const { return windows_.empty() && rows_.num_groups() == 0; }
+  // Gives a tenant figures, or other ones, or none (nullopt); what it has cached above its cap goes.
+  // `held`: what its requests hold, with or without what is indexed. O(sets log sets).
+  // REQUIRES: can_limit(); an account is left; the floors fit.
+  void SetLimits(int64_t tenant, const std::optional<TenantLimits>& limits,
+                 std::span<const SetId> held);
+  // Evicts what accounts have cached above their caps.
+  void TrimToCaps();
 
   // Lets go of window blocks that no step from `computed` on reads, and of a read source row.
   // `keeps(w, index)` says whether block `index` lies in window w before a reuse point.
@@ -269,11 +297,14 @@ class FlatKv {
   }
 
   // room.cc
-  void MakeRoom(BlockPool& pool, KvNeed& rest);
+  bool FitsPhysical(const KvNeed& need) const;
+  void MakeRoom(BlockPool& pool, KvNeed& rest, AccountId account = {});
+  void MakeRoomFor(AccountId account);
+  int32_t ColdestFor(AccountId account);
   int64_t& WindowNeed(const BlockPool& pool, KvNeed& need) const {
     return need.windows[WindowNumber(pool)];
   }
-  void LookAhead(int32_t& ahead);
+  void LookAhead(int32_t& ahead, AccountId account);
   int32_t WindowNumber(const BlockPool& pool) const;
   void UseSpare(BlockPool& pool);
   BlockPool* ColdestClass(BlockPool& pool);

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "kv/namespaces.h"
 
 namespace tokenspeed {
 
@@ -27,8 +28,9 @@ PrefixIndex::PrefixIndex(BlockPool& sets, std::vector<BlockPool*> windows, Block
   for (const BlockPool* pool : windows_) set_of_window_.emplace_back(pool->max_items() + 1, 0);
 }
 
-NodeId PrefixIndex::AcquireRoot(const std::string& salt) {
-  auto [found, is_new] = root_of_salt_.try_emplace(salt, 0);
+NodeId PrefixIndex::AcquireRoot(const std::string& salt, int64_t tenant) {
+  std::string name = NamespaceOf(tenant, salt);
+  auto [found, is_new] = root_of_name_.try_emplace(name, 0);
   if (is_new) {
     if (free_roots_.empty()) {
       free_roots_.push_back(static_cast<int32_t>(roots_.size()));
@@ -36,9 +38,12 @@ NodeId PrefixIndex::AcquireRoot(const std::string& salt) {
     }
     found->second = free_roots_.back();
     free_roots_.pop_back();
-    roots_[found->second] = Root{};
-    roots_[found->second].salt = salt;
-    roots_[found->second].node.key = HashRoot(hash_seed_, salt);
+    Root& root = roots_[found->second];
+    root = Root{};
+    root.node.key = HashRoot(hash_seed_, name);
+    root.name = std::move(name);
+    root.tenant = tenant;
+    root.account = pool_.accounts().Find(tenant);
   }
   ++roots_[found->second].num_users;
   return NodeId{~found->second};
@@ -47,6 +52,29 @@ NodeId PrefixIndex::AcquireRoot(const std::string& salt) {
 void PrefixIndex::ReleaseRoot(NodeId root) {
   --roots_[~root.value].num_users;
   FreeRootIfUnused(~root.value);
+}
+
+void PrefixIndex::SetAccount(int64_t tenant, AccountId account) {
+  for (const auto& [name, root] : root_of_name_) {
+    if (roots_[root].tenant == tenant) roots_[root].account = account;
+  }
+}
+
+std::vector<SetId> PrefixIndex::SetsOf(int64_t tenant) const {
+  std::vector<int32_t> root_of(nodes_.size(), 0), chain;  // 0: not known yet
+  std::vector<SetId> sets;
+  for (int32_t set = 1; set < static_cast<int32_t>(nodes_.size()); ++set) {
+    if (!Has(SetId(set))) continue;
+    NodeId at{set};
+    for (; !at.is_root() && root_of[at.value] == 0; at = nodes_[at.value].parent) {
+      chain.push_back(at.value);
+    }
+    const int32_t root = at.is_root() ? at.value : root_of[at.value];
+    for (const int32_t node : chain) root_of[node] = root;
+    chain.clear();
+    if (roots_[~root].tenant == tenant) sets.emplace_back(set);
+  }
+  return sets;
 }
 
 SetId PrefixIndex::Find(NodeId parent, const Hash128& key, Tokens block) const {
@@ -306,8 +334,8 @@ void PrefixIndex::EraseSlot(const Hash128& key, int32_t set) {
 void PrefixIndex::FreeRootIfUnused(int32_t root) {
   Root& record = roots_[root];
   if (record.num_users > 0 || record.node.num_children > 0) return;
-  root_of_salt_.erase(record.salt);
-  record.salt.clear();
+  root_of_name_.erase(record.name);
+  record = Root{};
   free_roots_.push_back(root);
 }
 
@@ -320,6 +348,9 @@ void PrefixIndex::CheckInvariants() const {
     TS_CHECK(node.num_tokens > 0 ? is_cached : !is_cached, "exactly the indexed sets are cached");
     if (node.num_tokens == 0) continue;
     ++num_nodes;
+    TS_CHECK(pool_.account(set) == (node.parent.is_root() ? account(node.parent)
+                                                          : pool_.account(node.parent.value)),
+             "a set is of the account of its namespace");
     ++(node.parent.is_root() ? root_children[~node.parent.value] : children[node.parent.value]);
     TS_CHECK(node.parent.is_root() || Has(SetId(node.parent.value)), "a node's parent is indexed");
     if (!node.parent.is_root() && pool_.refs(SetId(set)) > 0) {
@@ -344,7 +375,7 @@ void PrefixIndex::CheckInvariants() const {
                "remembered children name their parent");
     }
   }
-  for (const auto& [salt, root] : root_of_salt_) {
+  for (const auto& [name, root] : root_of_name_) {
     TS_CHECK(roots_[root].node.num_children == root_children[root], "root children are counted");
   }
   const auto is_taken = [](const Slot& slot) { return slot.set != 0; };

@@ -54,11 +54,19 @@ class PrefixIndex {
   // nullptr: nobody listens. REQUIRES: `events` outlives this.
   void SetEvents(EventBatch* events) { events_ = events; }
 
-  // Returns the root of `salt`'s namespace, kept until ReleaseRoot and while anything hangs on it.
-  NodeId AcquireRoot(const std::string& salt);
+  // Returns the root of a tenant's namespace for `salt`, kept until ReleaseRoot and while anything
+  // hangs on it.
+  NodeId AcquireRoot(const std::string& salt, int64_t tenant = 0);
   void ReleaseRoot(NodeId root);
 
-  const std::string& name(NodeId root) const { return roots_[~root.value].salt; }
+  const std::string& name(NodeId root) const { return roots_[~root.value].name; }
+
+  // Account of the namespace's tenant.
+  AccountId account(NodeId root) const { return roots_[~root.value].account; }
+  // The account of all namespaces of a tenant, from now on.
+  void SetAccount(int64_t tenant, AccountId account);
+  // Returns the sets that hang on them, in no order. O(sets).
+  std::vector<SetId> SetsOf(int64_t tenant) const;
 
   // Chain hash at a node, and of a full block after it.
   const Hash128& key(NodeId node) const { return NodeAt(node).key; }
@@ -198,7 +206,9 @@ class PrefixIndex {
   static_assert(sizeof(Node) == 64, "a node is one cache line");
   struct Root {
     Node node;
-    std::string salt;
+    std::string name;
+    int64_t tenant = 0;
+    AccountId account;
     int32_t num_users = 0;
   };
   // All children of a node, where those that are remembered are not enough: to drop a subtree.
@@ -258,7 +268,7 @@ class PrefixIndex {
   size_t slot_mask_;
   std::vector<Root> roots_;
   std::vector<int32_t> free_roots_;
-  std::map<std::string, int32_t> root_of_salt_;
+  std::map<std::string, int32_t> root_of_name_;
   int32_t num_nodes_ = 0;
 };
 

@@ -34,6 +34,14 @@ struct PrefixMatch {
   int32_t chain_tokens =
       0;  // how far the tokens were known in full groups, whatever the others say
   MatchLimit limit = MatchLimit::kComplete;
+
+  // Gives up what lies inside a block. REQUIRES: no state groups.
+  void DropTail() {
+    tail.Reset();
+    window_tails.clear();
+    num_tokens -= tail_tokens;
+    tail_tokens = 0;
+  }
 };
 
 }  // namespace tokenspeed

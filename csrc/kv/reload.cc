@@ -156,7 +156,7 @@ std::vector<Reload::Piece> Reload::Hold(KvTable& table) {
   std::vector<Piece> pieces = Missing();
   const auto device = std::span(chain_).first(num_device_blocks_);
   const RowId row = snapshot().row;
-  if (!kv_.HoldForReload(device, position_, row, table)) return {};
+  if (!kv_.HoldForReload(device, position_, row, kv_.account(root_), table)) return {};
   for (Piece& piece : pieces) {
     const GroupId group = piece.content.group;
     piece.block = kv_.kind(group) == GroupKind::kState
@@ -168,7 +168,7 @@ std::vector<Reload::Piece> Reload::Hold(KvTable& table) {
 
 // In this file because nobody else needs it.
 bool FlatKv::HoldForReload(std::span<const SetId> device, int32_t position, RowId snapshot,
-                           KvTable& table) {
+                           AccountId account, KvTable& table) {
   const size_t num_blocks = static_cast<size_t>(position + config_.block_tokens - 1) /
                             static_cast<size_t>(config_.block_tokens);
   // All that is on the device is held before anything makes room.
@@ -185,7 +185,7 @@ bool FlatKv::HoldForReload(std::span<const SetId> device, int32_t position, RowI
       need.windows[w] -= window.value != 0;
     }
   }
-  if (!CanHold(need)) {
+  if (!CanHold(need, account)) {
     held.clear();
     table = KvTable();
     return false;
@@ -201,7 +201,7 @@ bool FlatKv::HoldForReload(std::span<const SetId> device, int32_t position, RowI
       window.Append(std::move(ref));
     }
   }
-  const bool has_room = Grow(table, num_blocks);
+  const bool has_room = Grow(table, num_blocks, account);
   TS_CHECK(has_room, "room that was promised is there");
   if (rows_.num_groups() > 0 && snapshot.value == 0) table.rows.Place(position);
   return true;

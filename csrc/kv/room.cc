@@ -10,8 +10,9 @@ namespace tokenspeed {
 // Sees to it that `pool` can acquire one thing of those in `rest`, and counts it off. While
 // physical blocks are scarce a group fills its pinned ones first, dropping what is only cached
 // there: as CanHold counted, so that what is still to come fits too.
-void FlatKv::MakeRoom(BlockPool& pool, KvNeed& rest) {
+void FlatKv::MakeRoom(BlockPool& pool, KvNeed& rest, AccountId account) {
   (&pool == &sets_ ? rest.sets : &pool == &rows_ ? rest.rows : WindowNeed(pool, rest)) -= 1;
+  if (!accounts().empty()) return MakeRoomFor(account);
   if (!physical_.is_plain()) {
     int64_t num_more = 0;
     std::array<int64_t, kMaxGroups> blocks;
@@ -32,11 +33,11 @@ void FlatKv::MakeRoom(BlockPool& pool, KvNeed& rest) {
 
 // Memory is what it costs to evict a long chain: its next victim is mostly the parent of the last
 // one, so what an eviction will read is asked for some blocks ahead of it.
-void FlatKv::LookAhead(int32_t& ahead) {
+void FlatKv::LookAhead(int32_t& ahead, AccountId account) {
   constexpr int kBlocksAhead = 4;
   int num_steps = 1;
   if (ahead == 0) {
-    ahead = sets_.Coldest();
+    ahead = accounts().empty() ? sets_.Coldest() : ColdestFor(account);
     num_steps = kBlocksAhead;
   }
   for (; ahead != 0 && num_steps > 0; --num_steps) {

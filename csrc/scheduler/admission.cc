@@ -5,18 +5,43 @@
 
 namespace tokenspeed {
 
-// In the queue's order: when the first does not fit now, nobody behind it is admitted. Only one
-// that waits for a block that is being computed anyway lets others pass.
+// In the queue's order: when the first does not fit now, nobody behind it is admitted but those of
+// tenants whom that leaves their room (LetOthersPass). One that waits for a block that is being
+// computed anyway lets others pass.
 void Scheduler::AdmitFromQueue(int32_t& budget) {
-  while (CanAdmit(budget) && !queue_.empty()) {
-    if (TryAdmit(queue_.first(), budget) == Admission::kBlocked) return;
+  Passing passing;
+  while (CanAdmit(budget)) {
+    const RequestIndex next = NextOf(queue_, passing);
+    if (next.value < 0 || !TryNext(next, budget, passing)) return;
   }
 }
 
 void Scheduler::AdmitShort(int32_t& budget) {
-  while (CanAdmit(budget) && !short_queue_.empty() && MayPass(short_queue_.first())) {
-    if (TryAdmit(short_queue_.first(), budget) == Admission::kBlocked) return;
+  Passing passing;
+  RequestIndex first = NextOf(queue_, passing);
+  while (first.value >= 0 && IsStillBlocked(requests_[first])) {
+    if (!LetOthersPass(first, passing)) return;
+    first = NextOf(queue_, passing);
   }
+  while (CanAdmit(budget)) {
+    const RequestIndex next = NextOf(short_queue_, passing);
+    first = NextOf(queue_, passing);
+    if (next.value < 0 || !MayPass(next, first) || !TryNext(next, budget, passing)) return;
+  }
+}
+
+// Returns: whether somebody else may be tried.
+bool Scheduler::TryNext(RequestIndex index, int32_t& budget, Passing& passing) {
+  switch (TryAdmit(index, budget, passing.is_in_floors)) {
+    case Admission::kAdmitted:
+    case Admission::kPassed:
+      return true;
+    case Admission::kNoRoom:
+      return LetOthersPass(index, passing);
+    case Admission::kBlocked:
+      return false;
+  }
+  return false;
 }
 
 bool Scheduler::CanAdmit(int32_t budget) const {
@@ -28,11 +53,12 @@ bool Scheduler::CanAdmit(int32_t budget) const {
   return budget > 0 && running_.size() < limit && slots_.num_free() > 0;
 }
 
-Scheduler::Admission Scheduler::TryAdmit(RequestIndex index, int32_t& budget) {
+Scheduler::Admission Scheduler::TryAdmit(RequestIndex index, int32_t& budget, bool is_in_floors) {
   Request& request = requests_[index];
   const bool is_alone = running_.empty() && uncommitted_.empty() && !HasBatches();
   if (FloorChunk(0, budget) == 0) return Admission::kBlocked;
-  if (!is_alone && (!FloorAdmits(request) || IsStillBlocked(request))) return Admission::kBlocked;
+  if (!is_alone && !FloorAdmits(request)) return Admission::kBlocked;
+  if (!is_alone && IsStillBlocked(request, is_in_floors)) return Admission::kNoRoom;
   PrefixMatch match = MatchFor(request);
   if (is_alone) {
     MakeFitAlone(request, match);
@@ -44,10 +70,18 @@ Scheduler::Admission Scheduler::TryAdmit(RequestIndex index, int32_t& budget) {
       Park(index, owner, num_known);
       return Admission::kPassed;
     }
-    if (!FitsBesideOthers(request, match)) {
+    if (!FitsBesideOthers(request, match, is_in_floors)) {
+      const AccountId account = AccountOf(request);
+      const KvNeed need = kv_.NeedToRun(match.table, BlocksFor(int64_t{request.size()} + 1));
+      Blocked blocked{.arrival = request.arrival,
+                      .num_missing = kv_.MissingSets(need, account),
+                      .is_capped = kv_.IsCapped(need, account),
+                      .is_in_floors = is_in_floors};
       match = PrefixMatch{};  // letting go counts as a release, so it comes first
-      blocked_ = {request.arrival, kv_.num_releases(), kv_.num_publications()};
-      return Admission::kBlocked;
+      blocked.num_releases = kv_.num_releases();
+      blocked.num_publications = kv_.num_publications();
+      blocked_[account.value] = blocked;
+      return Admission::kNoRoom;
     }
   }
   if (TryLoad(index, match, is_alone)) return Admission::kAdmitted;
@@ -55,8 +89,8 @@ Scheduler::Admission Scheduler::TryAdmit(RequestIndex index, int32_t& budget) {
       FloorChunk(match.num_tokens, std::min(budget, request.size() - match.num_tokens));
   if (num_query == 0) return Admission::kBlocked;
   num_query = CutAtPoint(request, match.num_tokens, num_query);
-  num_query = ShrinkToFit(match.table, match.num_tokens, num_query);
-  const bool has_room = kv_.Grow(match.table, BlocksFor(match.num_tokens + num_query));
+  num_query = ShrinkToFit(request, match.table, match.num_tokens, num_query);
+  const bool has_room = kv_.Grow(match.table, BlocksFor(match.num_tokens + num_query), AccountOf(request));
   TS_CHECK(has_room, "an admitted request has room for its first chunk");
   if (match.tail_tokens > 0) EmitCopies(match);
   const MatchEvidence evidence = EvidenceOf(request, match);
@@ -87,27 +121,43 @@ PrefixMatch Scheduler::MatchFor(const Request& request) {
 }
 
 // Room comes from releases, or from others publishing what its prompt needs.
-bool Scheduler::IsStillBlocked(const Request& request) const {
-  return blocked_.arrival == request.arrival && blocked_.num_releases == kv_.num_releases() &&
-         (!MayMatch(request) || blocked_.num_publications == kv_.num_publications());
+bool Scheduler::IsStillBlocked(const Request& request, bool is_in_floors) const {
+  const Blocked& blocked = blocked_[AccountOf(request).value];
+  return blocked.arrival == request.arrival && blocked.num_releases == kv_.num_releases() &&
+         blocked.is_in_floors <= is_in_floors &&
+         (!MayMatch(request) || blocked.num_publications == kv_.num_publications());
 }
 
-// Not only the first chunk: a request that could not go on would be retracted soon.
-bool Scheduler::FitsBesideOthers(const Request& request, const PrefixMatch& match) const {
-  return kv_.CanHold(kv_.NeedToRun(match.table, BlocksFor(int64_t{request.size()} + 1)));
+// Not only the first chunk: a request that could not go on would be retracted soon. A tenant's last
+// room is not waited for because of a tail: others may run for ever beside it.
+bool Scheduler::FitsBesideOthers(const Request& request, PrefixMatch& match,
+                                 bool is_in_floors) const {
+  const AccountId account = AccountOf(request);
+  const Accounts::Account& own = kv_.accounts()[account];
+  const auto fits = [&] {
+    const KvNeed need = kv_.NeedToRun(match.table, BlocksFor(int64_t{request.size()} + 1));
+    const bool stays = !is_in_floors || own.held + need.sets <= own.limits.floor;
+    return stays && kv_.CanHold(need, account);
+  };
+  if (fits()) return true;
+  if (kv_.accounts().empty() || match.tail_tokens == 0) return false;
+  match.DropTail();
+  return fits();
 }
 
 // Nothing else holds blocks, so the request fits (submit saw to it), unless its drafts, or what it
 // would copy or read first, take the last room.
 void Scheduler::MakeFitAlone(Request& request, PrefixMatch& match) const {
   const size_t num_blocks = BlocksFor(int64_t{request.prompt_tokens} + request.max_outputs);
-  if (kv_.CanHold(kv_.NeedToRun(match.table, num_blocks))) return;
+  const auto fits = [&] {
+    return kv_.CanHold(kv_.NeedToRun(match.table, num_blocks), AccountOf(request));
+  };
+  if (fits()) return;
   request.has_no_drafts = true;
   match.table.rows.Want(0);
-  if (kv_.CanHold(kv_.NeedToRun(match.table, num_blocks))) return;
+  if (fits()) return;
   match = PrefixMatch{};
-  TS_CHECK(kv_.CanHold(kv_.NeedToRun(match.table, num_blocks)),
-           "an accepted request fits when it is alone");
+  TS_CHECK(fits(), "an accepted request fits when it is alone");
 }
 
 // Copy on write: the first part of another sequence's block goes into a fresh one.

@@ -30,6 +30,7 @@ bool Scheduler::PlanStep(int64_t now_us, std::shared_ptr<StepPlan> buffer) {
   step_.plan->Clear();
   step_.plan->num_state_groups = kv_.num_state_groups();
   has_retracted_in_step_ = false;
+  KeepToCaps();
   int32_t budget = config_.max_step_tokens;
   queue_.Advance(now_us_);
   short_queue_.Advance(now_us_);
@@ -95,7 +96,8 @@ void Scheduler::ReserveDrafts(Request& request, int32_t spare) {
     request.step_drafts = std::clamp(num_rows / num_steps - 1, 0, request.step_drafts);
   }
   if (request.step_drafts > 0 &&
-      !kv_.Grow(*request.blocks(), BlocksFor(request.planned + 1 + request.step_drafts))) {
+      !kv_.Grow(*request.blocks(), BlocksFor(request.planned + 1 + request.step_drafts),
+                AccountOf(request))) {
     request.step_drafts = 0;
   }
 }
@@ -147,7 +149,7 @@ void Scheduler::ReserveChunks(int32_t& budget, bool is_short) {
     int32_t num_query = FloorChunk(request.planned, std::min(budget, request.to_plan()));
     if (num_query == 0) continue;
     num_query = CutAtPoint(request, request.planned, num_query);
-    num_query = ShrinkToFit(*request.blocks(), request.planned, num_query);
+    num_query = ShrinkToFit(request, *request.blocks(), request.planned, num_query);
     if (!ReserveBlocks(index, request.planned + num_query)) continue;
     request.step_query = num_query;
     CountLoad(request, num_query);
@@ -156,10 +158,12 @@ void Scheduler::ReserveChunks(int32_t& budget, bool is_short) {
 }
 
 // Returns the largest chunk up to `num_query` that fits without a retraction, at least one token.
-int32_t Scheduler::ShrinkToFit(const KvTable& table, int32_t from, int32_t num_query) const {
+int32_t Scheduler::ShrinkToFit(const Request& request, const KvTable& table, int32_t from,
+                               int32_t num_query) const {
   const size_t wanted = BlocksFor(from + num_query);
   if (wanted <= table.size()) return num_query;
-  const auto room = static_cast<int64_t>(kv_.MaxBlocks(table, wanted)) * config_.block_tokens;
+  const size_t num_blocks = kv_.MaxBlocks(table, wanted, AccountOf(request));
+  const auto room = static_cast<int64_t>(num_blocks) * config_.block_tokens;
   return static_cast<int32_t>(std::clamp<int64_t>(room - from, 1, num_query));
 }
 
@@ -173,27 +177,32 @@ int32_t Scheduler::CutAtPoint(const Request& request, int32_t from, int32_t num_
 bool Scheduler::ReserveBlocks(RequestIndex index, int32_t num_tokens) {
   const size_t num_blocks = BlocksFor(num_tokens);
   while (requests_[index].admission != 0) {
-    if (kv_.Grow(*requests_[index].blocks(), num_blocks)) return true;
-    if (!RetractLast()) return false;
+    KvTable& table = *requests_[index].blocks();
+    if (kv_.Grow(table, num_blocks, AccountOf(requests_[index]))) return true;
+    if (!RetractFor(index, kv_.Need(table, num_blocks))) return false;
   }
   return false;
 }
 
-// Takes blocks from the running request that ranks last; the first is never a victim while others
-// run. A victim with uncommitted rows gives its blocks at their commit.
+// Takes blocks for `asker` from the running request that ranks last of those that can give it room;
+// the first of all is never a victim while others run. A victim with uncommitted rows gives its
+// blocks at their commit.
 // Returns: true when a request was retracted now.
-bool Scheduler::RetractLast() {
+bool Scheduler::RetractFor(RequestIndex asker, const KvNeed& need) {
   if (num_retractions_pending_ > 0) return false;
   if (running_.size() == 1) {
     if (uncommitted_.empty() && !HasBatches()) return GiveUpDrafts(running_.front());
     return false;  // an ended request still drains, or a victim's blocks are on their way
   }
-  const auto seniority = [this](RequestIndex index) { return requests_[index].Seniority(); };
-  const RequestIndex first = *std::ranges::min_element(running_, {}, seniority);
-  const auto rank = [this, first](RequestIndex index) {
-    return std::pair(index != first, requests_[index].Rank());
-  };
-  const RequestIndex victim = *std::ranges::max_element(running_, {}, rank);
+  const RequestIndex first = FirstRunning([](RequestIndex) { return true; });
+  const RequestIndex victim = LastRunning([&](RequestIndex index) {
+    return index != first && GivesRoom(requests_[index], requests_[asker], need);
+  });
+  return victim.value >= 0 && RetractRunning(victim);
+}
+
+// Returns: false when its blocks come later, at a commit or when they have been copied.
+bool Scheduler::RetractRunning(RequestIndex victim) {
   if (requests_[victim].uncommitted_rows > 0 || requests_[victim].batch.value != 0) {
     requests_[victim].retract_pending = true;
     ++num_retractions_pending_;
@@ -201,7 +210,7 @@ bool Scheduler::RetractLast() {
   }
   RetractNow(victim);
   has_retracted_in_step_ = true;
-  return !requests_[victim].retract_pending;  // or when its blocks have been copied
+  return !requests_[victim].retract_pending;
 }
 
 // A request that is alone has room without drafts: it starts again from what is cached.

@@ -58,6 +58,17 @@ void Queue::Charge(int64_t tenant, int64_t root, int64_t tokens, bool is_served)
   Place(lowest);
 }
 
+RequestIndex Queue::FirstOf(std::span<const int64_t> tenants) const {
+  const Group* best = nullptr;
+  for (const int64_t name : tenants) {
+    const auto found = group_of_.find({kAll, name});
+    if (found == group_of_.end() || !groups_[found->second].is_placed) continue;
+    const Group& tenant = groups_[found->second];
+    if (best == nullptr || tenant.key < best->key) best = &tenant;
+  }
+  return best == nullptr ? RequestIndex(-1) : FirstIn(*best);
+}
+
 int32_t Queue::FindOrAdd(int32_t parent, int64_t name) {
   const auto [found, is_new] = group_of_.try_emplace({parent, name}, 0);
   if (!is_new) return found->second;

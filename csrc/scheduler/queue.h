@@ -23,6 +23,7 @@
 #include <cstdint>
 #include <functional>
 #include <set>
+#include <span>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -54,11 +55,18 @@ class Queue {
   bool Contains(RequestIndex index) const { return waiting_.contains(index.value); }
 
   // Returns who runs next. REQUIRES: not empty.
-  RequestIndex first() const {
-    const Group& tenant = groups_[groups_[kAll].order.begin()->member];
-    const Group& root = groups_[tenant.order.begin()->member];
-    return RequestIndex(root.order.begin()->member);
+  RequestIndex first() const { return FirstIn(groups_[groups_[kAll].order.begin()->member]); }
+  // Returns the first of the tenants that `skips(tenant)` leaves, -1 for none. O(tenants skipped).
+  template <class Skips>
+  RequestIndex FirstBut(const Skips& skips) const {
+    for (const Key& key : groups_[kAll].order) {
+      const Group& tenant = groups_[key.member];
+      if (!skips(tenant.name)) return FirstIn(tenant);
+    }
+    return RequestIndex(-1);
   }
+  // Returns the first of these tenants, -1 for none. O(tenants given).
+  RequestIndex FirstOf(std::span<const int64_t> tenants) const;
   bool empty() const { return waiting_.empty(); }
   size_t size() const { return waiting_.size(); }
 
@@ -126,6 +134,10 @@ class Queue {
   }
   int64_t NextPromotion(int64_t since_us) const {
     return since_us + ((now_us_ - since_us) / ageing_us_ + 1) * ageing_us_;
+  }
+  // First request of a tenant. REQUIRES: somebody waits in it.
+  RequestIndex FirstIn(const Group& tenant) const {
+    return RequestIndex(groups_[tenant.order.begin()->member].order.begin()->member);
   }
   int32_t FindOrAdd(int32_t parent, int64_t name);
   void ForgetIdle();

@@ -75,6 +75,17 @@ void Record::Release(int64_t session, int64_t now_us) {
   for (const int64_t value : {session, now_us}) Put(bytes_, value);
 }
 
+void Record::SetTenantLimits(int64_t tenant, const std::optional<TenantLimits>& limits,
+                             int64_t now_us) {
+  if (!is_on_) return;
+  bytes_.push_back(static_cast<char>(Call::kTenantLimits));
+  Put(bytes_, tenant);
+  Put(bytes_, int64_t{limits.has_value()});
+  Put(bytes_, limits ? limits->floor : 0);
+  Put(bytes_, limits ? limits->cap : 0);
+  Put(bytes_, now_us);
+}
+
 void Record::Propose(RequestId id, std::span<const int32_t> drafts) {
   if (!is_on_) return;
   bytes_.push_back(static_cast<char>(Call::kPropose));

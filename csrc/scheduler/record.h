@@ -8,12 +8,14 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "base/hash.h"
+#include "kv/accounts.h"
 #include "scheduler/step.h"
 #include "scheduler/submission.h"
 
@@ -33,6 +35,7 @@ class Record {
   void End(RequestId id, bool is_abort, int64_t now_us);
   void Rekey(RequestId id, int64_t gap_us, int64_t victim_key);
   void Release(int64_t session, int64_t now_us);
+  void SetTenantLimits(int64_t tenant, const std::optional<TenantLimits>& limits, int64_t now_us);
   void Propose(RequestId id, std::span<const int32_t> drafts);
   void Plan(int64_t now_us, const StepPlan* plan);
   void Notify(std::span<const std::array<int32_t, 2>> acks, int64_t now_us);
@@ -56,6 +59,7 @@ class Record {
     kCommit,
     kNotify,
     kNotifyStore,
+    kTenantLimits,
     kRelease
   };
   friend int64_t Replay(Scheduler& scheduler, std::string_view record);

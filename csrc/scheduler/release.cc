@@ -53,8 +53,11 @@ std::optional<Released> Scheduler::Release(int64_t session, int64_t now_us) {
                     .blocks = std::vector<int64_t>(num_groups, 0),
                     .host_blocks = std::vector<int64_t>(num_groups, 0)};
   if (config_.prefix_cache && !left->chain.tokens.empty()) {
-    DropOwn({left->chain.tokens, left->chain.keys}, left->salt, released);
+    const NodeId root = kv_.AcquireRoot(left->salt, left->tenant);
+    DropOwn({left->chain.tokens, left->chain.keys}, root, released);
+    kv_.ReleaseRoot(root);
   }
+  blocked_ = {};  // a tenant's floor may have let go of room
   ++num_released_;
   released_tokens_ += released.tokens;
   return released;
@@ -79,7 +82,7 @@ void Scheduler::ForEachSequence(const Visit& visit) const {
   }
 }
 
-void Scheduler::DropOwn(const Sequence& own, const std::string& salt, Released& released) {
+void Scheduler::DropOwn(const Sequence& own, NodeId root, Released& released) {
   const auto block_tokens = static_cast<size_t>(config_.block_tokens);
   size_t common = 0;
   ForEachSequence([&](const Sequence& other) {
@@ -89,14 +92,12 @@ void Scheduler::DropOwn(const Sequence& own, const std::string& salt, Released& 
     }
     common = std::max(common, CommonTokens(own, other, block_tokens));
   });
-  const NodeId root = kv_.AcquireRoot(salt);
   for (const PathNode& node : std::views::reverse(kv_.Path(root, own.tokens, own.keys))) {
     const auto size = static_cast<size_t>(kv_.index().num_tokens(node.set));
     if (node.begin + size <= common || !kv_.IsAlone(node.set)) continue;
     const size_t num_shared = common > node.begin ? common - node.begin : 0;
     released.tokens += kv_.Release(node.set, static_cast<int32_t>(num_shared), released.blocks);
   }
-  kv_.ReleaseRoot(root);
   if (tiers_ != nullptr) tiers_->Drop(own.tokens, own.keys, common, released.host_blocks);
 }
 

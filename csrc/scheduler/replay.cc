@@ -125,6 +125,17 @@ class Player {
         scheduler_.Rekey(id, gap_us, Get());
         return;
       }
+      case Record::Call::kTenantLimits: {
+        const int64_t tenant = Get();
+        const bool has_limits = Get() != 0;
+        TenantLimits limits;
+        limits.floor = Get();
+        limits.cap = Get();
+        const int64_t now_us = Get();
+        scheduler_.SetTenantLimits(tenant, has_limits ? std::optional(limits) : std::nullopt,
+                                   now_us);
+        return;
+      }
       case Record::Call::kPropose: {
         const RequestId id(Get());
         const std::vector<int32_t> drafts = GetInts();

@@ -9,7 +9,9 @@
 // Thread: one thread per Scheduler.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <bitset>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -69,6 +71,14 @@ struct StepOutcome {
   std::span<const bool> failed;       // empty or one per row
 };
 
+// What a tenant with figures has, in sets and requests.
+struct TenantUsage {
+  int64_t tenant = 0;
+  TenantLimits limits;
+  int64_t held = 0, cached = 0;
+  int64_t running = 0, waiting = 0;
+};
+
 class Scheduler {
  public:
   explicit Scheduler(const SchedulerConfig& config);
@@ -92,6 +102,14 @@ class Scheduler {
   // device and in the host tier. Returns: nullopt if it is not known. Throws RequestError while a
   // request of it lives.
   std::optional<Released> Release(int64_t session, int64_t now_us);
+  // Gives a tenant other figures from now on, or none. Returns: requests that can never fit now, which
+  // have ended. Throws std::invalid_argument.
+  std::vector<RequestId> SetTenantLimits(int64_t tenant, const std::optional<TenantLimits>& limits,
+                                         int64_t now_us);
+  // Blocks of block_tokens tokens that fit.
+  int64_t NumSets() const { return kv_.sets().max_items(); }
+  // What each tenant with figures has. O(tenants + requests).
+  std::vector<TenantUsage> Tenants();
 
   // Throws std::invalid_argument.
   void Propose(RequestId id, std::span<const int32_t> drafts);
@@ -139,7 +157,7 @@ class Scheduler {
   static void CheckReusePoints(const Submission& submission, size_t prompt_tokens);
   CapacityError QueueFull() const;
   int32_t ResolveMaxOutputs(const Submission& submission, int64_t prompt) const;
-  int64_t CapacityTokens() const;
+  int64_t CapacityTokens(AccountId account) const;
   void Accept(const Submission& submission, NodeId root, Chain chain, int32_t max_outputs,
               std::optional<MatchEvidence::Turn> previous, int64_t now_us);
   void ChoosePoints(Request& request) const;
@@ -155,7 +173,7 @@ class Scheduler {
   int32_t NumLive(int64_t session) const;
   template <class Visit>
   void ForEachSequence(const Visit& visit) const;
-  void DropOwn(const Sequence& own, const std::string& salt, Released& released);
+  void DropOwn(const Sequence& own, NodeId root, Released& released);
 
   // plan.cc
   bool PlanStep(int64_t now_us, std::shared_ptr<StepPlan> buffer);
@@ -172,12 +190,20 @@ class Scheduler {
   bool GiveUpDrafts(RequestIndex index);
   void PlanPrefills(int32_t budget);
   void ReserveChunks(int32_t& budget, bool is_short);
-  int32_t ShrinkToFit(const KvTable& table, int32_t from, int32_t num_query) const;
+  int32_t ShrinkToFit(const Request& request, const KvTable& table, int32_t from,
+                      int32_t num_query) const;
   int32_t CutAtPoint(const Request& request, int32_t from, int32_t num_query) const;
   bool ReserveBlocks(RequestIndex index, int32_t num_tokens);
   // Tokens whose blocks the executor knows.
   int32_t SentTokens(const StepLine& line) const { return line.sent_blocks << block_shift_; }
-  bool RetractLast();
+  bool RetractFor(RequestIndex asker, const KvNeed& need);
+  bool RetractRunning(RequestIndex victim);
+  // Of those that run and `may(index)`: who makes progress whatever happens, and who keeps its
+  // blocks least; -1 for none.
+  template <class May>
+  RequestIndex FirstRunning(const May& may) const;
+  template <class May>
+  RequestIndex LastRunning(const May& may) const;
   // Requests with no more than this to compute go before longer ones.
   int32_t ShortTokens() const { return 2 * config_.max_step_tokens; }
 
@@ -209,7 +235,7 @@ class Scheduler {
   };
   size_t EstimateCached(const Request& request) const;
   void Enqueue(RequestIndex index);
-  bool MayPass(RequestIndex index) const;
+  bool MayPass(RequestIndex index, RequestIndex first) const;
   RequestIndex OwnerOfNextBlock(const Request& request, size_t num_shared) const;
   bool IsComputing(const Computing& computing, size_t block) const;
   void Park(RequestIndex index, RequestIndex owner, size_t block);
@@ -217,20 +243,39 @@ class Scheduler {
   void Charge(const Request& request, int32_t num_tokens, bool is_served);
 
   // admission.cc
-  enum class Admission { kAdmitted, kPassed, kBlocked };
+  enum class Admission { kAdmitted, kPassed, kNoRoom, kBlocked };
+  // Who of a queue may still be tried in a plan.
+  struct Passing {
+    std::bitset<kMaxAccounts> barred;  // accounts whose first has no room
+    bool is_in_floors = false;         // others only as far as they stay within their floors
+  };
   void AdmitFromQueue(int32_t& budget);
   void AdmitShort(int32_t& budget);
   bool CanAdmit(int32_t budget) const;
-  Admission TryAdmit(RequestIndex index, int32_t& budget);
+  bool TryNext(RequestIndex index, int32_t& budget, Passing& passing);
+  Admission TryAdmit(RequestIndex index, int32_t& budget, bool is_in_floors);
   bool MayMatch(const Request& request) const;
   std::span<const int32_t> Matchable(const Request& request) const;
   PrefixMatch MatchFor(const Request& request);
-  bool IsStillBlocked(const Request& request) const;
-  bool FitsBesideOthers(const Request& request, const PrefixMatch& match) const;
+  bool IsStillBlocked(const Request& request, bool is_in_floors = false) const;
+  bool FitsBesideOthers(const Request& request, PrefixMatch& match, bool is_in_floors) const;
   void MakeFitAlone(Request& request, PrefixMatch& match) const;
   void EmitCopies(PrefixMatch& match);
   void StartRunning(RequestIndex index, int32_t matched);
   void Enter(RequestIndex index, PrefixMatch match, const MatchEvidence& evidence);
+
+  // limits.cc
+  AccountId AccountOf(const Request& request) const { return kv_.account(request.root); }
+  void CheckLimits(int64_t tenant, const TenantLimits& limits) const;
+  std::vector<RequestId> EndMisfits();
+  bool ShortenToFit(Request& request, int64_t fits) const;
+  std::string RoomOf(AccountId account) const;
+  void KeepToCaps();
+  bool RetractIn(AccountId account);
+  bool GivesRoom(const Request& giver, const Request& asker, const KvNeed& need) const;
+  RequestIndex NextOf(const Queue& queue, const Passing& passing) const;
+  bool LetOthersPass(RequestIndex index, Passing& passing);
+  int64_t BeyondFloors(AccountId but) const;
 
   // evidence.cc
   MatchEvidence EvidenceOf(const Request& request, const PrefixMatch& match) const;
@@ -352,13 +397,20 @@ class Scheduler {
     int32_t index;
   };
   std::vector<Replacement> replacements_;  // table entries the executor has to be told about
-  // The head of the queue that did not fit, so that a long prompt is not matched in every step.
+  // The first of an account's requests that did not fit, so that a long prompt is not matched in
+  // every step.
   struct Blocked {
     int64_t arrival = -1;
     int64_t num_releases = 0;
     int64_t num_publications = 0;
+    int64_t num_missing = 0;    // sets
+    bool is_capped = false;     // by its own account's cap
+    bool is_in_floors = false;  // it was tried within its floor only
   };
-  Blocked blocked_;
+  std::array<Blocked, kMaxAccounts> blocked_;
+  // Accounts that went beyond their floors while the head of the queue waited for just that room.
+  int64_t passed_arrival_ = -1;  // of that head
+  std::bitset<kMaxAccounts> overshot_;
   CommitResult ended_;
   std::array<int32_t, std::variant_size_v<State>> num_in_state_{};
   int64_t now_us_ = 0;
@@ -375,5 +427,27 @@ class Scheduler {
   int64_t num_released_ = 0, released_tokens_ = 0;  // sessions, and what went with them
   std::array<int64_t, kMatchEnds.size()> num_match_ends_{};
 };
+
+template <class May>
+RequestIndex Scheduler::FirstRunning(const May& may) const {
+  RequestIndex first(-1);
+  for (const RequestIndex index : running_) {
+    if (!may(index)) continue;
+    if (first.value < 0 || requests_[index].Seniority() < requests_[first].Seniority()) {
+      first = index;
+    }
+  }
+  return first;
+}
+
+template <class May>
+RequestIndex Scheduler::LastRunning(const May& may) const {
+  RequestIndex last(-1);
+  for (const RequestIndex index : running_) {
+    if (!may(index)) continue;
+    if (last.value < 0 || requests_[index].Rank() > requests_[last].Rank()) last = index;
+  }
+  return last;
+}
 
 }  // namespace tokenspeed

@@ -89,7 +89,8 @@ std::optional<Sessions::Left> Sessions::Release(int64_t session) {
   const auto found = sessions_.find(session);
   if (found == sessions_.end()) return std::nullopt;
   num_bytes_ -= BytesOf(found->second.chain);
-  Left left{std::exchange(found->second.chain, Chain{}), std::move(found->second.salt)};
+  Left left{std::exchange(found->second.chain, Chain{}), std::move(found->second.salt),
+            found->second.tenant};
   Forget(session);
   return left;
 }

@@ -120,6 +120,7 @@ class Sessions {
   struct Left {
     Chain chain;
     std::string salt;
+    int64_t tenant;
   };
   std::optional<Left> Release(int64_t session);
   // Calls visit(chain) for each chain that is here.

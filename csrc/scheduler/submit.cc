@@ -42,7 +42,7 @@ void Scheduler::Submit(const Submission& submission, int64_t now_us) {
   CheckSubmission(submission, submission.prompt.size());
   const int32_t max_outputs =
       ResolveMaxOutputs(submission, static_cast<int64_t>(submission.prompt.size()));
-  const NodeId root = kv_.AcquireRoot(submission.salt);
+  const NodeId root = kv_.AcquireRoot(submission.salt, submission.tenant);
   const size_t common = CommonWithPrevious(submission);
   const auto previous = PreviousTurn(submission, common);
   Chain chain = ChainOf(submission, root, common, max_outputs);
@@ -58,6 +58,7 @@ void Scheduler::Accept(const Submission& submission, NodeId root, Chain chain, i
   request.since_us = now_us;
   request.prompt_tokens = static_cast<int32_t>(chain.tokens.size());
   request.max_outputs = max_outputs;
+  request.is_open_ended = submission.max_new_tokens == 0;
   request.min_outputs = submission.min_new_tokens;
   request.deadline_us = submission.deadline_us;
   request.match_prefix = submission.match_prefix;
@@ -189,18 +190,18 @@ void Scheduler::CheckReusePoints(const Submission& submission, size_t prompt_tok
 
 int32_t Scheduler::ResolveMaxOutputs(const Submission& submission, int64_t prompt) const {
   const int64_t in_context = config_.max_context_tokens - prompt;
-  const int64_t fits = CapacityTokens();
+  const AccountId account = kv_.accounts().Find(submission.tenant);
+  const int64_t fits = CapacityTokens(account);
   const int64_t wanted = submission.max_new_tokens > 0
                              ? std::min<int64_t>(submission.max_new_tokens, in_context)
                              : std::clamp<int64_t>(fits - prompt, 1, in_context);
   if (prompt + wanted > fits) {
     throw CapacityError("this can never fit: " + std::to_string(prompt) + " prompt tokens and " +
                         std::to_string(wanted) + " new tokens need " +
-                        std::to_string(BlocksFor(prompt + wanted)) + " blocks; the pool holds " +
-                        std::to_string(fits / config_.block_tokens) + " blocks of " +
-                        std::to_string(config_.block_tokens) +
-                        " tokens; shorten the prompt, lower max_tokens or give the cache more "
-                        "memory");
+                        std::to_string(BlocksFor(prompt + wanted)) + " blocks; " +
+                        RoomOf(account) + " of " + std::to_string(config_.block_tokens) +
+                        " tokens; shorten the prompt, lower max_tokens or give the " +
+                        (kv_.accounts().empty() ? "cache" : "tenant") + " more memory");
   }
   return static_cast<int32_t>(wanted);
 }
@@ -221,9 +222,9 @@ void Scheduler::Propose(RequestId id, std::span<const int32_t> drafts) {
   requests_[*index].is_paused = drafts.empty();
 }
 
-// Tokens of the longest request that can ever run.
-int64_t Scheduler::CapacityTokens() const {
-  return int64_t{kv_.sets().max_items()} * config_.block_tokens;
+// Tokens of the longest request of an account that can ever run.
+int64_t Scheduler::CapacityTokens(AccountId account) const {
+  return kv_.MaxSets(account) * config_.block_tokens;
 }
 
 }  // namespace tokenspeed

@@ -78,7 +78,9 @@ bool Scheduler::TryLoad(RequestIndex index, PrefixMatch& match, bool is_alone) {
   // As for a match: who could not go on would be retracted soon, and one that is alone never is.
   const int64_t num_tokens =
       is_alone ? int64_t{request.prompt_tokens} + request.max_outputs : int64_t{request.size()} + 1;
-  if (!kv_.CanHold(kv_.NeedToRun(table, BlocksFor(num_tokens)))) pieces.clear();
+  if (!kv_.CanHold(kv_.NeedToRun(table, BlocksFor(num_tokens)), AccountOf(request))) {
+    pieces.clear();
+  }
   if (!pieces.empty()) {
     match = PrefixMatch{};
     BeginLoad(index, reload, std::move(table), position, pieces);

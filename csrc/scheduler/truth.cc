@@ -16,9 +16,8 @@ std::pair<MatchEnd, int32_t> Explain(const MatchEvidence& evidence) {
   if (evidence.is_evicted) return {MatchEnd::kEvicted, matched};
   if (evidence.previous) {
     const MatchEvidence::Turn& turn = *evidence.previous;
-    if (!turn.is_same_salt) {
-      return {turn.is_same_tenant ? MatchEnd::kSalt : MatchEnd::kTenantOrAdapter, matched};
-    }
+    if (!turn.is_same_tenant) return {MatchEnd::kTenantOrAdapter, matched};
+    if (!turn.is_same_salt) return {MatchEnd::kSalt, matched};
     const bool had_more = turn.common > std::max(matched, evidence.known);
     if (had_more) return {MatchEnd::kNeverStored, matched};
     if (turn.common >= matched && turn.common < evidence.matchable) {

@@ -31,9 +31,9 @@ struct MatchEvidence {
   int32_t matchable = 0;  // all but the last token
   int32_t grain = 1;      // matches end at multiples of it inside a block
   // The session's turn before, if any. What it held is compared within its namespace only: a turn
-  // of another salt says that it was there, and nothing of its content.
+  // of another salt or tenant says that it was there, and nothing of its content.
   struct Turn {
-    int32_t common = 0;  // first tokens shared with it; 0 when its salt is another
+    int32_t common = 0;  // first tokens shared with it; 0 when it is in another namespace
     bool is_same_salt = true;
     bool is_same_tenant = true;
   };

@@ -32,18 +32,20 @@ void Scheduler::SubmitTurn(const Submission& submission, const TurnBase& base, i
   const size_t num_prompt = base.tokens + submission.prompt.size();
   CheckSubmission(submission, num_prompt);
   const int32_t max_outputs = ResolveMaxOutputs(submission, static_cast<int64_t>(num_prompt));
-  const NodeId root = kv_.AcquireRoot(submission.salt);
+  const NodeId root = kv_.AcquireRoot(submission.salt, submission.tenant);
   const auto previous = PreviousTurn(submission, base.tokens);
   Chain chain = sessions_.Take(submission.session, base.tokens, kv_.Chain(root));
   Extend(chain, root, submission.prompt, max_outputs);
   Accept(submission, root, std::move(chain), max_outputs, previous, now_us);
 }
 
-// First tokens that a prompt shares with the session's last turn. Of a turn under another salt
+// First tokens that a prompt shares with the session's last turn. Of a turn in another namespace
 // nothing is compared, so that no answer depends on what it held.
 size_t Scheduler::CommonWithPrevious(const Submission& submission) const {
   const auto previous = sessions_.Previous(submission.session);
-  if (!previous || previous->salt != submission.salt) return 0;
+  if (!previous || previous->salt != submission.salt || previous->tenant != submission.tenant) {
+    return 0;
+  }
   return CommonPrefix(sessions_.Tokens(submission.session), submission.prompt);
 }
 

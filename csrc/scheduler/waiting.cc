@@ -6,14 +6,13 @@
 namespace tokenspeed {
 
 // A short request may go before a long one that runs, or that waits for nothing but its chunk.
-bool Scheduler::MayPass(RequestIndex index) const {
+bool Scheduler::MayPass(RequestIndex index, RequestIndex first) const {
   const int32_t priority = requests_[index].priority;
   const auto is_above = [this, priority](RequestIndex other) {
     const Request& request = requests_[other];
     return std::holds_alternative<Prefilling>(request.state) && request.priority > priority;
   };
   if (std::ranges::any_of(running_, is_above)) return false;
-  const RequestIndex first = queue_.first();
   if (index == first) return true;
   return requests_[first].priority <= priority && slots_.num_free() > 1 &&
          !IsStillBlocked(requests_[first]);

@@ -1,29 +1,30 @@
-"""TokenSpeed on NVIDIA GPUs. This version finds the device; its kernels come later."""
+"""TokenSpeed on NVIDIA GPUs. This version brings the device; kernels of its own come later."""
 
 from __future__ import annotations
 
-from tokenspeed_nvidia.probe import find_devices
-from tokenspeed_sdk import PluginError, Registration, hookimpl
+from typing import TYPE_CHECKING
+
+from tokenspeed_sdk import Offer, Registration, hookimpl
+
+if TYPE_CHECKING:
+    from tokenspeed_nvidia.device import CudaRuntime
 
 __all__ = ["NvidiaPlugin", "plugin"]
 
 
 class NvidiaPlugin:
-    """Offers nothing yet, and says so, so that nobody takes a CPU run for a GPU run."""
+    """Offers the device `cuda`; the reference plugin's kernels compute on it, slowly."""
 
     @hookimpl
     def register_devices(self, context: Registration) -> None:
-        """Report the device found and refuse.
+        """Offer GPU 0."""
+        context.offer(Offer("device", "cuda", _runtime, facts={"kind": "cuda"}))
 
-        Raises:
-            PluginError: always in this version.
-        """
-        devices = find_devices()
-        raise PluginError(
-            f"found {devices[0].count} x {devices[0].name} ({devices[0].arch}), but this version "
-            "of tokenspeed-nvidia has no kernels yet; use --plugins reference to run on the CPU",
-            id="plugin-refused",
-        )
+
+def _runtime() -> CudaRuntime:
+    from tokenspeed_nvidia.device import CudaRuntime
+
+    return CudaRuntime()
 
 
 plugin = NvidiaPlugin()

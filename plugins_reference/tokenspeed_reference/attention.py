@@ -2,7 +2,7 @@
 
 Every row is computed on its own keys, cut to exactly what it sees, so that neither another row nor
 a stale or NaN cell of a block can change its result.
-Legend: T query tokens, N query heads, K kv heads, G = N / K, H head dim.
+Legend: T query tokens, N query heads, K kv heads, G = N / K, H head dim, V value dim.
 """
 
 from __future__ import annotations
@@ -41,8 +41,10 @@ class PagedAttention:
         block_tokens: int,
         dtype: torch.dtype,
         device: torch.device,
+        v_head_dim: int = 0,
     ) -> None:
-        self._shape = (-1, num_kv_heads, num_heads // num_kv_heads, head_dim)
+        self._value_dim = v_head_dim or head_dim
+        self._heads = (num_kv_heads, num_heads // num_kv_heads)
         self._dtype = dtype
         self._device = device
 
@@ -56,9 +58,10 @@ class PagedAttention:
         )
 
     def write(self, k_TKH: torch.Tensor, v_TKH: torch.Tensor, kv: KVView, metadata: Plan) -> None:
-        """Store the step's keys and values."""
+        """Store the step's keys and values; values that are a part of their keys are there then."""
         kv.k[metadata.blocks_T, :, metadata.offsets_T] = k_TKH
-        kv.v[metadata.blocks_T, :, metadata.offsets_T] = v_TKH
+        if kv.v.data_ptr() != kv.k.data_ptr():
+            kv.v[metadata.blocks_T, :, metadata.offsets_T] = v_TKH
 
     def attend(
         self,
@@ -71,10 +74,10 @@ class PagedAttention:
         softcap: float = 0.0,
     ) -> torch.Tensor:
         """Attend each row to its own keys."""
-        out_TNH = torch.empty_like(q_TNH)
-        out_TKGH, q_TKGH = out_TNH.view(self._shape), q_TNH.view(self._shape)
-        sinks_KG = None if sinks_N is None else sinks_N.view(self._shape[1:3])
+        out_TNV = q_TNH.new_empty(*q_TNH.shape[:2], self._value_dim)
+        out_TKGV, q_TKGH = (x.view(-1, *self._heads, x.shape[-1]) for x in (out_TNV, q_TNH))
+        sinks_KG = None if sinks_N is None else sinks_N.view(self._heads)
         scoring = Scoring(scale, sinks_KG, softcap)
         for chunk in metadata.chunks:
-            prefill(out_TKGH[chunk.query], q_TKGH[chunk.query], kv, chunk, scoring)
-        return out_TNH
+            prefill(out_TKGV[chunk.query], q_TKGH[chunk.query], kv, chunk, scoring)
+        return out_TNV

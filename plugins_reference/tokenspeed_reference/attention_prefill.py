@@ -1,6 +1,7 @@
 """Attention of one row: its blocks are gathered, and attended in one call.
 
-Legend: T query tokens, K kv heads, G query heads of each, H head dim, S keys.
+Legend: T query tokens, K kv heads, G query heads of each, H head dim, V value dim,
+S keys.
 """
 
 from __future__ import annotations
@@ -44,14 +45,14 @@ class Scoring:
         self,
         q_GKTH: torch.Tensor,
         k_GKSH: torch.Tensor,
-        v_GKSH: torch.Tensor,
+        v_GKSV: torch.Tensor,
         mask_TS: torch.Tensor | None,
     ) -> torch.Tensor:
         """Attend T tokens to S keys; without a mask causally, T being S or 1."""
         causal = mask_TS is None and q_GKTH.shape[2] > 1
         if self.sinks_KG is None and not self.softcap:
             return scaled_dot_product_attention(
-                q_GKTH, k_GKSH, v_GKSH, attn_mask=mask_TS, is_causal=causal, scale=self.scale
+                q_GKTH, k_GKSH, v_GKSV, attn_mask=mask_TS, is_causal=causal, scale=self.scale
             )
         scores = q_GKTH.float() @ k_GKSH.float().mT * self.scale
         if self.softcap:
@@ -65,7 +66,7 @@ class Scoring:
         if self.sinks_KG is not None:
             total_GKT = scores.logsumexp(-1)
             weights *= share_beside(total_GKT, self.sinks_KG.T[..., None])[..., None]
-        return (weights @ v_GKSH.float()).type_as(q_GKTH)
+        return (weights @ v_GKSV.float()).type_as(q_GKTH)
 
 
 def share_beside(total: torch.Tensor, sinks: torch.Tensor) -> torch.Tensor:
@@ -91,25 +92,25 @@ def make_mask(
 
 
 def prefill(
-    out_TKGH: torch.Tensor, q_TKGH: torch.Tensor, kv: KVView, chunk: Chunk, scoring: Scoring
+    out_TKGV: torch.Tensor, q_TKGH: torch.Tensor, kv: KVView, chunk: Chunk, scoring: Scoring
 ) -> None:
     """Attend one chunk; the heads that share keys form the batch axis, with stride 0 keys."""
     num_tokens, _, queries_per_kv, _ = q_TKGH.shape
-    k_KSH, v_KSH = _gather(kv.k, chunk), _gather(kv.v, chunk)
+    k_KSH, v_KSV = _gather(kv.k, chunk), _gather(kv.v, chunk)
     k_GKSH = k_KSH.expand(queries_per_kv, *k_KSH.shape)
-    v_GKSH = v_KSH.expand(queries_per_kv, *v_KSH.shape)
-    q_GKTH, out_GKTH = q_TKGH.permute(2, 1, 0, 3), out_TKGH.permute(2, 1, 0, 3)
+    v_GKSV = v_KSV.expand(queries_per_kv, *v_KSV.shape)
+    q_GKTH, out_GKTV = q_TKGH.permute(2, 1, 0, 3), out_TKGV.permute(2, 1, 0, 3)
     if chunk.mask_TS is None:
-        out_GKTH.copy_(scoring.attend(q_GKTH, k_GKSH, v_GKSH, None))
+        out_GKTV.copy_(scoring.attend(q_GKTH, k_GKSH, v_GKSV, None))
         return
     tile = chunk.mask_TS.shape[0]
     for first in range(0, num_tokens, tile):
         last = min(first + tile, num_tokens)
         seen = chunk.num_keys - (num_tokens - last)
-        out_GKTH[:, :, first:last] = scoring.attend(
+        out_GKTV[:, :, first:last] = scoring.attend(
             q_GKTH[:, :, first:last],
             k_GKSH[:, :, :seen],
-            v_GKSH[:, :, :seen],
+            v_GKSV[:, :, :seen],
             chunk.mask_TS[tile - (last - first) :, chunk.num_keys - seen :],
         )
 

@@ -43,6 +43,7 @@ ENCODED_PACKINGS = ("q4_0", "q4_1", "q8_0")
 _BATCHED_PRODUCTS = (
     "linear_plain_any",
     "linear_cpu",
+    "heads_linear_plain_any",
     "packed_linear_expand_any",
 )
 """Kernels whose rounding depends on the number of rows."""
@@ -58,11 +59,14 @@ _KERNELS = (
         "kernels.norm:sigmoid_gated_rms_norm",
     ),
     ("activation.silu_mul", "silu_mul_plain_any", "kernels.activation:silu_mul"),
+    ("activation.gelu_mul", "gelu_mul_plain_any", "kernels.activation:gelu_mul"),
     ("activation.sigmoid_mul", "sigmoid_mul_plain_any", "kernels.activation:sigmoid_mul"),
     ("rotary.angles", "rotary_angles_plain_any", "kernels.rotary:rotary_angles"),
     ("rotary.apply", "rotary_plain_any", "kernels.rotary:apply_rotary"),
     ("linear.dense", "linear_plain_any", "kernels.linear:linear"),
     ("linear.dense", "linear_rowwise_any", "kernels.linear:linear_rowwise"),
+    ("linear.heads", "heads_linear_plain_any", "kernels.linear:heads_linear"),
+    ("linear.heads", "heads_linear_rowwise_any", "kernels.linear:heads_linear_rowwise"),
     ("linear.packed", "packed_linear_expand_any", "kernels.packed:packed_linear_expand"),
     ("embedding.lookup", "embedding_plain_any", "kernels.linear:embedding"),
     ("embedding.packed", "packed_embedding_plain_any", "kernels.packed:packed_embedding"),
@@ -139,10 +143,14 @@ def _kernel(
 
 
 def attention_offers() -> tuple[Offer, ...]:
-    """Offer paged attention, plain and native, of any head dimension, block size and window."""
+    """Offer paged attention, plain and native, of any head dimension, block size and window.
+
+    The plain one also attends to latents, and to values of another width than keys.
+    """
+    plain = {**_ATTENTION, "cache": ("gqa", "mla"), "v_head_dim": ("*",)}
     native = {**_ATTENTION, "device": ("cpu",), "dtype": ("float32",)}
     return (
-        Offer("attention", "paged", _attention, requires=_ATTENTION),
+        Offer("attention", "paged", _attention, requires=plain),
         Offer("attention", "paged_cpu", _native_attention, band="PORTABLE", requires=native),
     )
 

@@ -7,6 +7,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import torch
+from tests.support.scripted import write_scripted_model
+from tests.support.server import run_cli
 
 from tokenspeed_nvidia import probe
 from tokenspeed_sdk import PluginError
@@ -71,14 +74,14 @@ def test_a_missing_driver_is_said_with_the_fix(monkeypatch: pytest.MonkeyPatch) 
         probe.find_devices()
 
 
-def test_with_a_device_loading_says_that_there_are_no_kernels_yet(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from tokenspeed_nvidia import plugin
+def test_a_torch_without_cuda_is_said_with_the_fix() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("this torch reaches a GPU")
+    from tokenspeed_nvidia.device import CudaRuntime
 
-    monkeypatch.setattr(probe, "DRIVER_LIBRARY", str(driver(tmp_path)))
-    with pytest.raises(PluginError, match=r"8 x NVIDIA H200 \(sm_90a\), but this version"):
-        plugin.register_devices(context=None)
+    with pytest.raises(PluginError, match=r"torch .* does not reach the GPU .*CPU build") as caught:
+        CudaRuntime()
+    assert caught.value.id == "device-failed"
 
 
 @pytest.mark.needs_nvidia
@@ -86,3 +89,16 @@ def test_the_real_driver_answers() -> None:
     (facts,) = probe.find_devices()
     assert facts.arch.startswith("sm_")
     assert facts.memory_bytes > 2**30
+
+
+def test_a_start_that_finds_a_gpu_it_cannot_use_says_what_to_pass(tmp_path: Path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("this torch reaches a GPU")
+    driver(tmp_path).rename(tmp_path / probe.DRIVER_LIBRARY)
+    model = write_scripted_model(tmp_path / "model")
+    environ = {"LD_LIBRARY_PATH": str(tmp_path), "TOKENSPEED_CACHE_DIR": str(tmp_path / "cache")}
+    flags = ("--prompt", "Hi", "--kv-gib", "0.001")
+    done = run_cli("generate", str(model), *flags, environ=environ)
+    assert done.returncode == 4, done.stderr
+    assert "does not reach the GPU" in done.stderr
+    assert "or use --plugins reference" in done.stderr

@@ -143,3 +143,16 @@ def test_a_gated_row_is_bitwise_the_same_alone(features: int, dtype: torch.dtype
     for t in range(9):
         alone = activation.sigmoid_mul(x_TF[t : t + 1], gate_TF[t : t + 1])
         assert torch.equal(alone[0], whole[t])
+
+
+@pytest.mark.parametrize("tanh", [False, True])
+@pytest.mark.parametrize("features", [16, 20, 40, 100])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_gelu_of_a_row_is_bitwise_the_same_alone(
+    features: int, dtype: torch.dtype, tanh: bool
+) -> None:
+    random = torch.Generator().manual_seed(0)
+    gate_up_TF2 = torch.randn(9, 2 * features, generator=random).to(dtype)
+    whole = activation.gelu_mul(gate_up_TF2, tanh=tanh)
+    for t in range(9):
+        assert torch.equal(activation.gelu_mul(gate_up_TF2[t : t + 1], tanh=tanh)[0], whole[t])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from array import array
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
@@ -113,11 +114,16 @@ class MarkAnswer:
 
 @dataclass
 class PlayedEngine:
-    """Plays the engine: says `script`, one token at a time; notes what was submitted."""
+    """Plays the engine: says `script`, one token at a time; notes what was submitted.
+
+    Args:
+        state: behind every prompt that is embedded.
+    """
 
     model: ModelInfo
     tokenizer: Tokenizer
     script: str = "Hello."
+    state: Sequence[float] = (3.0, 0.0, 4.0)
     cached: int = 0
     error: TokenSpeedError | None = None
     fails_after: int = 1 << 30
@@ -174,6 +180,11 @@ class PlayedStream:
             reason = "stop" if index == len(ids) else None
             if self._params.max_tokens == index:
                 reason = reason or "length"
+            if self._params.embeds:
+                state = array("f", engine.state).tobytes()
+                yield Delta(request_id="r", tokens=(token,), finish_reason="length",
+                            cached_tokens=engine.cached, embedding=state)  # fmt: skip
+                return
             report = CacheReport(
                 engine.cached, self._num_prompt - engine.cached, 0, engine.cached, "never_stored"
             )

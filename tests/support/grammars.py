@@ -22,12 +22,20 @@ class ListEngine:
         vocab_size: of the model.
         end_id: allowed behind the last.
         faults: texts -> the call that raises for them, of CALLS.
+        error: the kind of what is raised.
     """
 
-    def __init__(self, vocab_size: int, end_id: int, faults: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        vocab_size: int,
+        end_id: int,
+        faults: dict[str, str] | None = None,
+        error: type[BaseException] = ValueError,
+    ) -> None:
         self.vocab_size = vocab_size
         self.end_id = end_id
         self.faults = faults or {}
+        self.error = error
         self.num_compiled = 0
 
     def compile(self, spec: GrammarSpec) -> ListGrammar:
@@ -41,7 +49,7 @@ class ListEngine:
     def check(self, text: str, call: str) -> None:
         """Raise where a text's call is to fail."""
         if self.faults.get(text) == call:
-            raise ValueError(f"planted in {call}")
+            raise self.error(f"planted in {call}")
 
 
 class ListGrammar:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.support.naive_tenants import NaiveTenants
 from tests.support.plan_copies import Entry, PlanCopy, end_of_match
 from tests.support.simulated_memory import OracleError, PrefixTrie, require
 
@@ -20,7 +21,8 @@ class NaiveRequest:
     Args:
         tokens: prompt and outputs, sampled but uncommitted ones included.
         nodes: the prefix after each of `tokens`.
-        max_outputs: None: as many as the pool holds.
+        max_outputs: None: as many as the pool holds, whose size is not known yet.
+        is_open_ended: it asked for as many as fit.
         num_committed: tokens that a commit made final.
         written: tokens whose content executed steps have written, or a match brought.
         damage: how another request overwrote what this one reads; "" for not.
@@ -39,6 +41,8 @@ class NaiveRequest:
     session: int
     max_drafts: int
     device_drafts: bool
+    tenant: int
+    is_open_ended: bool
     tokens: list[int] = field(default_factory=list)
     nodes: list[int] = field(default_factory=list)
     proposed: list[int] = field(default_factory=list)
@@ -74,6 +78,7 @@ class NaiveRequests:
         self.uncertain: set[int] = set()
         """Prefixes that went with a session, unless somebody else's blocks hold them too."""
         self.capacity: int | None = None
+        self.tenants: NaiveTenants | None = None
         self.totals = {"cached_tokens": 0, "created_tokens": 0, "recomputed_tokens": 0}
         self.num_answered = 0
 
@@ -83,12 +88,16 @@ class NaiveRequests:
         """Note an accepted request."""
         in_context = self._config["max_context_tokens"] - len(prompt)
         wanted, now_us = given["max_new_tokens"], given["now_us"]
+        max_outputs = min(wanted, in_context) if wanted else None
+        if not wanted and self.tenants is not None:
+            fits = self.tenants.capacity(given["tenant"]) - len(prompt)
+            max_outputs = min(max(fits, 1), in_context)
         queue_us = given["max_queue_us"] or self._config["max_queue_us"]
         request = NaiveRequest(
             id=request_id,
-            root=self._trie.root(given["salt"]),
+            root=self._trie.root(b"%d/%b" % (given["tenant"], given["salt"])),
             num_prompt=len(prompt),
-            max_outputs=min(wanted, in_context) if wanted else None,
+            max_outputs=max_outputs,
             min_outputs=given["min_new_tokens"],
             stop_ids=frozenset(given["stop_ids"]),
             deadline_us=given["deadline_us"],
@@ -97,10 +106,36 @@ class NaiveRequests:
             session=given["session"],
             max_drafts=given["max_drafts"],
             device_drafts=given["device_drafts"],
+            tenant=given["tenant"],
+            is_open_ended=not wanted,
         )
         self.append(request, [*prompt, *outputs])
         request.num_committed = len(request.tokens)
         self.live[request_id] = self.all[request_id] = request
+
+    def can_ever_fit(self, prompt: Sequence[int], given: Mapping[str, Any]) -> bool:
+        """Say whether a submission fits what its tenant may have. REQUIRES: there are tenants."""
+        assert self.tenants is not None
+        in_context = self._config["max_context_tokens"] - len(prompt)
+        wanted = min(given["max_new_tokens"] or 1, in_context)
+        return len(prompt) + wanted <= self.tenants.capacity(given["tenant"])
+
+    def limits_changed(self, ended: Sequence[int]) -> None:
+        """Check who ended because figures changed; cut those that asked for what fits."""
+        assert self.tenants is not None
+        for request in self.live.values():
+            room = self.tenants.capacity(request.tenant) - request.num_prompt
+            assert request.max_outputs is not None
+            where = f"request {request.id} with room for {room} of {request.max_outputs}"
+            if request.max_outputs <= room:
+                require(request.id not in ended, f"{where} was ended")
+            elif request.id in ended:
+                has_room = room > request.num_outputs + request.max_drafts
+                require(not (request.is_open_ended and has_room), f"{where} was ended")
+            else:
+                is_cut = request.is_open_ended and room > request.num_committed - request.num_prompt
+                require(is_cut, f"{where} goes on")
+                request.max_outputs = room
 
     def append(self, request: NaiveRequest, tokens: Sequence[int]) -> None:
         """Add tokens to a request."""

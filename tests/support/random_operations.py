@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from tests.support.call_log import CallLog
 from tests.support.naive_requests import NaiveRequests
+from tests.support.naive_tenants import TENANTS, NaiveTenants
 from tests.support.plan_copies import PlanCopy, entries_of, result_arrays
 from tests.support.random_choices import RandomChoices
 from tests.support.random_scenarios import Scenario, choose_scenario
@@ -65,6 +66,9 @@ class RandomRun:
         )
         self._log = CallLog(self._scheduler)
         self._choices = RandomChoices(self._chance, self.scenario, self.requests)
+        if self.scenario.has_limits:
+            num_sets = self._scheduler.num_sets()
+            self.requests.tenants = NaiveTenants(num_sets, settings["block_tokens"])
 
     def run(self, num_operations: int) -> None:
         """Play, then let everything end, then replay on a fresh scheduler."""
@@ -93,7 +97,9 @@ class RandomRun:
             self._end("abort" if draw < 0.215 else "stop")
         elif draw < 0.24:
             self._rekey()
-        elif draw < 0.25:
+        elif draw < 0.245:
+            self._set_limits()
+        elif draw < 0.255:
             self._release()
         elif draw < 0.32:
             self._propose()
@@ -103,6 +109,31 @@ class RandomRun:
             self._commit()
         if self._chance.random() < 0.1:
             self._scheduler.check_invariants()
+
+    def _set_limits(self) -> None:
+        tenants = self.requests.tenants
+        if tenants is None:
+            return
+        tenant, floor, cap = tenants.choose(self._chance)
+        ended = self._log.call(
+            "set_tenant_limits", tenant, floor_blocks=floor, cap_blocks=cap, now_us=self._now_us
+        )
+        tenants.set(tenant, floor, cap)
+        self.requests.limits_changed(ended)
+        self._take_ended(dict.fromkeys(ended, "error"))
+        self.counts["limits"] += 1
+        self.counts["misfits"] += len(ended)
+
+    def _check_tenants(self, *, is_planned: bool = False) -> None:
+        tenants = self.requests.tenants
+        if tenants is None:
+            return
+        live = {request.id: request.tenant for request in self.requests.live.values()}
+        flying = {key for plan in self._out for key in plan.arrays["request_ids"].tolist()}
+        busy = {self.requests.all[key].tenant for key in flying} | set(live.values())
+        if self._device.tiers.pending:
+            busy |= set(TENANTS)  # somebody who ended may still wait for them
+        tenants.check(self._scheduler, live, busy, is_planned=is_planned)
 
     def _submit(self) -> None:
         chance = self._chance
@@ -179,6 +210,9 @@ class RandomRun:
             num_live, most = len(self.requests.live), self.scenario.settings["max_waiting"]
             require(not is_full or num_live >= most, f"the queue is not full: {error}")
             require(is_full or not self.scenario.is_ample, f"the pool is ample: {error}")
+            if self.requests.tenants is not None and not is_full:
+                fits = self.requests.can_ever_fit(prompt, keywords)
+                require(not fits, f"its tenant may have so much: {error}")
         else:
             return True
         self.counts["refused"] += 1
@@ -234,6 +268,7 @@ class RandomRun:
         plan = self._log.call("plan", now_us=self._now_us)
         copy = None if plan is None else PlanCopy.of(plan)
         self._log.note_arrays(None if copy is None else copy.arrays)
+        self._check_tenants(is_planned=True)
         self._take_ended({})
         self.requests.check_deadlines(self._now_us)
         if copy is None:
@@ -261,6 +296,7 @@ class RandomRun:
         self.requests.committed_rows(plan, entries_of(arrays))
         self._take_ended({})
         self.requests.check_deadlines(self._now_us)
+        self._check_tenants()
         self._choices.remember_text()
         self.counts["committed"] += 1
 
@@ -355,6 +391,8 @@ class RandomRun:
         for name in names:
             self.counts[name] += stats[name]
         self.counts["readmitted"] += self._device.num_readmitted
+        if self.requests.tenants is not None:
+            self.counts["kept"] += self.requests.tenants.num_kept
 
     def _take_ended(self, allowed: dict[int, str]) -> None:
         result = self._log.call("take_ended")

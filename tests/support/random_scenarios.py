@@ -26,6 +26,7 @@ class Scenario:
     Args:
         is_ample: the pool is never short, and a block is found again wherever it lies.
         fail_share: share of moves between the tiers that fail.
+        has_limits: tenants get floors and caps, at any time.
     """
 
     settings: dict[str, Any]
@@ -33,6 +34,7 @@ class Scenario:
     is_ample: bool
     max_live: int
     fail_share: float
+    has_limits: bool = False
 
     @property
     def has_state(self) -> bool:
@@ -81,6 +83,8 @@ def choose_scenario(chance: random.Random) -> Scenario:
         fail_share=chance.choice([0.0, 0.1, 0.4]),
     )
     _raise_to_minimum(scenario, extra=chance.choice([0, 0, 2, 6]))
+    is_countable = all(group["kind"] == "full" for group in groups)
+    scenario.has_limits = is_countable and not is_ample and chance.random() < 0.7
     return scenario
 
 

@@ -37,6 +37,18 @@ class Answer:
         return json.loads(self.body)
 
 
+def hostile_folder(parent: Path) -> Path:
+    """Make a working folder whose modules end every process that imports one of them.
+
+    A server's processes must not look there: users start servers among files of their own.
+    """
+    folder = parent / "work"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("tokenspeed", "torch", "numpy", "json", "logging", "fastapi", "msgspec"):
+        (folder / f"{name}.py").write_text("raise SystemExit('taken from the working folder')\n")
+    return folder
+
+
 class ServerProcess:
     """A running `tokenspeed serve`; a context manager that stops it."""
 
@@ -51,13 +63,14 @@ class ServerProcess:
     ):
         self.model = model.name
         self.log = folder / "server.log"
-        command = [str(python), "-m", "tokenspeed", "serve", str(model), "--port", "0"]
+        command = [str(python), "-P", "-m", "tokenspeed", "serve", str(model), "--port", "0"]
         command += ["--plugins", "sdk", "--block-tokens", "16", *flags]
         own = {"TOKENSPEED_CACHE_DIR": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 command,
                 stderr=log,
+                cwd=hostile_folder(folder),
                 env={**os.environ, **own, **(environ or {})},
                 start_new_session=new_session,
             )

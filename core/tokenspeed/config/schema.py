@@ -94,8 +94,8 @@ class EngineConfig:
     )
     tune: bool = setting(
         False,
-        "time the candidate kernels on this model's shapes once, and keep the result in the cache "
-        "folder; later starts use it",
+        "time the candidates for kernels, attention and experts on this model's shapes once, and "
+        "keep the result in the cache folder; later starts use it",
     )
     fallback: str = setting(
         "warn",
@@ -253,6 +253,12 @@ class EngineConfig:
         "shape of the events: named (maps, as vLLM writes them since 0.24) or positional (arrays, "
         "as before); the default is what current consumers read",
         choices=("named", "positional"),
+    )
+    tenants: str = setting(
+        "",
+        "TOML file of tenants' floors and caps of KV cache, [tenants.NAME] with floor_mib and "
+        "cap_mib; PUT /tenants/NAME changes them while running; empty: nobody has any",
+        metavar="FILE",
     )
     record: str = setting(
         "",

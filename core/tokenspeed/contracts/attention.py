@@ -1,6 +1,7 @@
 """Attention slot: a backend that writes K/V into the paged cache and attends to it.
 
-Legend: T query tokens of the step, R rows, N query heads, K kv heads, H head dim, M blocks per row.
+Legend: T query tokens of the step, R rows, N query heads, K kv heads, H head dim, V value
+dim, M blocks per row.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ class KVView:
 
     Args:
         k: (num_blocks, num_kv_heads, block_tokens, head_dim), device; written in place.
-        v: the same shape for values.
+        v: the same for values, of v_head_dim. In a latent cache (trait cache "mla") it is the
+            first part of k: the same memory, one kv head.
     """
 
     k: torch.Tensor
@@ -95,14 +97,21 @@ class AttentionBatch:
 
 
 class AttentionBackend(Protocol):
-    """Required: plan, write, attend. One instance serves all layers of a cache group."""
+    """Required: plan, write, attend. One instance serves all layers of a cache group.
+
+    An offer that lists v_head_dim is built with that keyword beside the others where values differ
+    from keys in size. V below is v_head_dim, or H.
+    """
 
     def plan(self, batch: AttentionBatch) -> object:
         """Prepare one step's metadata; the result is passed to `write` and `attend` unchanged."""
         ...
 
     def write(self, k_TKH: torch.Tensor, v_TKH: torch.Tensor, kv: KVView, metadata: object) -> None:
-        """Store the step's keys and values at their positions; offsets are 64-bit."""
+        """Store the step's keys and values at their positions; offsets are 64-bit.
+
+        In a latent cache storing the keys stores the values.
+        """
         ...
 
     def attend(
@@ -127,6 +136,6 @@ class AttentionBackend(Protocol):
                 weight and gives nothing.
             softcap: scores s become softcap tanh(s / softcap); 0: none.
         Returns:
-            (T, N, H), dtype and device of q.
+            (T, N, V), dtype and device of q.
         """
         ...

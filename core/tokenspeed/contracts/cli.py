@@ -21,6 +21,7 @@ CORE_COMMANDS: Mapping[str, tuple[str, ...]] = {
     "top": (),
     "plugins": ("list", "info", "doctor", "explain", "diff", "lock", "verify"),
     "models": ("list", "explain"),
+    "tenants": ("list", "set"),
     "completions": (),
 }
 """The core's commands and their verbs; no plugin can add one of these."""

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.weights import LinearWeight
 
 
+LATENT = "latent"
+
+
 @dataclass(frozen=True, slots=True)
 class CacheField:
     """One tensor that a layer keeps: per token, or per sequence in a state group.
@@ -43,6 +46,11 @@ def gqa_fields(num_kv_heads: int, head_dim: int) -> tuple[CacheField, ...]:
     return CacheField("k", shape), CacheField("v", shape)
 
 
+def latent_fields(latent_dim: int) -> tuple[CacheField, ...]:
+    """Return what latent attention keeps: one row a token, key of all heads and value in one."""
+    return (CacheField(LATENT, (1, latent_dim)),)
+
+
 @dataclass(frozen=True, slots=True)
 class CacheGroup:
     """What a set of layers keeps; all the core knows of attention.
@@ -57,6 +65,8 @@ class CacheGroup:
         layers: indices of the layers that share the group's block tables, or row.
         fields: what one layer keeps.
         window: tokens that a token sees, itself included; 0 unless the kind is "window".
+        value_dim: of a group that keeps a latent (`latent_fields`): its first so many elements are
+            the value; 0: the group keeps none.
         sinks, softcap: what the attention of some of its layers does beside the usual; see
             AttentionBackend.attend. Backends that cannot are not chosen.
         share_tokens: grain in tokens at which written bytes are final (1: every token).
@@ -75,6 +85,7 @@ class CacheGroup:
     speculation: str = "none"
     sinks: bool = False
     softcap: float = 0.0
+    value_dim: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,7 +111,8 @@ class MoEBackend(Protocol):
     """
 
     fuses_routing: bool
-    """True: `route_and_forward` is there, and layers call it in place of `forward`."""
+    """True: `route_and_forward` is there, and layers call it in place of `forward`, unless a bias
+    takes part in the choice of experts."""
 
     def prepare(self, weights: ExpertWeights) -> object:
         """Lay one layer's experts out as `forward` wants them; called once a layer, at load.

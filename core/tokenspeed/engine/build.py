@@ -7,6 +7,7 @@ into the BindingPlan; after this no hook is called and no name is looked up.
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,8 @@ from tokenspeed.engine.sizes import (
     resolve_sizes,
 )
 from tokenspeed.engine.start_settings import plugins_of
+from tokenspeed.engine.tenant_file import read_tenants
+from tokenspeed.engine.tenants import Tenants, tenants_of
 from tokenspeed.engine.tiers import (
     LAYER_RANGES,
     build_transfers,
@@ -47,9 +50,8 @@ from tokenspeed.engine.tiers import (
 from tokenspeed.engine.tuning import Tuning, tune
 from tokenspeed.engine.vocabulary import check_vocabulary, grammar_vocabulary
 from tokenspeed.env import is_strict
-from tokenspeed.errors import CapacityError, CheckpointError, RequestError
+from tokenspeed.errors import CapacityError, CheckpointError, ConfigError, RequestError
 from tokenspeed.kernels import KernelRegistry
-from tokenspeed.kernels.spying import SpyBinder
 from tokenspeed.kv import Arena, describe, solve_layout
 from tokenspeed.log import LOGGER
 from tokenspeed.models.failures import model_errors
@@ -97,7 +99,7 @@ def build_engine(
     tell = progress or (lambda _: None)
     tell(Progress("plugins"))
     plugins = plugins or plugins_of(config)
-    if config.tune:
+    if config.tune and not _is_tuned(config, plugins):
         tune(config, tell, lambda watched, tuning: _build(watched, plugins, tell, tuning))
     return _build(config, plugins, tell, None)
 
@@ -105,11 +107,11 @@ def build_engine(
 def _build(
     config: EngineConfig, plugins: PluginPlan, tell: ProgressCallback, tuning: Tuning | None
 ) -> Engine:
-    """Build an engine; with `tuning` its kernels are watched, and no measured time is used."""
+    """Build an engine; with `tuning` what computes is watched, and no measured time is used."""
     path = model_path(config)
     registry = load_planned(plugins, role="engine")
     register_model_modules(registry, config.model_module, lock=config.plugins_lock)
-    choices = Choices(config, registry)
+    choices = tuning.watched_choices(config, registry) if tuning else Choices(config, registry)
     runtime = choices.device()
     _set_threads(config.threads)
     tell(Progress("model"))
@@ -119,6 +121,23 @@ def _build(
     finally:
         source.close()
     return _finish(config, registry, choices, runtime, path, parts)
+
+
+def _is_tuned(config: EngineConfig, plugins: PluginPlan) -> bool:
+    """Say whether everything that this start asks for was measured before."""
+    path = model_path(config)
+    registry = load_planned(plugins, role="engine")
+    register_model_modules(registry, config.model_module, lock=config.plugins_lock)
+    choices = Choices(config, registry)
+    facts = choices.device().facts
+    source = choices.checkpoint(path)
+    try:
+        with building(choices.decisions["weight_format"].winner, "reading the model's config"):
+            model_config = source.config()
+    finally:
+        source.close()
+    sizes = resolve_sizes(config, model_config, device_kind=facts.kind)
+    return evidence_for(config, registry, facts, sizes, model_config).is_complete
 
 
 def model_path(config: EngineConfig) -> Path:
@@ -178,9 +197,9 @@ def _build_parts(
     speculator = choices.speculator(sizes)
     check_speculation(config, groups)
     check_tables(config, groups, sizes, free_bytes=runtime.free_memory_bytes())
+    binder = _binder(config, registry, choices, runtime, sizes, model_config, tuning)
     attention = choices.attention(groups, sizes, runtime)
     moe = choices.moe(experts, sizes, runtime)
-    binder = _binder(config, registry, choices, runtime, sizes, model_config, tuning)
     context = _model_context(sizes, attention, moe, binder, runtime)
     with model_errors(model_class, "it was built"), memory_errors("the model"):
         model = model_class(model_config, context)
@@ -189,13 +208,16 @@ def _build_parts(
             model, source, sizes, keep_packed=config.weights == "packed", tell=tell
         )
     tell(Progress("cache"))
-    layout = solve_layout(
+    solve = partial(
+        solve_layout,
         groups,
         block_tokens=sizes.block_tokens,
         dtype=sizes.dtype,
         arena_bytes=arena_bytes(config, groups, sizes, free_bytes=runtime.free_memory_bytes()),
-        demands=choices.cache_demands(),
     )
+    layout = solve(demands=choices.cache_demands())
+    if tuning is not None:
+        tuning.solve = lambda more: solve(demands={**choices.cache_demands(), **more})
     LOGGER.info("%s", describe(layout))
     storage = runtime.allocate_arena(layout.total_bytes)
     check_arena(storage, layout.total_bytes, choices.decisions["device"].winner.pin)
@@ -214,6 +236,7 @@ def _build_parts(
             config, model, arena, sizes, attention, choices, runtime, transfers, binder, vocabulary
         ),
         scheduler=scheduler,
+        tenants=_tenants(config, scheduler, layout),
         recorder=RecordWriter(Path(config.record), settings) if config.record else None,
         transfers=transfers,
         drafting=_drafting(config, choices, speculator, scheduler, settings, sizes),
@@ -229,6 +252,21 @@ def _build_parts(
     )
 
 
+def _tenants(config: EngineConfig, scheduler: Scheduler, layout: ArenaLayout) -> Tenants:
+    """Return the tenants with the figures of the settings.
+
+    Raises:
+        ConfigError: the file, or a figure in it, is not as needed; or the model's cache cannot be
+            counted by tenant.
+    """
+    tenants = tenants_of(scheduler, layout)
+    try:
+        tenants.start(read_tenants(config.tenants), now_us=0)
+    except RequestError as error:
+        raise ConfigError(f"tenants {config.tenants!r}: {error}") from None
+    return tenants
+
+
 def _binder(
     config: EngineConfig,
     registry: Registry,
@@ -238,14 +276,17 @@ def _binder(
     model_config: Mapping[str, Any],
     tuning: Tuning | None,
 ) -> Binder:
-    """Return the binder: by measured times where there are any, watched while they are taken."""
+    """Return the binder: by measured times where there are any, watched while they are taken.
+
+    Backends of slots are chosen by the same times, so it comes before them.
+    """
     traits = {**device_traits(runtime.facts), "dtype": sizes.dtype}
     evidence = evidence_for(config, registry, runtime.facts, sizes, model_config)
     if tuning is None:
+        choices.evidence = evidence
         return KernelRegistry(registry).binder(traits, rules=choices.rules, evidence=evidence)
-    tuning.evidence, tuning.registry = evidence, registry
-    tuning.binder = SpyBinder(registry, traits, choices.rules, tuning.watch)
-    return tuning.binder
+    tuning.evidence, tuning.runtime = evidence, runtime
+    return tuning.watched_binder(traits, choices.rules)
 
 
 def _model_context(
@@ -316,7 +357,10 @@ def _build_executor(
         transfers=transfers,
         mask_logits=binder.bind(ops.sampling.mask_logits),
         masks=AnswerMasks(
-            sizes.vocab_size, vocabulary.stop_token_ids, vocabulary.special_token_ids
+            sizes.vocab_size,
+            vocabulary.stop_token_ids,
+            vocabulary.special_token_ids,
+            vocabulary.token_bytes,
         ),
     )
 
@@ -409,6 +453,7 @@ def _finish(
     return Engine(
         info=model_info(config, path, parts),
         scheduler=parts.scheduler,
+        tenants=parts.tenants,
         executor=parts.executor,
         policy=parts.policy,
         recorder=parts.recorder,

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
@@ -135,7 +136,9 @@ class LocalChannel:
         self.outbox: deque[FromEngine] = deque()
 
     def receive(self, wait_ms: int) -> Sequence[tuple[Client, ToEngine]]:
-        """Return what the caller put in; never waits, nobody else could add to it."""
+        """Return what the caller put in; else rest: other threads of the engine are at work."""
+        if not self.inbox and wait_ms > 0:
+            time.sleep(wait_ms / 1000)
         messages = tuple((LOCAL_CLIENT, message) for message in self.inbox)
         self.inbox.clear()
         return messages

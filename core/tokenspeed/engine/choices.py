@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from tokenspeed.contracts.attention import CacheDemand
+from tokenspeed.contracts.model import LATENT
 from tokenspeed.contracts.speculator import SpeculatorFacts
 from tokenspeed.engine.built import building, check_built, check_kind
 from tokenspeed.engine.grammars import Grammars
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.speculator import Speculator
     from tokenspeed.contracts.weights import WeightFormat, WeightSource
     from tokenspeed.engine.sizes import EngineSizes
+    from tokenspeed.kernels.registry import Evidence
     from tokenspeed.plugins import Registry
 
 
@@ -55,10 +57,14 @@ SPECULATOR_METHODS = ("start", "extend", "propose", "end")
 
 
 class Choices:
-    """Chooses and loads what fills each slot; `decisions` is what the BindingPlan is made of."""
+    """Chooses and loads what fills each slot; `decisions` is what the BindingPlan is made of.
+
+    Whoever builds sets `evidence`, measured times, once the model's shapes are known.
+    """
 
     def __init__(self, config: EngineConfig, registry: Registry) -> None:
         self.decisions: dict[str, Decision] = {}
+        self.evidence: Evidence | None = None
         self._config = config
         self._registry = registry
         self.rules = rules_of(config)
@@ -285,11 +291,13 @@ class Choices:
         import torch
 
         slot = f"attention.{group.name}"
-        num_kv_heads, head_dim = _kv_shape(group)
+        num_kv_heads, head_dim, v_head_dim = _kv_shape(group)
         traits = {
             **device_traits(runtime.facts),
             "dtype": sizes.dtype,
+            "cache": "mla" if group.value_dim else "gqa",
             "head_dim": head_dim,
+            "v_head_dim": v_head_dim,
             "gqa_ratio": sizes.num_heads // num_kv_heads,
             "block_tokens": sizes.block_tokens,
             "window": group.window,
@@ -306,6 +314,7 @@ class Choices:
             block_tokens=sizes.block_tokens,
             dtype=getattr(torch, sizes.dtype),
             device=runtime.torch_device(),
+            **({"v_head_dim": v_head_dim} if v_head_dim else {}),
         )
         return backend
 
@@ -341,7 +350,7 @@ class Choices:
     ) -> Decision:
         """Choose for a slot, or for a part of it such as "attention.full"."""
         rules, base = self.rules, slot.partition(".")[0]
-        pin = rules.pins.get(slot, rules.pins.get(base, AUTO))
+        pin, evidence = rules.pins.get(slot, rules.pins.get(base, AUTO)), self.evidence
         decision = select(
             slot,
             offers,
@@ -352,6 +361,8 @@ class Choices:
             # What nobody computes with has no determinism to ask for.
             objective=rules.objective if traits else "latency",
             preferences=rules.preferences,
+            evidence=None if evidence is None else evidence.seconds(slot, traits),
+            failures=None if evidence is None else evidence.failures(slot, traits),
             forced=rules.forced if pin != AUTO else (),
         )
         self.decisions[slot] = decision
@@ -396,22 +407,26 @@ def check_speculator(speculator: Speculator, decision: Decision) -> None:
     )
 
 
-def _kv_shape(group: CacheGroup) -> tuple[int, int]:
-    """Return (kv heads, head dim).
+def _kv_shape(group: CacheGroup) -> tuple[int, int, int]:
+    """Return (kv heads, head dim, value dim where it differs, else 0).
 
     Raises:
-        CapabilityError: the group does not keep keys and values of one shape.
+        CapabilityError: the group keeps neither keys and values nor a latent.
     """
     shapes = {field.name: field.shape for field in group.fields}
-    if list(shapes) != ["k", "v"] or shapes["k"] != shapes["v"] or len(shapes["k"]) != 2:
+    if group.value_dim and list(shapes) == [LATENT] and len(shapes[LATENT]) == 2:
+        num_kv_heads, head_dim = shapes[LATENT]
+        return num_kv_heads, head_dim, group.value_dim
+    is_kv = list(shapes) == ["k", "v"] and len(shapes["k"]) == len(shapes["v"]) == 2
+    if group.value_dim or not is_kv or shapes["k"][0] != shapes["v"][0]:
         raise CapabilityError(
             f"cache group {group.name!r} keeps the fields {list(shapes.items())}, attention "
-            "backends of this version read k and v of one shape (heads, head dim); serve a model "
-            "with such a cache",
+            "backends of this version read k and v of (heads, head dim), or a latent with its "
+            "value_dim; serve a model with such a cache",
             id="cache-unsupported",
         )
-    num_kv_heads, head_dim = shapes["k"]
-    return num_kv_heads, head_dim
+    (num_kv_heads, head_dim), v_head_dim = shapes["k"], shapes["v"][1]
+    return num_kv_heads, head_dim, v_head_dim if v_head_dim != head_dim else 0
 
 
 def _kind(offer: RegisteredOffer[Offer]) -> str:

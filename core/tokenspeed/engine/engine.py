@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tokenspeed.engine.messages import ModelInfo
     from tokenspeed.engine.reports import StartReport
     from tokenspeed.engine.store_guard import GuardedStore
+    from tokenspeed.engine.tenants import Tenants
     from tokenspeed.plugins import BindingPlan, Registry
     from tokenspeed.sampling.params import SamplingParams
     from tokenspeed.scheduler import Scheduler
@@ -90,6 +91,8 @@ class Engine:
     report: StartReport
     max_running: int
     depth: int
+    tenants: Tenants
+    """Those with a floor or a cap of KV cache, and what they have."""
     recorder: RecordWriter | None = None
     """Where the scheduler's input is written to, for `tokenspeed simulate`."""
     cache_groups: tuple[str, ...] = ()

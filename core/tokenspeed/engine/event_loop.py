@@ -120,7 +120,7 @@ class EventLoop:
         """Turn until an exception (a signal handler's) ends it."""
         ran = False
         while True:
-            ran = self.turn(self._wait_ms(ran))
+            ran = self.turn(self.wait_ms(ran))
 
     def turn(self, wait_ms: int) -> bool:
         """Receive, then run and publish at most one step; False: there was nothing to run.
@@ -153,6 +153,22 @@ class EventLoop:
             self._next_silence_check_s = started_s + SILENCE_CHECK_S
             self._intake.drop_silent_clients()
         return ran
+
+    def wait_ms(self, ran: bool) -> int:
+        """Return how long the next receive may block: not at all while steps run.
+
+        Args:
+            ran: what the last turn returned.
+        """
+        if ran or self._flying or self._intake.is_releasing:
+            return 0
+        is_moving = self.waits_for_transfers() or self.waits_for_grammars()
+        if self._engine.scheduler.has_work() or is_moving or self._is_replaying:
+            return STALLED_WAIT_MS
+        deadline_us = self._engine.scheduler.next_deadline_us()
+        if not deadline_us:
+            return IDLE_WAIT_MS
+        return max(1, min(IDLE_WAIT_MS, int(deadline_us - now_us()) // 1000))
 
     def waits_for_grammars(self) -> bool:
         """Say whether requests wait for their grammars."""
@@ -195,6 +211,7 @@ class EventLoop:
             retractions=counts["retractions"],
             created_tokens=self._tally.total.created,
             recomputed_tokens=self._tally.total.recomputed,
+            tenants=self._engine.tenants.states(),
             match_ends=dict(self._tally.match_ends),
             evictions=counts["evictions"],
             loaded_tokens=counts["loaded_tokens"],
@@ -213,18 +230,6 @@ class EventLoop:
             step_us_p50=self._meter.step_us_p50,
             overhead_us_p50=self._meter.overhead_us_p50,
         )
-
-    def _wait_ms(self, ran: bool) -> int:
-        """Return how long the next receive may block: not at all while steps run."""
-        if ran or self._flying or self._intake.is_releasing:
-            return 0
-        is_moving = self.waits_for_transfers() or self.waits_for_grammars()
-        if self._engine.scheduler.has_work() or is_moving or self._is_replaying:
-            return STALLED_WAIT_MS
-        deadline_us = self._engine.scheduler.next_deadline_us()
-        if not deadline_us:
-            return IDLE_WAIT_MS
-        return max(1, min(IDLE_WAIT_MS, int(deadline_us - now_us()) // 1000))
 
     def _step(self) -> bool:
         self._model_s = 0.0

@@ -40,11 +40,23 @@ def evidence_for(
         {
             "config": dict(model_config),
             "dtype": sizes.dtype,
+            "block_tokens": sizes.block_tokens,
             "weights": config.weights,
             "objective": config.objective,
+            "speculator": [config.speculator, config.max_drafts if config.speculator else 0],
+            "offers": _timed_offers(registry),
         }
     )
     return ModelEvidence(EvidenceFile(about), key)
+
+
+def _timed_offers(registry: Registry) -> list[list[str]]:
+    """Name everything that can be timed: with another offer, not all was measured."""
+    offers = [*registry.offers("attention"), *registry.offers("moe")]
+    pins = [[item.offer.slot, item.pin] for item in offers]
+    for operator in sorted(registry.operators):
+        pins += [[operator, item.pin] for item in registry.kernel_offers(operator)]
+    return pins
 
 
 def _torch_version() -> str:

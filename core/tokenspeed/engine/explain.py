@@ -128,6 +128,8 @@ def explain_start(config: EngineConfig, profile: DeviceFacts | None = None) -> E
         groups = model_class.cache_groups(model_config)
         experts = expert_groups_of(model_class, model_config)
     check_speculation(config, groups)
+    evidence = evidence_for(config, registry, runtime.facts, sizes, model_config)
+    choices.evidence = evidence
     for group in groups:
         with _Collected(f"attention.{group.name}", failures):
             choices.attention((group,), sizes, runtime)
@@ -135,7 +137,6 @@ def explain_start(config: EngineConfig, profile: DeviceFacts | None = None) -> E
         with _Collected(f"moe.{expert_group.name}", failures):
             choices.moe((expert_group,), sizes, runtime)
     traits = {**device_traits(runtime.facts), "dtype": sizes.dtype}
-    evidence = evidence_for(config, registry, runtime.facts, sizes, model_config)
     binder = ShapeBinder(registry, traits, choices.rules, failures, evidence)
     with model_errors(model_class, "it was built"):
         model = build_shapes(model_class, model_config, (*groups, *experts), binder, sizes)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tokenspeed.engine.grammars import Grammars
     from tokenspeed.engine.policy_guard import GuardedPolicy
     from tokenspeed.engine.store_guard import GuardedStore
+    from tokenspeed.engine.tenants import Tenants
     from tokenspeed.executor.transfers import TierTransfers
     from tokenspeed.kernels import Binder
     from tokenspeed.kv import ArenaLayout
@@ -42,6 +43,7 @@ class EngineParts:
     layout: ArenaLayout
     executor: StepExecutor
     scheduler: Scheduler
+    tenants: Tenants
     policy: GuardedPolicy
     recorder: RecordWriter | None
     binder: Binder

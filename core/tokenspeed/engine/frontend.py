@@ -29,6 +29,11 @@ from tokenspeed.engine.messages import (
     StateQuery,
     StateReply,
     Stop,
+    TenantChange,
+    TenantFigures,
+    TenantsQuery,
+    TenantsReply,
+    TenantState,
     ToEngine,
     TokensOut,
     Unhealthy,
@@ -41,7 +46,7 @@ from tokenspeed.errors import EngineAwayError, EngineError, EngineGoneError, Req
 from tokenspeed.log import LOGGER
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -73,7 +78,7 @@ class Frontend:
         self._query_id = 0
         self._state_id = 0
         self._asked: asyncio.Future[bytes] | None = None
-        self._session_asked: dict[int, asyncio.Future[SessionReply | None]] = {}
+        self._questions: dict[int, asyncio.Future[TenantsReply | SessionReply]] = {}
         self._last_heard = time.monotonic()
         self._welcomed = asyncio.Event()
         self._encoder = msgspec.msgpack.Encoder()
@@ -182,6 +187,27 @@ class Frontend:
             raise EngineError("the engine could not tell its state; its log has the reason")
         return spelled_out(msgspec.msgpack.decode(packed))
 
+    async def tenants(self, *, timeout_s: float = STATE_TIMEOUT_S) -> tuple[TenantState, ...]:
+        """Ask what tenants with a floor or a cap have.
+
+        Raises:
+            EngineError: it does not answer in `timeout_s`.
+        """
+        return await self._ask_tenants(TenantsQuery(self._next_query()), timeout_s)
+
+    async def change_tenant(
+        self, name: str, figures: TenantFigures, *, timeout_s: float = STATE_TIMEOUT_S
+    ) -> tuple[TenantState, ...]:
+        """Give a tenant other figures; return all tenants that have some then.
+
+        Raises:
+            RequestError: a figure is not as needed, or the model's cache cannot be counted by
+                tenant.
+            EngineError: it does not answer in `timeout_s`; whether it did it is not known.
+        """
+        question = TenantChange(self._next_query(), self.epoch, name, figures)
+        return await self._ask_tenants(question, timeout_s)
+
     async def session(
         self, owner: str, session: str, *, timeout_s: float = STATE_TIMEOUT_S
     ) -> SessionReply:
@@ -191,7 +217,7 @@ class Frontend:
             EngineError: the engine does not answer in `timeout_s`, or is gone.
         """
         query = SessionQuery(query_id=self._next_query(), owner=owner, session=session)
-        return await self._ask(query, timeout_s)
+        return await self._ask_session(query, timeout_s)
 
     async def release_session(
         self,
@@ -210,7 +236,7 @@ class Frontend:
         release = SessionRelease(
             query_id=self._next_query(), owner=owner, session=session, group=group, abort=abort
         )
-        return await self._ask(release, timeout_s)
+        return await self._ask_session(release, timeout_s)
 
     def give_up(self, reason: str) -> None:
         """End every live request with an EngineError, after what was delivered; take no more."""
@@ -232,33 +258,47 @@ class Frontend:
         self._query_id += 1
         return self._query_id
 
-    async def _ask(self, message: SessionQuery | SessionRelease, timeout_s: float) -> SessionReply:
+    async def _ask_tenants(
+        self, question: TenantsQuery | TenantChange, timeout_s: float
+    ) -> tuple[TenantState, ...]:
+        hint = "look at GET /tenants and ask again"
+        reply = await self._ask(question, timeout_s, f"about tenants in {timeout_s} s", hint)
+        assert isinstance(reply, TenantsReply)
+        if reply.refused is not None:
+            raise error_of(reply.refused)
+        return reply.tenants
+
+    async def _ask_session(
+        self, question: SessionQuery | SessionRelease, timeout_s: float
+    ) -> SessionReply:
+        about = f"about session {question.session!r} in {timeout_s} s"
+        reply = await self._ask(question, timeout_s, about, "ask again")
+        assert isinstance(reply, SessionReply)
+        return reply
+
+    async def _ask(
+        self,
+        question: TenantsQuery | TenantChange | SessionQuery | SessionRelease,
+        timeout_s: float,
+        about: str,
+        hint: str,
+    ) -> TenantsReply | SessionReply:
         if self.unhealthy_reason is not None:
             raise EngineGoneError(self.unhealthy_reason)
-        answer = self._loop.create_future()
-        self._session_asked[message.query_id] = answer
-        self._send(message)
+        answer: asyncio.Future[TenantsReply | SessionReply] = self._loop.create_future()
+        self._questions[question.query_id] = answer
+        self._send(question)
         try:
             async with asyncio.timeout(timeout_s):
                 reply = await answer
         except TimeoutError:
-            reply = None
+            raise EngineAwayError(
+                f"the engine did not answer {about}: it is in a long step, or is being restarted; "
+                f"{hint}"
+            ) from None
         finally:
-            del self._session_asked[message.query_id]
-        if reply is not None:
-            return reply
-        if self.unhealthy_reason is not None:
-            raise EngineGoneError(self.unhealthy_reason)
-        raise EngineAwayError(
-            f"the engine did not answer for session {message.session!r} in {timeout_s} s: it is in "
-            "a long step, or was restarted; ask again"
-        )
-
-    def _answer_sessions(self, replies: Mapping[int, SessionReply | None]) -> None:
-        for query_id, reply in replies.items():
-            asked = self._session_asked.get(query_id)
-            if asked is not None and not asked.done():
-                asked.set_result(reply)
+            self._questions.pop(question.query_id, None)
+        return reply
 
     def _end(self, request_id: str, message: ToEngine) -> None:
         stream = self._streams.pop(request_id, None)
@@ -312,8 +352,10 @@ class Frontend:
         elif isinstance(message, StateReply):
             if message.query_id == self._state_id and self._asked and not self._asked.done():
                 self._asked.set_result(message.state)
-        elif isinstance(message, SessionReply):
-            self._answer_sessions({message.query_id: message})
+        elif isinstance(message, TenantsReply | SessionReply):
+            answer = self._questions.get(message.query_id)
+            if answer is not None and not answer.done():
+                answer.set_result(message)
         else:
             self._give_up(message)
 
@@ -351,7 +393,6 @@ class Frontend:
             )
             return
         self.epoch = welcome.epoch
-        self._answer_sessions(dict.fromkeys(self._session_asked))  # what was asked is lost
         self.plan_digest = welcome.plan_digest
         self.model = welcome.model
         self._welcomed.set()
@@ -386,7 +427,9 @@ class Frontend:
         self._welcomed.set()
         if self._asked is not None and not self._asked.done():
             self._asked.set_result(b"")
-        self._answer_sessions(dict.fromkeys(self._session_asked))
+        for answer in self._questions.values():
+            if not answer.done():
+                answer.set_exception(EngineGoneError(message.reason))
         for stream in self._streams.values():
             stream.fail(EngineGoneError(message.reason))
         self._streams.clear()

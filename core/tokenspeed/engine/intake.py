@@ -24,6 +24,9 @@ from tokenspeed.engine.messages import (
     StateReply,
     Stop,
     Submit,
+    TenantChange,
+    TenantsQuery,
+    TenantsReply,
     ToEngine,
     Welcome,
 )
@@ -117,6 +120,8 @@ class Intake:
             self._desk.tell(client, message)
         elif isinstance(message, SessionRelease):
             self._desk.release(client, message)
+        elif isinstance(message, TenantsQuery | TenantChange):
+            self._answer_tenants(client, message)
         else:
             self._end(client, message)
 
@@ -181,6 +186,34 @@ class Intake:
         except Exception:  # a picture that cannot be drawn must not cost a stream
             LOGGER.exception("the state of the engine could not be told")
             self._channel.send(client, StateReply(query.query_id, b""))
+
+    def _answer_tenants(self, client: Client, query: TenantsQuery | TenantChange) -> None:
+        refused = None
+        try:
+            if isinstance(query, TenantChange):
+                if query.epoch != self._epoch:
+                    return
+                self._change_tenant(query)
+        except TokenSpeedError as error:
+            refused = refusal("", self._epoch, error)
+        states = self._engine.tenants.states()
+        self._channel.send(client, TenantsReply(query.query_id, states, refused))
+
+    def _change_tenant(self, change: TenantChange) -> None:
+        """Change figures; requests that they leave no room end with the reason."""
+        tenants = self._engine.tenants
+        for key in tenants.change(change.name, change.figures, now_us=now_us()):
+            request = self._requests.by_key(key)
+            if request is None:
+                continue
+            most = tenants.most_bytes(request.tenant)
+            request.refusal = (
+                f"the request was ended: floors and caps of tenants have changed, and its "
+                f"{request.num_prompt} prompt tokens with what they ask for can never fit any "
+                f"more; a request of its tenant may take {most} bytes of KV cache now; send a "
+                "shorter one, or have the cap raised or others' floors lowered"
+            )
+        LOGGER.info("tenant %r: %s", change.name, change.figures)
 
     def _submit(self, client: Client, message: Submit, held: _Held | None = None) -> None:
         try:

@@ -30,6 +30,9 @@ MEDIUMS = {"device": "GPU", "host": "CPU", "store": "STORAGE"}
 """Our media -> the names that consumers know."""
 SPEC_KINDS = {"full": "full_attention", "window": "sliding_window", "state": "mamba"}
 """Our kinds of cache groups -> the names that consumers know."""
+TENANT_MARK = b"\xff"
+"""First byte of the namespaces of a tenant that has a name; its number follows, then the salt."""
+TENANT_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,5 +198,16 @@ def _short(hashes: NDArray[np.uint8]) -> NDArray[np.uint64]:
 
 
 def _salt(batch: EventBatch, index: int) -> str:
+    """Return the namespace of a block that begins a prompt: its salt, of a tenant TENANT/SALT.
+
+    The tenant is its number in hexadecimal (`requests.number_of`).
+    """
     name_space = int(batch.namespaces[index])
-    return batch.salts[name_space].decode(errors="replace") if name_space >= 0 else ""
+    if name_space < 0:
+        return ""
+    name = batch.salts[name_space]
+    if not name.startswith(TENANT_MARK):
+        return name.decode(errors="replace")
+    start = len(TENANT_MARK)
+    tenant = int.from_bytes(name[start : start + TENANT_BYTES], "little")
+    return f"{tenant:016x}/{name[start + TENANT_BYTES :].decode(errors='replace')}"

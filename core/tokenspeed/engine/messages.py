@@ -11,7 +11,7 @@ import msgspec
 from tokenspeed.contracts.sampler import TokenLogprobs
 from tokenspeed.sampling.params import SamplingParams
 
-WIRE_VERSION = 5
+WIRE_VERSION = 6
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,7 +134,48 @@ class SessionRelease(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     abort: bool = False
 
 
-ToEngine = Hello | Submit | Abort | Stop | StateQuery | SessionQuery | SessionRelease
+class TenantFigures(msgspec.Struct, frozen=True):
+    """A tenant's floor and cap of KV cache on the device, in bytes; None: none."""
+
+    floor_bytes: int | None = None
+    cap_bytes: int | None = None
+
+    @property
+    def is_none(self) -> bool:
+        """Whether there are no figures at all: the tenant shares what is left."""
+        return not self.floor_bytes and self.cap_bytes is None
+
+
+class TenantsQuery(msgspec.Struct, frozen=True, tag=True):
+    """Asks what tenants with figures have; answered by a TenantsReply of the same number."""
+
+    query_id: int
+
+
+class TenantChange(msgspec.Struct, frozen=True, tag=True):
+    """Gives a tenant other figures; answered like a query.
+
+    Args:
+        epoch: engine epoch it is meant for; an engine of another epoch drops it.
+    """
+
+    query_id: int
+    epoch: int
+    name: str
+    figures: TenantFigures
+
+
+ToEngine = (
+    Hello
+    | Submit
+    | Abort
+    | Stop
+    | StateQuery
+    | TenantsQuery
+    | TenantChange
+    | SessionQuery
+    | SessionRelease
+)
 
 
 # ---- engine -> API process
@@ -184,6 +225,7 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         tokens: newly committed token ids, in order.
         cached_tokens: prompt tokens taken from the cache; set in the first delta, else -1.
         cache: what the cache did for the prompt, beside `cached_tokens`.
+        embedding: the hidden state behind the prompt, when asked for; float32 little-endian bytes.
         drafts: how many guessed tokens were verified for it, and how many of them were right.
         finish_reason: None while it goes on; "stop", "length", "abort", "timeout" or "error".
         error: text for the client when finish_reason is "error".
@@ -195,6 +237,7 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
     cached_tokens: int = -1
     cache: CacheReport | None = None
+    embedding: bytes | None = None
     drafts: tuple[int, int] = (0, 0)
     finish_reason: str | None = None
     error: str | None = None
@@ -223,6 +266,36 @@ class Refused(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     retry_after_s: int | None = None
 
 
+class TenantState(msgspec.Struct, frozen=True, kw_only=True):
+    """A tenant with figures, and what it has.
+
+    Args:
+        held_bytes: KV cache that its requests hold.
+        cached_bytes: KV cache of its that nobody holds.
+        running, waiting: its requests.
+    """
+
+    name: str
+    floor_bytes: int | None
+    cap_bytes: int | None
+    held_bytes: int
+    cached_bytes: int
+    running: int
+    waiting: int
+
+
+class TenantsReply(msgspec.Struct, frozen=True, tag=True):
+    """All tenants with figures, by name; or why a change was not taken.
+
+    Args:
+        refused: `request_id` is empty; None: there was no change, or it was taken.
+    """
+
+    query_id: int
+    tenants: tuple[TenantState, ...]
+    refused: Refused | None = None
+
+
 class EngineStats(msgspec.Struct, frozen=True, tag=True, kw_only=True, omit_defaults=True):
     """Counters and gauges for /metrics and /health, sent about once a second and when idle."""
 
@@ -240,6 +313,8 @@ class EngineStats(msgspec.Struct, frozen=True, tag=True, kw_only=True, omit_defa
     retractions: int = 0
     created_tokens: int = 0
     recomputed_tokens: int = 0
+    tenants: tuple[TenantState, ...] = ()
+    """Those with a floor or a cap."""
     match_ends: dict[str, int] = {}
     """Why matches ended: reason -> prompts."""
     evictions: int = 0
@@ -295,4 +370,13 @@ class Unhealthy(msgspec.Struct, frozen=True, tag=True):
     reason: str
 
 
-FromEngine = Welcome | TokensOut | Refused | EngineStats | StateReply | SessionReply | Unhealthy
+FromEngine = (
+    Welcome
+    | TokensOut
+    | Refused
+    | EngineStats
+    | StateReply
+    | TenantsReply
+    | SessionReply
+    | Unhealthy
+)

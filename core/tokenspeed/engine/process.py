@@ -102,9 +102,11 @@ def _serve(
     from tokenspeed.engine.channel import ServerChannel
     from tokenspeed.engine.event_loop import EventLoop
     from tokenspeed.engine.flight_record import FlightRecord, read_suspects
+    from tokenspeed.engine.intake import now_us
     from tokenspeed.errors import EngineError
 
     suspects = read_suspects(args.record)
+    engine.tenants.keep_in(args.record.with_name("tenants"), now_us=now_us())
     channel = ServerChannel(args.address)
     if kv_publisher is not None and kv_publisher.replay_socket is not None:
         channel.watch(kv_publisher.replay_socket)

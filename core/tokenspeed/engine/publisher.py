@@ -76,6 +76,10 @@ class Publisher:
             request = self._requests.by_key(int(plan.request_ids[row]))
             if request is not None:
                 request.prompt_logprobs.extend(scored)
+        for row, state in result.embeddings:
+            request = self._requests.by_key(int(plan.request_ids[row]))
+            if request is not None:
+                request.embedding = state.astype("<f4", copy=False).tobytes()
         num_output = self._send(
             committed,
             result.logprobs,
@@ -88,8 +92,10 @@ class Publisher:
 
     def take_ended(self) -> list[Client]:
         """Send what ended outside a commit; return the clients that turned out to be gone."""
-        self._send(self._engine.scheduler.take_ended(), None, "", {}, {})
-        self._retire()
+        ended = self._engine.scheduler.take_ended()
+        if len(ended.request_ids):
+            self._send(ended, None, "", {}, {})
+            self._retire()
         gone, self._gone = self._gone, []
         return gone
 
@@ -118,7 +124,10 @@ class Publisher:
             if request is None:
                 continue
             if FINISH_REASONS[reason] == "timeout" and self._has_waited_too_long(request):
-                self._refuse(request)
+                self._refuse_late(request)
+                continue
+            if FINISH_REASONS[reason] == "error" and request.refusal:
+                self._refuse(request, request.refusal)
                 continue
             scored = logprobs[row] if logprobs is not None and row >= 0 else None
             delta = self._delta(request, tokens, FINISH_REASONS[reason], cached, scored)
@@ -162,6 +171,7 @@ class Publisher:
             logprobs=scored[: len(tokens)] or None if scored is not None else None,
             prompt_logprobs=prompt_logprobs,
             cached_tokens=cached,
+            embedding=request.embedding if tokens else None,
             finish_reason=reason or None,
         )
 
@@ -183,18 +193,25 @@ class Publisher:
         is_over = request.deadline_us and time.monotonic_ns() // 1000 >= request.deadline_us
         return not is_over and request.cached_tokens is None
 
-    def _refuse(self, request: LiveRequest) -> None:
+    def _refuse_late(self, request: LiveRequest) -> None:
         """Tell a client that its request has waited too long for its turn."""
         waited_s = time.monotonic() - request.arrived_s
         num_others = self._engine.scheduler.stats()["waiting"]
         retry_after_s = self._activity.drain_s(num_others + 1, waited_s=waited_s)
+        text = (
+            f"the request waited {waited_s:.1f} s in the queue and did not get its turn; "
+            f"{num_others} {'other waits' if num_others == 1 else 'others wait'}; send it again in "
+            f"{retry_after_s} s"
+        )
+        self._refuse(request, text, retry_after_s=retry_after_s)
+
+    def _refuse(self, request: LiveRequest, text: str, *, retry_after_s: int | None = None) -> None:
+        """End a request with a CapacityError at its client."""
         message = Refused(
             request_id=request.request_id,
             epoch=self._epoch,
             kind="CapacityError",
-            message=f"the request waited {waited_s:.1f} s in the queue and did not get its turn; "
-            f"{num_others} {'other waits' if num_others == 1 else 'others wait'}; send it again in "
-            f"{retry_after_s} s",
+            message=text,
             retry_after_s=retry_after_s,
         )
         if not self._channel.send(request.client, message):
@@ -226,6 +243,8 @@ def _drafts_of(plan: StepPlan, result: StepResult) -> dict[int, tuple[int, int]]
 
 def _reports_of(committed: CommitResult) -> dict[int, CacheReport]:
     """Return the cache reports that came with first tokens, by entry."""
+    if not len(committed.reports):
+        return {}
     return {
         entry: CacheReport(cached, created, recomputed, end, MATCH_ENDS[reason])
         for entry, cached, created, recomputed, end, reason in committed.reports.tolist()

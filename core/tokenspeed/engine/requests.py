@@ -40,8 +40,10 @@ class LiveRequest:
         deadline_us: end of its time; 0: none.
         is_resumed: it ran in an engine before this one.
         arrived_s: monotonic time of the arrival at this engine.
+        refusal: why it ends although it was taken; "": it does not.
         cached_tokens: prompt tokens taken from the cache; None before the first token.
         cache: the rest of what the cache did; None before the first token.
+        embedding: the hidden state behind the prompt, from its step until the first token.
         prompt_logprobs: scored prompt tokens, gathered chunk by chunk until the first token.
     """
 
@@ -58,8 +60,10 @@ class LiveRequest:
     session_number: int = 0
     deadline_us: int = 0
     is_resumed: bool = False
+    refusal: str = ""
     cached_tokens: int | None = None
     cache: CacheReport | None = None
+    embedding: bytes | None = None
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
 
 

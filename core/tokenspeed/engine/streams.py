@@ -133,6 +133,7 @@ def merge_deltas(deltas: tuple[Delta, ...]) -> Delta:
         prompt_logprobs=tuple(prompt_logprobs) or None,
         cached_tokens=max(delta.cached_tokens for delta in deltas),
         cache=next((delta.cache for delta in deltas if delta.cache is not None), None),
+        embedding=next((delta.embedding for delta in deltas if delta.embedding is not None), None),
         drafts=(sum(delta.drafts[0] for delta in deltas), sum(delta.drafts[1] for delta in deltas)),
         finish_reason=deltas[-1].finish_reason,
         error=deltas[-1].error,

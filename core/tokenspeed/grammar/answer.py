@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from tokenspeed.contracts.speculator import MAX_DRAFTS
+from tokenspeed.grammar.bits import bit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from tokenspeed.contracts.grammar import CompiledGrammar, GrammarMatcher
@@ -59,7 +59,7 @@ class GuidedAnswer:
         self._matcher: GrammarMatcher | None = None
         try:
             self._matcher = grammar.matcher(MAX_DRAFTS)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # the latter of a plugin: it ends no process
             self._fail(error)
         self.accept(output_ids)
 
@@ -98,12 +98,12 @@ class GuidedAnswer:
         try:
             if not self._matcher.fill(mask_W):
                 return False
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self._fail(error)
             return False
         if self._marks and any(_has(mask_W, token) for token in self._end_ids):
             for token in self._marks:
-                mask_W[token // 32] |= _bit(token)
+                mask_W[token // 32] |= bit(token)
         return True
 
     def _take(self, token: int) -> bool:
@@ -121,7 +121,7 @@ class GuidedAnswer:
         try:
             if not self._matcher.accept(token):
                 return False
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self._fail(error)
             return False
         self._num_guided += 1
@@ -144,17 +144,13 @@ class GuidedAnswer:
             assert self._matcher is not None
             try:
                 self._matcher.rollback(num_guided)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 self._fail(error)
 
-    def _fail(self, problem: Exception | str) -> None:
+    def _fail(self, problem: BaseException | str) -> None:
         said = problem if isinstance(problem, str) else repr(problem)
         self.failure = f"its grammar failed: {said[:MAX_REASON_CHARS]}"
 
 
-def _bit(token: int) -> np.int32:
-    return np.int32(-(2**31) if token % 32 == 31 else 1 << (token % 32))
-
-
 def _has(mask_W: NDArray[np.int32], token: int) -> bool:
-    return bool(mask_W[token // 32] & _bit(token))
+    return bool(mask_W[token // 32] & bit(token))

@@ -10,15 +10,21 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tokenspeed.contracts.capability import TRAITS, carried, satisfied, unmet_clauses
+from tokenspeed.contracts.capability import (
+    TRAITS,
+    Clause,
+    carried,
+    satisfied,
+    unmet_clauses,
+)
 from tokenspeed.contracts.kernel import Band, KernelOffer
 from tokenspeed.errors import PluginError, plugin_code, told
+from tokenspeed.kernels.rules import FAILED_WHEN_TIMED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from tokenspeed.contracts.binding import RegisteredOffer
-    from tokenspeed.contracts.capability import Clause
 
 OBJECTIVES = ("latency", "throughput", "determinism")
 Rank = tuple[float, float, float, float, float, float, str, str]
@@ -106,15 +112,19 @@ def judge(
     preferences: Mapping[str, object],
     forced: Iterable[str] = (),
     seconds: float | None = None,
+    failure: str = "",
 ) -> Judged:
     """Judge one candidate.
 
     Args:
         forced: ids of clauses that do not count for this candidate.
+        failure: why it could not be measured; "": it could, or nobody tried.
     """
     offer = item.offer
     declared = declared_traits(offer)
     unmet, skipped = unmet_clauses(request, declared), set(forced)
+    if failure:
+        unmet = (*unmet, Clause(FAILED_WHEN_TIMED, "a call that succeeds", (failure,)))
     clauses = tuple(clause for clause in unmet if clause.id not in skipped)
     return Judged(
         candidate=item,

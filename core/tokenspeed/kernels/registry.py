@@ -22,6 +22,10 @@ class Evidence(Protocol):
         """Return PLUGIN/NAME -> seconds for a request; empty: nothing was measured."""
         ...
 
+    def failures(self, slot: str, traits: Mapping[str, object]) -> Mapping[str, str]:
+        """Return PLUGIN/NAME -> why it could not be measured for a request."""
+        ...
+
 
 class KernelRegistry:
     """The kernels that the loaded plugins offer."""
@@ -104,6 +108,7 @@ class Binder:
             preferences=rules.preferences,
             forced=rules.forced,
             evidence=None if evidence is None else evidence.seconds(operator.name, request),
+            failures=None if evidence is None else evidence.failures(operator.name, request),
             log_level=logging.DEBUG,  # one line a slot is for users, one a kernel for authors
         )
 

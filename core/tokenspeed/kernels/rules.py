@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 AUTO = "auto"
+FAILED_WHEN_TIMED = "timed.failed"
+"""Clause of an offer that raised an error when it was measured on this device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +47,14 @@ def parse_forced(texts: Iterable[str]) -> tuple[str, ...]:
     Raises:
         ConfigError: no clause has this id; names the nearest.
     """
-    known = [clause_id(name) for name in TRAITS]
+    known = [*map(clause_id, TRAITS), FAILED_WHEN_TIMED]
     for text in texts:
         if text not in known:
             near = difflib.get_close_matches(text, known, n=1, cutoff=0.4)
+            nearest = near[0] if near else known[0]
             raise ConfigError(
-                f"unsafe_force: {text!r} is no clause id; they are {CLAUSE_PREFIX}TRAIT, as the "
-                f"refusal lists them; did you mean {near[0] if near else known[0]!r}?"
+                f"unsafe_force: {text!r} is no clause id; they are {CLAUSE_PREFIX}TRAIT and "
+                f"{FAILED_WHEN_TIMED}, as the refusal lists them; did you mean {nearest!r}?"
             )
     return tuple(dict.fromkeys(texts))
 

@@ -37,6 +37,7 @@ def select(
     objective: str = "latency",
     preferences: Mapping[str, object] | None = None,
     evidence: Mapping[str, float] | None = None,
+    failures: Mapping[str, str] | None = None,
     forced: tuple[str, ...] = (),
     log_level: int = logging.INFO,
 ) -> Decision:
@@ -52,6 +53,7 @@ def select(
         objective: latency, throughput, or determinism (then only deterministic offers pass).
         preferences: trait -> value that is wished for; more satisfied wishes win a tie.
         evidence: PLUGIN/NAME -> seconds measured on this device for this request.
+        failures: PLUGIN/NAME -> why it could not be measured: it is refused.
         forced: ids of clauses that the pinned offer may fail; nobody else profits.
         log_level: of the line that says who won and why.
     Raises:
@@ -69,6 +71,7 @@ def select(
             preferences=wishes,
             forced=forced if item.pin == pin else (),
             seconds=seconds.get(item.pin),
+            failure=(failures or {}).get(item.pin, ""),
         )
         for item in candidates
     ]

@@ -10,13 +10,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tokenspeed.contracts.weights import LinearWeight
+from tokenspeed.errors import plugin_code
 from tokenspeed.kernels.evidence import request_key
-from tokenspeed.kernels.registry import Binder
+from tokenspeed.kernels.registry import Binder, load_kernel
+from tokenspeed.kernels.rules import AUTO
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from tokenspeed.contracts.binding import Decision, OfferSource
+    from tokenspeed.contracts.binding import Decision, OfferSource, RegisteredOffer
     from tokenspeed.contracts.kernel import Operator
     from tokenspeed.kernels.rules import Rules
 
@@ -62,7 +64,10 @@ class Watch:
 
 
 class SpyBinder(Binder):
-    """A Binder whose kernels are watched; `requests` has the decision of each request."""
+    """A Binder whose kernels are watched; `requests` has the decision of each request.
+
+    A kernel that fails gives its place to the next best: what it raised is told when it is timed.
+    """
 
     def __init__(
         self,
@@ -75,30 +80,73 @@ class SpyBinder(Binder):
         self._watch = watch
         self.requests: dict[str, Decision] = {}
 
-    def bind(self, operator: Operator, **traits: object) -> Callable[..., Any]:
-        """Return the chosen kernel behind a spy."""
-        kernel = super().bind(operator, **traits)
+    def _choose(
+        self, operator: Operator, traits: Mapping[str, object]
+    ) -> tuple[Decision, Callable[..., Any]]:
+        decision = self.decide(operator, traits)
         request = request_key(operator.name, {**self._base_traits, **traits})
-        if request not in self.requests:
-            self.requests[request] = self.decisions[-1]
-        return _spied(kernel, self._watch, request, operator.name, None)
+        self.requests.setdefault(request, decision)
+        by_pin = {item.pin: item for item in self._source.kernel_offers(operator.name)}
+        best_first = [
+            by_pin[item["offer"]]
+            for item in decision.record["candidates"]
+            if not item["clauses"] and (item["verdict"] == "won" or not _is_pinned(decision))
+        ]
+        return decision, _Spied(self._watch, request, operator.name, best_first)
 
 
-def _spied(
-    function: Callable[..., Any],
-    watch: Watch,
-    request: str,
-    name: str,
-    prepared: Arguments | None,
-) -> Callable[..., Any]:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        watch.note(request, name, (args, kwargs), prepared)
-        result = function(*args, **kwargs)
+def _is_pinned(decision: Decision) -> bool:
+    return bool(decision.record["pin"] != AUTO)
+
+
+class _Spied:
+    """Stands where a kernel would, or what a kernel prepared.
+
+    Args:
+        offers: best first; those that failed are gone, from all that share the list.
+        prepared: arguments of the call that prepared it; None: it is the kernel itself.
+    """
+
+    def __init__(
+        self,
+        watch: Watch,
+        request: str,
+        name: str,
+        offers: list[RegisteredOffer[Any]],
+        prepared: Arguments | None = None,
+    ) -> None:
+        self._watch, self._request, self._name = watch, request, name
+        self._offers, self._prepared = offers, prepared
+        self._functions: dict[str, Callable[..., Any]] = {}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self._watch.note(self._request, self._name, (args, kwargs), self._prepared)
+        while True:
+            offer = self._offers[0]
+            try:
+                with plugin_code():
+                    result = self._function(offer)(*args, **kwargs)
+                break
+            except Exception:
+                if len(self._offers) == 1:
+                    raise
+                if offer is self._offers[0]:
+                    del self._offers[0]
         if callable(result) and not hasattr(result, "shape"):
-            return _spied(result, watch, request, name, (args, kwargs))
+            prepared = _Spied(self._watch, self._request, self._name, self._offers, (args, kwargs))
+            prepared._functions[offer.pin] = result
+            return prepared
         return result
 
-    return call
+    def _function(self, offer: RegisteredOffer[Any]) -> Callable[..., Any]:
+        """Load a kernel, and let it prepare, once."""
+        if offer.pin not in self._functions:
+            kernel = load_kernel(offer)
+            if self._prepared is not None:
+                args, kwargs = self._prepared
+                kernel = kernel(*args, **kwargs)
+            self._functions[offer.pin] = kernel
+        return self._functions[offer.pin]
 
 
 def copied(value: Any) -> Any:

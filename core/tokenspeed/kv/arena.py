@@ -10,6 +10,7 @@ import math
 from typing import TYPE_CHECKING
 
 from tokenspeed.contracts.attention import KVView, StateView
+from tokenspeed.contracts.model import LATENT
 from tokenspeed.errors import CapacityError
 from tokenspeed.kv.extents import Extent, block_bytes
 
@@ -115,6 +116,8 @@ class Arena:
             else self._strided(index, field, position, 1)[0]
             for field in group.fields
         }
+        if value_dim := group.group.value_dim:
+            return KVView(tensors[LATENT], tensors[LATENT][..., :value_dim])
         return KVView(**tensors) if _is_kv(group) else StateView(tensors)
 
     def _pages(self, index: int, field: FieldLayout, position: int, pages: PageIds) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from tokenspeed.layers.attention import PagedAttention
 from tokenspeed.layers.decoder import CACHE_GROUP, DecoderForCausalLM, Layer
 from tokenspeed.layers.embedding import TokenEmbedding
+from tokenspeed.layers.latent_attention import LatentAttention, LatentShape
 from tokenspeed.layers.linear import Linear
 from tokenspeed.layers.linear_attention import DeltaShape, GatedDeltaNet
 from tokenspeed.layers.mlp import GatedMLP
@@ -26,6 +27,8 @@ __all__ = [
     "GatedDeltaNet",
     "GatedMLP",
     "GatedRMSNorm",
+    "LatentAttention",
+    "LatentShape",
     "Layer",
     "LayerPlacement",
     "Linear",

@@ -100,7 +100,7 @@ class DecoderLayer:
     """Attention and MLP, each normalised before and added to the residual stream after.
 
     Args:
-        attention_name: of the attention's module in the checkpoint.
+        attention_name, mlp_name: of their modules in the checkpoint.
     """
 
     def __init__(
@@ -110,11 +110,13 @@ class DecoderLayer:
         mlp: FeedForward,
         *,
         attention_name: str,
+        mlp_name: str,
     ) -> None:
         self.attention_norm = make_norm()
         self.attention_name = attention_name
         self.attention = attention
         self.mlp_norm = make_norm()
+        self.mlp_name = mlp_name
         self.mlp = mlp
 
     def weight_slots(self, name: str) -> Iterator[tuple[str, WeightSlot]]:
@@ -122,7 +124,7 @@ class DecoderLayer:
         yield from self.attention_norm.weight_slots(f"{name}.input_layernorm")
         yield from self.attention.weight_slots(f"{name}.{self.attention_name}")
         yield from self.mlp_norm.weight_slots(f"{name}.post_attention_layernorm")
-        yield from self.mlp.weight_slots(f"{name}.mlp")
+        yield from self.mlp.weight_slots(f"{name}.{self.mlp_name}")
 
     def __call__(
         self,
@@ -154,7 +156,9 @@ class DecoderForCausalLM(ABC, Generic[Config]):
     config_class: type[Config]
     centred_norms: ClassVar[bool] = False
     """Norm weights are stored less one."""
-    ignored_prefixes: ClassVar[tuple[str, ...]] = ()
+    mlp_name: ClassVar[str] = "mlp"
+    """Name of a layer's MLP module in the checkpoint."""
+    ignored_prefixes: tuple[str, ...] = ()
     """Beginnings of tensor names that are no part of the decoder, such as heads for drafts."""
 
     def __init__(self, config: Mapping[str, Any], context: ModelContext) -> None:
@@ -175,6 +179,7 @@ class DecoderForCausalLM(ABC, Generic[Config]):
             self.make_attention(layer),
             self.make_mlp(layer),
             attention_name=self.attention_name(layer),
+            mlp_name=self.mlp_name,
         )
 
     @abstractmethod

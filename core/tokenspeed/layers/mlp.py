@@ -22,8 +22,8 @@ class GatedMLP:
     """A gated MLP with checkpoint names gate_proj, up_proj, down_proj.
 
     Args:
-        activate: (T, 2 F) to (T, F), gate in [0, F), up in [F, 2 F); None: silu(gate) * up, by its
-            operator. Another gate is plain torch, in the model file.
+        activate: (T, 2 F) to (T, F), gate in [0, F), up in [F, 2 F), such as the bound kernel of
+            `activation.gelu_mul`; None: that of `activation.silu_mul`.
     """
 
     def __init__(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.moe import ExpertGroup, RoutingMoEBackend
     from tokenspeed.contracts.weights import LinearWeight
 
-    Routed = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    Routed = Callable[..., torch.Tensor]
 
 
 EXPERT_GROUP = "experts"
@@ -34,18 +34,28 @@ EXPERT_GROUP = "experts"
 
 
 class Experts:
-    """The routed experts of one layer, stored one by one as gate_proj, up_proj and down_proj.
+    """The routed experts of one layer, stored one by one.
 
     Gathered stacked and handed to the backend of their group when the last tensor has come. A
     checkpoint that stores them otherwise has its own `weight_slots`, over `take`.
+
+    Args:
+        names: of an expert's gate, up and down in the checkpoint.
     """
 
     placement = LayerPlacement(
         Replicate(), Shard(ParallelGroup.MOE_TP_EP, 0), Partial(ParallelGroup.MOE_TP_EP)
     )
 
-    def __init__(self, context: ModelContext, group: ExpertGroup) -> None:
+    def __init__(
+        self,
+        context: ModelContext,
+        group: ExpertGroup,
+        *,
+        names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
+    ) -> None:
         self.group = group
+        self.names = dict(zip(("gate", "up", "down"), names, strict=True))
         self.backend = context.moe[group.name]
         self._device = context.device
         self._parts: dict[str, list[torch.Tensor | None]] = {}
@@ -60,9 +70,10 @@ class Experts:
         features, hidden = self.group.features, self.group.hidden_size
         wide, tall = (features, hidden), (hidden, features)
         for expert in range(self.group.num_experts):
-            for part, shape in (("gate", wide), ("up", wide), ("down", tall)):
+            for part, own_name in self.names.items():
+                shape = tall if part == "down" else wide
                 slot = WeightSlot(shape, partial(self._accept, part, expert))
-                yield f"{name}.{expert}.{part}_proj.weight", slot
+                yield f"{name}.{expert}.{own_name}.weight", slot
 
     def take(self, **stacked: torch.Tensor) -> None:
         """Keep tensors under their names in `ExpertWeights`; the last one prepares the layer."""
@@ -111,7 +122,11 @@ class MoE:
 
     Args:
         router: name and bias of the router in the checkpoint.
+        choice_bias: name of a bias, stored in float32 below the router, that takes part in the
+            choice of experts and not in their weights; "": there is none.
         shared_features: F of the shared expert; 0: there is none.
+        shared_name: of the shared expert in the checkpoint.
+        shared_gated: the shared expert has a gate, `SHARED_NAME_gate`.
     """
 
     def __init__(
@@ -120,7 +135,10 @@ class MoE:
         experts: Experts,
         *,
         router: tuple[str, bool] = ("gate", False),
+        choice_bias: str = "",
         shared_features: int = 0,
+        shared_name: str = "shared_expert",
+        shared_gated: bool = True,
     ) -> None:
         group = experts.group
         self.router_name, bias = router
@@ -128,30 +146,46 @@ class MoE:
             context, group.hidden_size, (group.num_experts,), bias=bias, placement=replicated()
         )
         self.experts = experts
-        fuses = experts.backend.fuses_routing
+        self.choice_bias = choice_bias
+        self._device = context.device
+        fuses = experts.backend.fuses_routing and not choice_bias
         self._routed = _fused(experts) if fuses else _split(context, experts)
         self.shared: GatedMLP | None = None
+        self.shared_name = shared_name
+        self.shared_gate: Linear | None = None
         if shared_features:
             self.shared = GatedMLP(
                 context, group.hidden_size, shared_features, group=ParallelGroup.MOE_TP_EP
             )
-            self.shared_gate = Linear(context, group.hidden_size, (1,), placement=replicated())
+            if shared_gated:
+                self.shared_gate = Linear(context, group.hidden_size, (1,), placement=replicated())
             self._add_shared: Callable[..., torch.Tensor] = context.kernels.bind(moe.add_shared)
 
     def weight_slots(self, name: str) -> Iterator[tuple[str, WeightSlot]]:
         """Yield the slots below module `name`."""
         yield from self.router.weight_slots(f"{name}.{self.router_name}")
+        if self.choice_bias:
+            shape = (self.experts.group.num_experts,)
+            slot = WeightSlot(shape, self._accept_choice_bias)
+            yield f"{name}.{self.router_name}.{self.choice_bias}", slot
         yield from self.experts.weight_slots(f"{name}.experts")
         if self.shared is not None:
-            yield from self.shared.weight_slots(f"{name}.shared_expert")
-            yield from self.shared_gate.weight_slots(f"{name}.shared_expert_gate")
+            yield from self.shared.weight_slots(f"{name}.{self.shared_name}")
+        if self.shared_gate is not None:
+            yield from self.shared_gate.weight_slots(f"{name}.{self.shared_name}_gate")
 
     def __call__(self, x_TD: torch.Tensor) -> torch.Tensor:
         """Return (T, D)."""
         routed_TD = self._routed(x_TD, self.router(x_TD))
         if self.shared is None:
             return routed_TD
+        if self.shared_gate is None:
+            return self._add_shared(routed_TD, self.shared(x_TD))
         return self._add_shared(routed_TD, self.shared(x_TD), self.shared_gate(x_TD))
+
+    def _accept_choice_bias(self, weight: LinearWeight) -> None:
+        assert weight.plain is not None, "vectors are never packed"
+        self._routed = partial(self._routed, bias_E=weight.plain.to(self._device))
 
 
 def _split(context: ModelContext, experts: Experts) -> Routed:
@@ -160,8 +194,10 @@ def _split(context: ModelContext, experts: Experts) -> Routed:
     route: Callable[..., tuple[torch.Tensor, torch.Tensor]] = context.kernels.bind(moe.route)
     forward = experts.backend.forward
 
-    def routed(x_TD: torch.Tensor, logits_TE: torch.Tensor) -> torch.Tensor:
-        weights_TX, experts_TX = route(logits_TE, routing=routing)
+    def routed(
+        x_TD: torch.Tensor, logits_TE: torch.Tensor, bias_E: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        weights_TX, experts_TX = route(logits_TE, bias_E, routing=routing)
         return forward(x_TD, experts_TX, weights_TX, experts.prepared)
 
     return routed

@@ -28,6 +28,13 @@ LIMITS: Mapping[str, int] = {
     "num_experts_per_tok": 4096,
     "moe_intermediate_size": 1 << 20,
     "shared_expert_intermediate_size": 1 << 20,
+    "n_routed_experts": 4096,
+    "n_shared_experts": 256,
+    "kv_lora_rank": 1 << 16,
+    "q_lora_rank": 1 << 18,
+    "qk_nope_head_dim": 8192,
+    "qk_rope_head_dim": 8192,
+    "v_head_dim": 8192,
     "linear_conv_kernel_dim": 64,
     "linear_key_head_dim": 8192,
     "linear_value_head_dim": 8192,
@@ -172,6 +179,16 @@ def refuse_flag(config: Mapping[str, Any], name: str) -> None:
     """
     if flag(config, name):
         raise _unsupported(name, True, "false")
+
+
+def absent(config: Mapping[str, Any], name: str) -> None:
+    """Refuse a field that is given.
+
+    Raises:
+        ConfigError: it is neither absent nor null.
+    """
+    if config.get(name) is not None:
+        raise _unsupported(name, config[name], "null")
 
 
 def layer_indices(config: Mapping[str, Any], name: str, num_layers: int) -> frozenset[int]:

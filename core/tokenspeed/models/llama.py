@@ -59,25 +59,38 @@ class LlamaConfig:
         """
         num_layers = fields.count(config, "num_hidden_layers")
         fields.refuse_unsupported(config, num_layers=num_layers)
-        hidden_size = fields.count(config, "hidden_size")
-        num_heads = fields.count(config, "num_attention_heads")
-        num_kv_heads = fields.count(config, "num_key_value_heads", num_heads)
-        head_dim = fields.count(config, "head_dim", hidden_size // num_heads)
-        fields.check_heads(num_heads, num_kv_heads, head_dim)
-        return cls(
-            vocab_size=fields.count(config, "vocab_size"),
-            hidden_size=hidden_size,
-            intermediate_size=fields.count(config, "intermediate_size"),
-            num_layers=num_layers,
-            num_heads=num_heads,
-            num_kv_heads=num_kv_heads,
-            head_dim=head_dim,
-            norm_eps=fields.number(config, "rms_norm_eps", 1e-6),
-            attention_bias=fields.flag(config, "attention_bias"),
-            mlp_bias=fields.flag(config, "mlp_bias"),
-            tie_embeddings=fields.flag(config, "tie_word_embeddings"),
-            rope=RopeParameters.read(config),
-        )
+        return cls(**read_common(config))
+
+
+def read_common(
+    config: Mapping[str, Any], *, norm_eps: float = 1e-6, theta: float = 1e4
+) -> dict[str, Any]:
+    """Read and check the fields that the dense and the sparse models have.
+
+    Args:
+        norm_eps, theta: of the architecture, where the config has none.
+    Raises:
+        ConfigError: a field is missing or unsupported; names field and value.
+    """
+    hidden_size = fields.count(config, "hidden_size")
+    num_heads = fields.count(config, "num_attention_heads")
+    num_kv_heads = fields.count(config, "num_key_value_heads", num_heads)
+    head_dim = fields.count(config, "head_dim", hidden_size // num_heads)
+    fields.check_heads(num_heads, num_kv_heads, head_dim)
+    return {
+        "vocab_size": fields.count(config, "vocab_size"),
+        "hidden_size": hidden_size,
+        "intermediate_size": fields.count(config, "intermediate_size"),
+        "num_layers": fields.count(config, "num_hidden_layers"),
+        "num_heads": num_heads,
+        "num_kv_heads": num_kv_heads,
+        "head_dim": head_dim,
+        "norm_eps": fields.number(config, "rms_norm_eps", norm_eps),
+        "attention_bias": fields.flag(config, "attention_bias"),
+        "mlp_bias": fields.flag(config, "mlp_bias"),
+        "tie_embeddings": fields.flag(config, "tie_word_embeddings"),
+        "rope": RopeParameters.read(config, default_theta=theta),
+    }
 
 
 class LlamaAttention:

@@ -232,7 +232,7 @@ class Qwen3NextForCausalLM(DecoderForCausalLM[Qwen3NextConfig]):
     config_class: type[Qwen3NextConfig] = Qwen3NextConfig
     centred_norms: ClassVar[bool] = True
     delta_net: ClassVar[type[GatedDeltaNet]] = Qwen3NextDeltaNet
-    ignored_prefixes: ClassVar[tuple[str, ...]] = ("mtp.",)
+    ignored_prefixes = ("mtp.",)
 
     def make_attention(self, layer: int) -> Qwen3NextAttention | GatedDeltaNet:
         """Build the attention of one layer."""

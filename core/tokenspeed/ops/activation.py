@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from tokenspeed.contracts.kernel import Case
@@ -28,6 +29,20 @@ def _silu_cases(domain: Domain) -> Iterator[Case]:
     yield Case("ends of the gate", (torch.cat([gate, torch.ones_like(gate)])[None],))
 
 
+def _gelu_cases(domain: Domain) -> Iterator[Case]:
+    import torch
+
+    draw = Draw(domain)
+    gate = torch.tensor([-200.0, -9.0, -3.0, -1e-4, 0.0, 1e-4, 3.0, 11.0], dtype=draw.dtype)
+    ends = torch.cat([gate, torch.ones_like(gate)])[None]
+    for form, options in (("erf", {}), ("tanh", {"tanh": True})):
+        for tokens, features in ((0, 4), (1, 4), (3, 96), (17, 256), (5, 7)):
+            gate_up = draw.floats(tokens, 2 * features, scale=3)
+            yield Case(f"{form}, {tokens} rows of {features}", (gate_up,), options)
+        yield Case(f"{form}, rows in a wider tensor", (draw.beside(4, 80),), options)
+        yield Case(f"{form}, ends of the gate", (ends,), options)
+
+
 def _sigmoid_cases(domain: Domain) -> Iterator[Case]:
     import torch
 
@@ -52,6 +67,27 @@ def silu_mul(gate_up_TF2: torch.Tensor) -> torch.Tensor:
     """
     gate, up = gate_up_TF2.chunk(2, dim=-1)
     return gate / (1 + (-gate).exp()) * up
+
+
+@operator("activation.gelu_mul", cases=_gelu_cases, tokens=("gate_up_TF2",))
+def gelu_mul(gate_up_TF2: torch.Tensor, *, tanh: bool = False) -> torch.Tensor:
+    """Gate the second half with the first: gelu(gate) * up.
+
+    gelu(g) = g/2 (1 + erf(g / sqrt(2))), or its approximation
+    g/2 (1 + tanh(sqrt(2/pi) (g + 0.044715 g^3))): they differ by up to 5e-4.
+
+    Args:
+        gate_up_TF2: (T, 2 F) float, device; gate in [0, F), up in [F, 2 F).
+        tanh: the approximation; config.json calls it "gelu_pytorch_tanh" or "gelu_new".
+    Returns:
+        (T, F), dtype and device of the input.
+    Source: Gaussian Error Linear Units, Hendrycks & Gimpel 2016, section 2.
+    """
+    gate, up = gate_up_TF2.chunk(2, dim=-1)
+    if tanh:
+        inner = math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3)
+        return gate / 2 * (1 + inner.tanh()) * up
+    return gate / 2 * (1 + (gate / math.sqrt(2)).erf()) * up
 
 
 @operator(

@@ -76,7 +76,7 @@ def _pieces(
     """Yield (tokens, arguments cut to them)."""
     for row, piece in enumerate(_slices(arguments, tokens)):
         cut = dict(arguments)
-        for name in tokens:
+        for name in (name for name in tokens if name in arguments):  # others are optional
             cut[name] = arguments[name][piece]
         if "batch" in arguments:
             cut["batch"] = _row_of(arguments["batch"], row, piece)

@@ -51,6 +51,12 @@ def _paged_cases(domain: Domain) -> Iterator[Case]:
             "softcap": softcap,
         }
         yield _paged_case(name, shapes, ratios[index % len(ratios)], traits, draw)
+    for kind, head_dim, value_dim in (("gqa", 16, 12), ("mla", 20, 16)):
+        if kind in domain.values("cache", "gqa", "mla"):
+            traits = {"block_tokens": blocks[0], "cache": kind, "head_dim": head_dim}
+            traits["v_head_dim"] = value_dim
+            for name, shapes in ROWS.items():
+                yield _paged_case(name, shapes, 4 if kind == "mla" else 2, traits, draw)
     for head_dim in domain.values("head_dim", 16, 6, 64, 80, 128):
         traits = {"block_tokens": blocks[0], "head_dim": head_dim}
         for ratio in ratios:
@@ -66,7 +72,7 @@ def _paged_case(
     draw: Draw,
 ) -> Case:
     window, head_dim = traits.get("window", 0), traits["head_dim"]
-    kv_heads = KV_HEADS.get(ratio, 2)
+    kv_heads = 1 if traits.get("cache") == "mla" else KV_HEADS.get(ratio, 2)
     heads, traits = ratio * kv_heads, {**traits, "gqa_ratio": ratio}
     batch = batch_of(shapes, traits["block_tokens"], draw, window=window)
     q = draw.beside(int(batch.query_start[-1]), heads, head_dim, axis=1)
@@ -76,7 +82,7 @@ def _paged_case(
     if traits.get("softcap"):
         options["softcap"] = traits["softcap"]
     kind = ", ".join(f"{key} {value}" for key, value in traits.items())
-    cache = cache_for(batch, kv_heads, head_dim, draw)
+    cache = cache_for(batch, kv_heads, head_dim, draw, traits)
     return Case(f"{name}, {kind}", (q, cache, batch), options, traits)
 
 
@@ -145,30 +151,30 @@ def paged_attention(
 
     Args:
         q_TNH: (T, N, H) float, device; query head n reads kv head n * K // N.
-        kv: holds the step's own tokens already; read only.
+        kv: holds the step's own tokens already; read only. Its values may have another width than
+            its keys, or be the first part of them (latent attention: one kv head).
         batch: the step's rows.
         scale: multiplies q k.
         sinks_N: (N,) float, or None.
         softcap: scores s become softcap tanh(s / softcap); 0: none.
     Returns:
-        (T, N, H), dtype of q.
+        (T, N, V), dtype of q.
     Source: Attention Is All You Need, Vaswani et al. 2017; GQA, Ainslie et al. 2023; sinks:
         Efficient Streaming Language Models with Attention Sinks, Xiao et al. 2023; softcap: Gemma
-        2 report, 2024.
+        2 report, 2024; latent: DeepSeek-V2, 2024, section 2.1.
     """
-    import torch
 
-    out = torch.empty_like(q_TNH)
+    out = q_TNH.new_empty(*q_TNH.shape[:2], kv.v.shape[-1])
     for query, context, table in rows_of(batch):
         for token in range(query.start, query.stop):
             position = context + token - query.start
             first = max(0, position + 1 - batch.window) if batch.window else 0
-            k_SKH, v_SKH = (
+            k_SKH, v_SKV = (
                 cached(cache, table, first, position + 1, batch.block_tokens).to(q_TNH.dtype)
                 for cache in (kv.k, kv.v)
             )
             scores_NS = _scores(q_TNH[token], k_SKH, scale, softcap)
-            out[token], _ = _weighted(scores_NS, v_SKH, sinks_N)
+            out[token], _ = _weighted(scores_NS, v_SKV, sinks_N)
     return out
 
 

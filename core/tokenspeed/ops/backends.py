@@ -90,10 +90,12 @@ def _write_kv(load: Load) -> Implementation:
 
 
 def _backend(load: Load, x: torch.Tensor, kv: KVView, batch: AttentionBatch) -> AttentionBackend:
+    head_dim, v_head_dim = kv.k.shape[-1], kv.v.shape[-1]
     backend: AttentionBackend = load(
         num_heads=x.shape[1],
         num_kv_heads=kv.k.shape[1],
-        head_dim=x.shape[2],
+        head_dim=head_dim,
+        **({"v_head_dim": v_head_dim} if v_head_dim != head_dim else {}),
         block_tokens=batch.block_tokens,
         dtype=x.dtype,
         device=x.device,

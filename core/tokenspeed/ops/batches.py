@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -60,11 +60,24 @@ def _moved(context: int, block_tokens: int) -> int:
     return blocks * block_tokens + context - 16 * blocks
 
 
-def cache_for(batch: AttentionBatch, kv_heads: int, head_dim: int, draw: Draw) -> KVView:
-    """Return one layer's strided view of an arena of three layers, filled with noise."""
+def cache_for(
+    batch: AttentionBatch,
+    kv_heads: int,
+    head_dim: int,
+    draw: Draw,
+    traits: Mapping[str, Any] | None = None,
+) -> KVView:
+    """Return one layer's strided view of an arena of three layers, filled with noise.
+
+    Args:
+        traits: `cache` and `v_head_dim`, where they are not the usual ones.
+    """
     from tokenspeed.contracts.attention import KVView
 
     num_blocks = int(batch.block_tables.max(initial=0)) + 1
     shape = (num_blocks, 3, 2, kv_heads, batch.block_tokens, head_dim)
     arena = draw.floats(*shape)
-    return KVView(arena[:, 1, 0], arena[:, 1, 1])
+    k, v = arena[:, 1, 0], arena[:, 1, 1]
+    value_dim = (traits or {}).get("v_head_dim") or head_dim
+    is_latent = (traits or {}).get("cache") == "mla"
+    return KVView(k, (k if is_latent else v)[..., :value_dim])

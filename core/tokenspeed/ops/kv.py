@@ -1,7 +1,7 @@
 """The paged cache: storing keys and values, reading them back, copying blocks.
 
 A backend of the attention slot (`contracts/attention.py`) owns the write; it plans once a step.
-Legend: T query tokens, K kv heads, H head dim, R rows, S cached tokens, B blocks.
+Legend: T query tokens, K kv heads, H head dim, V value dim, R rows, S cached tokens, B blocks.
 """
 
 from __future__ import annotations
@@ -53,6 +53,18 @@ def _write_cases(domain: Domain) -> Iterator[Case]:
                 )
                 cache = cache_for(batch, 2, head_dim, draw)
                 yield Case(f"{name}, {block_tokens} x {head_dim}", (k, v, cache, batch), {}, traits)
+        if "mla" in domain.values("cache", "gqa", "mla"):
+            yield from _latent_writes(block_tokens, draw)
+
+
+def _latent_writes(block_tokens: int, draw: Draw) -> Iterator[Case]:
+    traits = {"block_tokens": block_tokens, "cache": "mla", "head_dim": 20, "v_head_dim": 16}
+    for name, shapes in ROWS.items():
+        batch = batch_of(shapes, block_tokens, draw)
+        latent = draw.beside(int(batch.query_start[-1]), 1, 20, axis=1)
+        cache = cache_for(batch, 1, 20, draw, traits)
+        args = (latent, latent[..., :16], cache, batch)
+        yield Case(f"{name}, latent, {block_tokens}", args, {}, traits)
 
 
 def _gather_cases(domain: Domain) -> Iterator[Case]:
@@ -85,7 +97,7 @@ def write_kv(k_TKH: torch.Tensor, v_TKH: torch.Tensor, kv: KVView, batch: Attent
 
     Args:
         k_TKH: (T, K, H) float, device.
-        v_TKH: the same shape.
+        v_TKH: (T, K, V); of a latent cache the first V elements of k, which are stored once.
         kv: written in place.
         batch: the step's rows.
     Returns:

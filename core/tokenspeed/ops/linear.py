@@ -1,4 +1,7 @@
-"""Matrix products with weights. Legend: T tokens, O output features, I input features."""
+"""Matrix products with weights.
+
+Legend: T tokens, O output features, I input features, N heads.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +42,19 @@ def _dense_cases(domain: Domain) -> Iterator[Case]:
     yield Case("rows in a wider tensor", (draw.beside(5, 40), weight))
 
 
+def _heads_cases(domain: Domain) -> Iterator[Case]:
+    draw = Draw(domain)
+    for tokens, heads, inputs, outputs in (
+        (0, 2, 8, 4),
+        (1, 3, 16, 20),
+        (7, 1, 5, 1),
+        (33, 4, 64, 48),
+    ):
+        weight = draw.floats(heads, outputs, inputs, scale=inputs**-0.5)
+        x = draw.beside(tokens, heads, inputs, axis=1)
+        yield Case(f"{tokens} rows, {heads} heads, {inputs} to {outputs}", (x, weight))
+
+
 def _packed_cases(domain: Domain) -> Iterator[Case]:
     draw = Draw(domain)
     for name in domain.values("packing", *packing.LAYOUTS):
@@ -76,6 +92,20 @@ def linear(
     """
     product = x_TI @ weight_OI.T
     return product if bias_O is None else product + bias_O
+
+
+@operator("linear.heads", cases=_heads_cases, tokens=("x_TNI",))
+def heads_linear(x_TNI: torch.Tensor, weight_NOI: torch.Tensor) -> torch.Tensor:
+    """Multiply each head with its own matrix: y_tn = W_n x_tn.
+
+    Args:
+        x_TNI: (T, N, I) float, device; heads of a token may stand apart.
+        weight_NOI: (N, O, I) same dtype, contiguous.
+    Returns:
+        (T, N, O), dtype and device of x.
+    Source: DeepSeek-V2, 2024, section 2.1.2: up-projections absorbed into queries and outputs.
+    """
+    return (weight_NOI @ x_TNI[..., None]).squeeze(-1)
 
 
 @operator("linear.packed", tolerance=PACKED_TOLERANCE, cases=_packed_cases)

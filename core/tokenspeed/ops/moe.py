@@ -98,6 +98,7 @@ def _shared_cases(domain: Domain) -> Iterator[Case]:
         routed, shared = draw.floats(tokens, hidden), draw.floats(tokens, hidden)
         args = (routed, shared, draw.floats(tokens, 1, scale=4))
         yield Case(f"{tokens} rows of {hidden}", args)
+        yield Case(f"{tokens} rows of {hidden}, no gate", args[:2])
 
 
 @operator("moe.route", cases=_route_cases, tokens=("logits_TE",))
@@ -203,16 +204,18 @@ def _gated(gate_up: torch.Tensor, clamped: ClampedSwiGLU | None) -> torch.Tensor
     tokens=("routed_TD", "shared_TD", "gate_T1"),
 )
 def add_shared(
-    routed_TD: torch.Tensor, shared_TD: torch.Tensor, gate_T1: torch.Tensor
+    routed_TD: torch.Tensor, shared_TD: torch.Tensor, gate_T1: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Add the expert that every token has, gated: routed + sigmoid(gate) shared.
+    """Add the expert that every token has: routed + sigmoid(gate) shared, or + shared.
 
     Args:
         routed_TD: (T, D) float, device; may be overwritten.
         shared_TD: (T, D) same dtype.
-        gate_T1: (T, 1) same dtype, before the sigmoid.
+        gate_T1: (T, 1) same dtype, before the sigmoid; None: no gate.
     Returns:
         (T, D), dtype of the inputs.
-    Source: Qwen1.5-MoE, Qwen team 2024: the shared expert and its gate.
+    Source: DeepSeekMoE, Dai et al. 2024: the shared expert; its gate: Qwen1.5-MoE, 2024.
     """
+    if gate_T1 is None:
+        return routed_TD + shared_TD
     return routed_TD + gate_T1.sigmoid() * shared_TD

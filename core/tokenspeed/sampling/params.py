@@ -7,6 +7,7 @@ import math
 import msgspec
 
 from tokenspeed.contracts.grammar import GrammarSpec
+from tokenspeed.contracts.thinking import ThinkingBudget
 from tokenspeed.errors import RequestError
 
 MAX_LOGPROBS = 20
@@ -35,6 +36,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         prompt_logprobs: the same for prompt tokens; such a request computes its whole prompt.
         grammar: the language that the answer is kept in; it ends only where the language may, and
             there although `min_tokens` are not reached if nothing can follow.
+        thinking: how many tokens it may think; None: as many as it likes.
+        embeds: return the hidden state behind the prompt too; needs a max_tokens of 1, whose token
+            is of no interest.
     """
 
     temperature: float = 1.0
@@ -55,6 +59,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     grammar: GrammarSpec | None = None
+    thinking: ThinkingBudget | None = None
+    embeds: bool = False
 
     def validate(self, vocab_size: int) -> None:
         """Check every field's range.
@@ -87,6 +93,14 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             _check_range("logit_bias", value, -100.0, 100.0)
         if self.grammar is not None:
             _check_grammar(self.grammar, self.ignore_eos)
+        if self.embeds and self.max_tokens != 1:
+            raise RequestError(
+                f"max_tokens is {self.max_tokens}, an embedding needs 1: nothing is generated; set "
+                "it to 1",
+                param="max_tokens",
+            )
+        if self.thinking is not None:
+            _check_thinking(self.thinking, vocab_size)
 
 
 def _check_grammar(grammar: GrammarSpec, ignore_eos: bool) -> None:
@@ -102,6 +116,19 @@ def _check_grammar(grammar: GrammarSpec, ignore_eos: bool) -> None:
             "allowed; shorten it",
             param="grammar",
         )
+
+
+def _check_thinking(thinking: ThinkingBudget, vocab_size: int) -> None:
+    _check_range("thinking.tokens", thinking.tokens, 0, 2**31 - 1)
+    if not all((thinking.close, *thinking.ends)):
+        raise RequestError(
+            "thinking: a mark without tokens; close and each of ends need one token or more, give "
+            "them",
+            param="thinking",
+        )
+    marks = (*thinking.close, *thinking.opens, *thinking.spaces)
+    for token_id in (*marks, *(token for end in thinking.ends for token in end)):
+        _check_range("thinking", token_id, 0, vocab_size - 1)
 
 
 def _check_range(

@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     from tokenspeed.server.responses.store import ResponseStore
     from tokenspeed.tokenizer.tokenizer import Tokenizer
 
+SWITCH_S = 0.0005
+"""How long a thread that parses or renders a long prompt may keep the event loop waiting for the
+interpreter; Python's own 5 ms would be felt in every stream."""
+
 GRACE_S = 2
 """How long running answers may go on after SIGTERM; then each ends with an error."""
 
@@ -80,6 +84,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the launcher, which stops us
     settings = msgspec.json.decode(sys.stdin.buffer.readline(), type=ApiSettings)
     set_up_logging(settings.config.log_level)
+    sys.setswitchinterval(SWITCH_S)
     uvicorn_log = logging.getLogger("uvicorn.error")
     uvicorn_log.handlers = LOGGER.handlers
     uvicorn_log.setLevel(logging.ERROR)  # its warnings tell of odd requests only

@@ -17,6 +17,7 @@ from tokenspeed.server.anthropic.schemas import MessagesRequest, PromptFields
 from tokenspeed.server.engine_routes import EngineRoutes
 from tokenspeed.server.http.errors import JsonResponse, error_response, form_of
 from tokenspeed.server.http.guard import Guard
+from tokenspeed.server.openai.embeddings import EmbeddingsRequest
 from tokenspeed.server.openai.routes import OpenAiRoutes
 from tokenspeed.server.openai.schemas import (
     ChatRequest,
@@ -28,6 +29,7 @@ from tokenspeed.server.responses.routes import ResponsesRoutes
 from tokenspeed.server.responses.schemas import ResponsesRequest
 from tokenspeed.server.service import Service
 from tokenspeed.server.session_routes import SessionRoutes
+from tokenspeed.server.tenant_routes import TenantBody, TenantRoutes
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -57,10 +59,12 @@ class Route(NamedTuple):
 ROUTES = (
     Route("POST", "/v1/chat/completions", "openai.chat", ChatRequest),
     Route("POST", "/v1/completions", "openai.completions", CompletionRequest),
+    Route("POST", "/v1/embeddings", "openai.embeddings", EmbeddingsRequest),
     Route("POST", "/v1/messages", "anthropic.messages", MessagesRequest),
     Route("POST", "/v1/messages/count_tokens", "anthropic.count_tokens", PromptFields),
     Route("POST", "/v1/responses", "responses.create", ResponsesRequest),
     Route("GET", "/v1/responses/{response_id}", "responses.read"),
+    Route("GET", "/v1/responses/{response_id}/input_items", "responses.input_items"),
     Route("DELETE", "/v1/responses/{response_id}", "responses.delete"),
     Route("GET", "/v1/models", "openai.models"),
     Route("GET", "/v1/models/{name:path}", "openai.model"),
@@ -70,6 +74,8 @@ ROUTES = (
     Route("DELETE", "/v1/sessions/{name:path}", "sessions.release"),
     Route("GET", "/v1/engine/plan", "engine.plan"),
     Route("GET", "/v1/engine/state", "engine.state"),
+    Route("GET", "/tenants", "tenants.list"),
+    Route("PUT", "/tenants/{name:path}", "tenants.change", TenantBody),
     Route("GET", "/health", "engine.health"),
     Route("GET", "/metrics", "engine.metrics"),
 )
@@ -85,6 +91,7 @@ def create_app(parts: ApiParts) -> ASGIApp:
         "responses": ResponsesRoutes(service, parts.responses),
         "sessions": SessionRoutes(parts),
         "engine": EngineRoutes(parts),
+        "tenants": TenantRoutes(service),
     }
     app = FastAPI(title="TokenSpeed", docs_url=None, redoc_url=None, redirect_slashes=False)
     for route in ROUTES:

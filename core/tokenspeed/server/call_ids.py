@@ -6,6 +6,8 @@ import secrets
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import msgspec
+
 if TYPE_CHECKING:
     from tokenspeed.server.pieces import Piece
 
@@ -32,4 +34,4 @@ class CallIds:
                 continue
             self._opened.add(call.index)
             calls.append(replace(call, call_id=call.call_id or new_id("call")))
-        return replace(piece, tool_calls=tuple(calls))
+        return msgspec.structs.replace(piece, tool_calls=tuple(calls))

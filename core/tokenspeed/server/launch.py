@@ -16,6 +16,7 @@ from tokenspeed.config.load import replace_settings
 from tokenspeed.engine.rules import rules_of
 from tokenspeed.engine.start_settings import plugins_of
 from tokenspeed.engine.supervisor import EngineSupervisor
+from tokenspeed.engine.tenant_file import read_tenants
 from tokenspeed.log import say, set_up_logging
 from tokenspeed.models.modules import check_model_modules
 from tokenspeed.server.api_process import ApiSettings
@@ -44,6 +45,7 @@ def serve(config: ServeConfig) -> int:
     if config.model:
         existing_model(config.model)
     read_api_keys(config)
+    read_tenants(config.tenants)
     signals = StopSignals()
     signals.install()
     rules_of(config)

@@ -16,11 +16,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.multiprocess import MultiProcessCollector
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from prometheus_client.core import Metric
 
-    from tokenspeed.engine.messages import EngineStats
+    from tokenspeed.engine.messages import EngineStats, TenantState
     from tokenspeed.server.pieces import Piece
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
@@ -44,6 +44,15 @@ _GAUGES = {
     "overhead_us_p50": "median control and event-loop time of a step, microseconds",
     "epoch": "engine starts, from 1",
 }
+_TENANT_GAUGES = {
+    "floor_bytes": "KV cache that others never evict from a tenant, once it has it",
+    "cap_bytes": "most KV cache that a tenant has at a time",
+    "held_bytes": "KV cache that a tenant's live requests hold",
+    "cached_bytes": "KV cache of a tenant that nobody holds and can be found again",
+    "running": "a tenant's requests that run now",
+    "waiting": "a tenant's requests in the queue",
+}
+"""Of tenants with a floor or a cap."""
 _COUNTERS = {
     "steps": "steps run",
     "prompt_tokens": "prompt tokens of admitted requests",
@@ -224,6 +233,18 @@ class _EngineCollector:
         for reason, count in sorted(stats.match_ends.items()):
             ends.add_metric((reason,), count)
         yield ends
+        yield from _tenant_gauges(stats.tenants)
+
+
+def _tenant_gauges(tenants: Sequence[TenantState]) -> Iterator[Metric]:
+    """Yield a gauge for each figure, with a value for each tenant that has it."""
+    for name, text in _TENANT_GAUGES.items():
+        family = GaugeMetricFamily(f"tokenspeed_tenant_{name}", text, labels=("tenant",))
+        for tenant in tenants:
+            value = getattr(tenant, name)
+            if value is not None:
+                family.add_metric((tenant.name,), value)
+        yield family
 
 
 class _PlanCollector:

@@ -14,7 +14,9 @@ from tokenspeed.contracts.parser import (
     AnswerStart,
     ParsedDelta,
     Parser,
+    ThinkingForm,
 )
+from tokenspeed.contracts.thinking import ThinkingBudget
 from tokenspeed.errors import EngineError, plugin_code, told
 from tokenspeed.parsers.together import Together
 
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from tokenspeed.tokenizer.tokenizer import Tokenizer
 
 ANY_CALL = ToolChoice()
+SPACES = (" ", "\n", "\n\n", "\r\n")
+"""What a model may write before it opens its thinking."""
 NONE = "none"
 
 
@@ -80,6 +84,39 @@ class AnswerFormat:
         mark: str = getattr(self._parser, "reasoning_end", "")
         covers_all = of_calls and not isinstance(self._parser, Together)
         return "" if covers_all or (prompt or "").rstrip().endswith(mark) else mark
+
+    @property
+    def thinking(self) -> ThinkingForm | None:
+        """Return how thinking is written; None: it cannot be bounded."""
+        form: ThinkingForm | None = getattr(self._parser, "thinking", None)
+        return form if REASONING in self.parses else None
+
+    def budget(
+        self, tokens: int, prompt: str | None, tokenizer: Tokenizer, *, reads_calls: bool
+    ) -> ThinkingBudget | None:
+        """Return a budget in tokens of this model; None: nothing is thought behind this prompt.
+
+        Args:
+            reads_calls: calls are looked for: one ends the thinking too.
+        """
+        form, end = self.thinking, (prompt or "").rstrip()
+        if form is None or (not form.is_repeated and end.endswith(form.ends)):
+            return None
+
+        def ids(text: str) -> tuple[int, ...]:
+            return tuple(tokenizer.encode(text, add_special_tokens=False))
+
+        spaces = [found[0] for found in map(ids, SPACES) if len(found) == 1]
+        calls: tuple[str, ...] = getattr(self._parser, "opens", ()) if reads_calls else ()
+        return ThinkingBudget(
+            tokens,
+            close=ids(form.close),
+            ends=tuple(map(ids, (*form.ends, *calls))),
+            opens=ids(form.opens),
+            spaces=tuple(spaces),
+            is_open=end.endswith(form.opens),
+            is_repeated=form.is_repeated,
+        )
 
     def structure(self, tools: tuple[Tool, ...], choice: ToolChoice) -> GrammarSpec | None:
         """Return the language of an answer whose calls obey their schemas; None: it has none.

@@ -11,6 +11,15 @@ def silu_mul(gate_up_TF2: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.silu(gate).mul_(up)
 
 
+def gelu_mul(gate_up_TF2: torch.Tensor, *, tanh: bool = False) -> torch.Tensor:
+    """Compute gelu(first half) * second half, exactly or by the tangent's approximation."""
+    gate, up = gate_up_TF2.chunk(2, dim=-1)
+    if tanh:
+        return torch.nn.functional.gelu(gate, approximate="tanh").mul_(up)
+    # In float64, as `sigmoid` below.
+    return torch.nn.functional.gelu(gate.double()).type_as(up).mul_(up)
+
+
 def sigmoid_mul(x_TF: torch.Tensor, gate_TF: torch.Tensor) -> torch.Tensor:
     """Compute x * sigmoid(gate)."""
     return x_TF * sigmoid(gate_TF)

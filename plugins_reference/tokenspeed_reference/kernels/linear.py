@@ -1,4 +1,7 @@
-"""Kernels of linear.dense and embedding.lookup. Legend: T tokens, O outputs, I inputs, V words."""
+"""Kernels of linear.dense, linear.heads and embedding.lookup.
+
+Legend: T tokens, O outputs, I inputs, N heads, V words.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,19 @@ def linear_rowwise(
     for row, x_1I in enumerate(x_TI.unsqueeze(1).unbind()):
         out_TO[row] = linear(x_1I, weight_OI, bias_O)
     return out_TO
+
+
+def heads_linear(x_TNI: torch.Tensor, weight_NOI: torch.Tensor) -> torch.Tensor:
+    """Multiply head by head, all tokens at once."""
+    return torch.bmm(x_TNI.transpose(0, 1), weight_NOI.mT).transpose(0, 1)
+
+
+def heads_linear_rowwise(x_TNI: torch.Tensor, weight_NOI: torch.Tensor) -> torch.Tensor:
+    """Multiply token by token: slow, and bitwise the same in every batch."""
+    out_TNO = x_TNI.new_empty(*x_TNI.shape[:2], weight_NOI.shape[1])
+    for row, x_NI in enumerate(x_TNI):
+        out_TNO[row] = torch.bmm(weight_NOI, x_NI[..., None]).squeeze(-1)
+    return out_TNO
 
 
 def embedding(token_ids_T: torch.Tensor, weight_VD: torch.Tensor) -> torch.Tensor:

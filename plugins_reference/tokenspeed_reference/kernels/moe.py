@@ -74,7 +74,9 @@ def _gated(gate_up: torch.Tensor, clamped: ops.moe.ClampedSwiGLU | None) -> torc
 
 
 def add_shared(
-    routed_TD: torch.Tensor, shared_TD: torch.Tensor, gate_T1: torch.Tensor
+    routed_TD: torch.Tensor, shared_TD: torch.Tensor, gate_T1: torch.Tensor | None = None
 ) -> torch.Tensor:
     """Compute moe.add_shared."""
+    if gate_T1 is None:
+        return routed_TD.add_(shared_TD)
     return torch.addcmul(routed_TD, sigmoid(gate_T1).type_as(routed_TD), shared_TD)

@@ -31,11 +31,12 @@ class Recorder:
         self.calls: list[tuple[Any, ...]] = []
         self.drafts: Any = {}
         self.fails_in = ""
+        self.error: type[BaseException] = ValueError
 
     def _note(self, *call: Any) -> None:
         self.calls.append(call)
         if call[0] == self.fails_in:
-            raise ValueError("out of ideas")
+            raise self.error("out of ideas")
 
     def start(self, request_id: int, token_ids: Any) -> None:
         """Note it."""
@@ -193,10 +194,13 @@ def test_what_are_no_drafts_counts_as_a_failure_and_is_not_used(drafts: Any) -> 
     assert bench.proposed == []
 
 
+@pytest.mark.parametrize("error", [ValueError, SystemExit])
 @pytest.mark.parametrize("method", ["start", "extend", "propose", "observe"])
-def test_one_that_keeps_failing_is_detached_and_told_of(method: str) -> None:
+def test_one_that_keeps_failing_is_detached_and_told_of(
+    method: str, error: type[BaseException]
+) -> None:
     speculator = Recorder(observes=True)
-    speculator.fails_in = method
+    speculator.fails_in, speculator.error = method, error
     bench = Bench(speculator)
     for key in range(1, MAX_FAILURES + 3):
         bench.add(key, 5)
@@ -207,7 +211,8 @@ def test_one_that_keeps_failing_is_detached_and_told_of(method: str) -> None:
     assert bench.drafting.shown()["state"] == "detached"
     (alert,) = bench.drafting.alerts()
     assert alert["name"] == "speculator_detached"
-    assert "acme/guess failed 3 times, at last with ValueError('out of ideas')" in alert["message"]
+    last = f"{error.__name__}('out of ideas')"
+    assert f"acme/guess failed 3 times, at last with {last}" in alert["message"]
     calls = len(speculator.calls)
     bench.add(99, 5)
     bench.commit({99: [6]})

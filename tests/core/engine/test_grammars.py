@@ -48,9 +48,10 @@ def test_a_refusal_names_the_field_of_the_request() -> None:
     assert caught.value.param == "tools.a"
 
 
+@pytest.mark.parametrize("error", [ValueError, SystemExit])
 @pytest.mark.parametrize("call", ["compile", "num_bytes"])
-def test_an_engine_that_raises_fails_the_request(call: str) -> None:
-    grammars = Grammars(ListEngine(8, 7, {"1": call}), "tests/list")
+def test_an_engine_that_raises_fails_the_request(call: str, error: type[BaseException]) -> None:
+    grammars = Grammars(ListEngine(8, 7, {"1": call}, error), "tests/list")
     with pytest.raises(EngineError, match=f"tests/list failed.*planted in {call}"):
         taken(grammars, spec("1"))
     assert taken(grammars, spec("2"))

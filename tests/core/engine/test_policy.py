@@ -129,7 +129,7 @@ class Broken:
         self.num_ended = 0
 
     def keys(self, arrival: Arrival) -> Keys:
-        if isinstance(self.answer, Exception):
+        if isinstance(self.answer, BaseException):
             raise self.answer
         return self.answer  # type: ignore[return-value]
 
@@ -150,7 +150,7 @@ def test_keys_that_the_scheduler_cannot_hold_are_refused_by_the_policys_name(
         policy.keys(Arrival(1, 0, 0, 10, 5))
 
 
-@pytest.mark.parametrize("answer", [Keys(), None, ZeroDivisionError("keys")])
+@pytest.mark.parametrize("answer", [Keys(), None, ZeroDivisionError("keys"), SystemExit("keys")])
 def test_a_policy_that_raises_ends_requests_and_not_the_engine(
     answer: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,7 +161,7 @@ def test_a_policy_that_raises_ends_requests_and_not_the_engine(
             if isinstance(answer, Keys):
                 llm.generate([[1, 2, 3]], SamplingParams(max_tokens=2))
             else:
-                with pytest.raises(EngineError, match=r"acme/odd|ZeroDivisionError"):
+                with pytest.raises(EngineError, match=r"acme/odd|ZeroDivisionError|SystemExit"):
                     llm.generate([[1, 2, 3]], SamplingParams(max_tokens=2))
         assert llm.stats().blocks_used == 0
     assert broken.num_ended == (2 if isinstance(answer, Keys) else 0)

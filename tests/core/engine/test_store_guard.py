@@ -32,6 +32,7 @@ class Store:
         self.tickets = iter(range(100, 1000))
         self.answers: list[Any] = []
         self.broken: set[str] = set()
+        self.error: type[BaseException] = RuntimeError
         self.may_close = threading.Event()
         self.calls: list[str] = []
         self.listed: list[Any] = []
@@ -39,7 +40,7 @@ class Store:
     def _enter(self, name: str) -> None:
         self.calls.append(name)
         if name in self.broken:
-            raise RuntimeError(f"{name} is broken")
+            raise self.error(f"{name} is broken")
 
     def put(self, key: bytes, tag: bytes, data: memoryview) -> int:
         self._enter("put")
@@ -93,9 +94,10 @@ def test_a_working_store_is_passed_through() -> None:
     assert (guard.num_failures, guard.is_detached, guard.alerts()) == (0, False, [])
 
 
-def test_a_call_that_raises_is_an_ordinary_failure() -> None:
+@pytest.mark.parametrize("error", [RuntimeError, SystemExit])
+def test_a_call_that_raises_is_an_ordinary_failure(error: type[BaseException]) -> None:
     store, guard = guarded()
-    store.broken = {"get"}
+    store.broken, store.error = {"get"}, error
     ticket = guard.get(KEY, b"", DATA)
     assert guard.poll() == [StoreDone(ticket, ok=False)]
     assert (guard.num_failures, guard.is_detached) == (1, False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -153,6 +154,26 @@ def test_a_request_waits_for_its_grammar_and_others_do_not(model: Path) -> None:
     assert driven.tokens("waits") == [1, 2, IM_END]
     assert "gone" not in driven.deltas
     driven.engine.close()
+
+
+class SlowEngine(ListEngine):
+    """Compiles as long as a library takes that is imported first."""
+
+    def compile(self, spec: GrammarSpec) -> ListGrammar:
+        """Take a second, without the processor."""
+        time.sleep(1.0)
+        return super().compile(spec)
+
+
+@pytest.mark.usefixtures("plant")
+def test_who_has_nothing_to_run_rests_while_a_grammar_is_compiled(model: Path) -> None:
+    PLANTED["engine"] = SlowEngine(VOCAB_SIZE, IM_END)
+    with LLM(str(model), **{**TEST_SETTINGS, "kv_gib": 0.01}) as llm:
+        llm.generate("x", SamplingParams(max_tokens=1))
+        before_s = time.thread_time()
+        params = SamplingParams(max_tokens=4, grammar=GrammarSpec("regex", "1 2"))
+        assert llm.generate("x", params)[0].token_ids == (1, 2, IM_END)
+        assert time.thread_time() - before_s < 0.5
 
 
 @pytest.mark.usefixtures("plant")

@@ -12,13 +12,18 @@ from tokenspeed.grammar import AnswerMasks, GuidedAnswer
 V, END, MARK = 70, 69, 68
 
 
-def grammar(text: str, fault: str = "") -> ListGrammar:
-    return ListGrammar(ListEngine(V, END, {text: fault}), text)
+def grammar(text: str, fault: str = "", error: type[BaseException] = ValueError) -> ListGrammar:
+    return ListGrammar(ListEngine(V, END, {text: fault}, error), text)
 
 
-def answer(text: str = "3 1 4", fault: str = "", **options: object) -> GuidedAnswer:
+def answer(
+    text: str = "3 1 4",
+    fault: str = "",
+    error: type[BaseException] = ValueError,
+    **options: object,
+) -> GuidedAnswer:
     fields = {"stop_ids": (END,), "end_ids": (END,), **options}
-    return GuidedAnswer(grammar(text, fault), **fields)  # type: ignore[arg-type]
+    return GuidedAnswer(grammar(text, fault, error), **fields)  # type: ignore[arg-type]
 
 
 def allowed(item: GuidedAnswer, drafts: tuple[int, ...] = ()) -> list[list[int] | None]:
@@ -69,9 +74,12 @@ def test_a_request_of_its_own_stop_mark_may_end_where_the_language_may() -> None
     assert allowed(item) == [[MARK, END]]
 
 
+@pytest.mark.parametrize("error", [ValueError, SystemExit])
 @pytest.mark.parametrize("fault", ["matcher", "fill", "accept", "rollback"])
-def test_what_the_matcher_raises_is_the_answers_failure(fault: str) -> None:
-    item = answer(fault=fault)
+def test_what_the_matcher_raises_is_the_answers_failure(
+    fault: str, error: type[BaseException]
+) -> None:
+    item = answer(fault=fault, error=error)
     if not item.failure:
         item.accept((3,))
         allowed(item, (1,))

@@ -10,8 +10,10 @@ import pytest
 from tests.support.offers import kernel
 
 from tokenspeed.contracts.kernel import Band
+from tokenspeed.errors import CapabilityError
 from tokenspeed.kernels import select
 from tokenspeed.kernels.evidence import EvidenceFile, ModelEvidence, request_key
+from tokenspeed.kernels.rules import parse_forced
 
 CPU = {"device": "cpu", "dtype": "float32"}
 OFFERS = [
@@ -88,6 +90,30 @@ def test_a_model_gets_the_sum_over_its_own_shapes(tmp_path: Path) -> None:
     assert EvidenceFile({"device": "other"}, tmp_path).models == {}
 
 
+def test_who_failed_on_one_of_a_models_shapes_is_refused_with_what_it_raised(
+    tmp_path: Path,
+) -> None:
+    file = EvidenceFile({"device": "cpu"}, tmp_path)
+    file.shapes = {"op|1": {"b/native": 1.0, "c/tuned": 0.1}, "op|2": {"b/native": 1.0}}
+    file.failures = {"op|2": {"c/tuned": "RuntimeError: no such tile"}, "op|3": {"b/native": "x"}}
+    file.models = {"m": {request_key("op", CPU): [("op|1", 1.0), ("op|2", 1.0)]}}
+    assert file.save() == ""
+    evidence = ModelEvidence(EvidenceFile({"device": "cpu"}, tmp_path), "m")
+    failures = evidence.failures("op", CPU)
+    assert failures == {"c/tuned": "RuntimeError: no such tile"}
+    record = chosen(evidence.seconds("op", CPU), failures=failures)
+    assert record["winner"] == "b/native"
+    assert record["evidence"]["used"]
+    told = {entry["offer"]: entry for entry in record["candidates"]}
+    assert told["c/tuned"]["verdict"] == "refused"
+    assert "RuntimeError: no such tile" in told["c/tuned"]["reason"]
+    with pytest.raises(CapabilityError, match=r"--unsafe-force timed\.failed"):
+        chosen({}, failures=failures, pin="c/tuned")
+    forced = chosen({}, failures=failures, pin="c/tuned", forced=parse_forced(["timed.failed"]))
+    assert forced["winner"] == "c/tuned"
+    assert forced["forced"] == ["timed.failed"]
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"facts": {"device": "x"}, "shapes": {}}'])
 def test_a_damaged_file_or_one_of_other_facts_is_no_evidence(tmp_path: Path, text: str) -> None:
     file = EvidenceFile({"device": "cpu"}, tmp_path)
@@ -95,7 +121,11 @@ def test_a_damaged_file_or_one_of_other_facts_is_no_evidence(tmp_path: Path, tex
     assert EvidenceFile({"device": "cpu"}, tmp_path).shapes == {}
 
 
-GOOD = {"shapes": {"op|1": {"a/x": 1.0}}, "models": {"m": {"r": [["op|1", 1.0]]}}}
+GOOD = {
+    "shapes": {"op|1": {"a/x": 1.0}},
+    "failures": {},
+    "models": {"m": {"r": [["op|1", 1.0]]}},
+}
 
 
 @pytest.mark.parametrize(
@@ -107,6 +137,8 @@ GOOD = {"shapes": {"op|1": {"a/x": 1.0}}, "models": {"m": {"r": [["op|1", 1.0]]}
         {"shapes": {"op|1": {"a/x": -1.0}}},
         {"shapes": {"op|1": {"a/x": float("nan")}}},
         {"shapes": {"op|1": {"a/x": None}}},
+        {"failures": []},
+        {"failures": {"op|1": "broken"}},
         {"models": []},
         {"models": {"m": 3}},
         {"models": {"m": {"r": [["op|1"]]}}},

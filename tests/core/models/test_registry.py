@@ -37,8 +37,11 @@ class Good:
 def test_the_cores_architectures_are_listed_and_resolve() -> None:
     registry = load_plugins((), role="engine")
     names = [
+        "DeepseekV2ForCausalLM",
+        "DeepseekV3ForCausalLM",
         "GptOssForCausalLM",
         "LlamaForCausalLM",
+        "MixtralForCausalLM",
         "Qwen2ForCausalLM",
         "Qwen3ForCausalLM",
         "Qwen3MoeForCausalLM",

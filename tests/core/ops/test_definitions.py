@@ -30,3 +30,12 @@ def test_silu_mul_gates_with_the_first_half() -> None:
     gate_up = torch.tensor([[0.0, 1.0, 5.0, 2.0]], dtype=torch.float64)
     got = ops.activation.silu_mul.signature(gate_up)[0].tolist()
     assert got == pytest.approx([0.0, 2 / (1 + math.exp(-1))])
+
+
+def test_gelu_mul_gates_with_the_first_half_in_both_forms() -> None:
+    gate_up = torch.tensor([[0.0, 1.0, -2.0, 5.0, 2.0, 3.0]], dtype=torch.float64)
+    share = {gate: (1 + math.erf(gate / math.sqrt(2))) / 2 for gate in (1.0, -2.0)}
+    got = ops.activation.gelu_mul.signature(gate_up)[0].tolist()
+    assert got == pytest.approx([0.0, 2 * share[1.0], -6 * share[-2.0]])
+    near = ops.activation.gelu_mul.signature(gate_up, tanh=True)[0].tolist()
+    assert near == pytest.approx([0.0, 2 * 0.8411919906083, -6 * 0.02270115295611], rel=1e-9)

@@ -173,5 +173,5 @@ def test_sub_agents_and_tenants_have_sums_of_their_own(server: ServerProcess) ->
     tenants = {item["tenant"]: item for item in state["tenants"]}
     assert (sessions["main"]["parent"], sessions["main"]["root"]) == ("", "main")
     assert (sessions["main/sub"]["parent"], sessions["main/sub"]["root"]) == ("main", "main")
-    assert (roots["main"]["prompts"], roots["main"]["cached_tokens"]) == (3, 2 * 199)
-    assert (tenants["team"]["cached_tokens"], tenants["other"]["cached_tokens"]) == (199, 199)
+    assert (roots["main"]["prompts"], roots["main"]["cached_tokens"]) == (3, 199)
+    assert (tenants["team"]["cached_tokens"], tenants["other"]["cached_tokens"]) == (199, 0)

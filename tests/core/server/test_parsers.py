@@ -199,8 +199,8 @@ class Failing:
 
     markers = ()
 
-    def __init__(self, place: str) -> None:
-        self.place = place
+    def __init__(self, place: str, error: type[BaseException]) -> None:
+        self.place, self.error = place, error
 
     @property
     def is_reasoning(self) -> bool:
@@ -217,14 +217,17 @@ class Failing:
 
     def _at(self, place: str, result: Any) -> Any:
         if place == self.place:
-            raise ValueError("out of order")
+            raise self.error("out of order")
         return result if self.place != "text" else "text"
 
 
+@pytest.mark.parametrize("error", [ValueError, SystemExit])
 @pytest.mark.parametrize("place", ["start", "feed", "finish", "text"])
-def test_a_parser_that_fails_fails_its_request_and_is_named(place: str) -> None:
+def test_a_parser_that_fails_fails_its_request_and_is_named(
+    place: str, error: type[BaseException]
+) -> None:
     def answer() -> None:
-        parser = AnswerFormat("acme/bad", Failing(place)).start("")
+        parser = AnswerFormat("acme/bad", Failing(place, error)).start("")
         parser.feed("x")
         parser.finish()
 

@@ -77,6 +77,7 @@ TEST(EvictionQueueTest, RandomOperationsAgreeWithASearch) {
   EvictionQueue queue(40);
   std::map<int32_t, Key> resting;
   std::map<int32_t, std::pair<int64_t, int64_t>> keys;  // gap, retention
+  std::map<int32_t, uint8_t> accounts;
   int64_t now = 0, order = 0;
   for (int i = 0; i < 20000; ++i) {
     now += random() % 5;
@@ -101,6 +102,16 @@ TEST(EvictionQueueTest, RandomOperationsAgreeWithASearch) {
                        is_surplus && !is_retained,
                        keys[item].first == 0 && !is_retained};
     }
+    if (random() % 20 == 0) {  // some change hands, wherever they are
+      const auto account = static_cast<uint8_t>(random() % 3);
+      std::vector<int32_t> moved;
+      for (int32_t other = 1; other <= 40; ++other) {
+        if (random() % 8 != 0) continue;
+        moved.push_back(other);
+        accounts[other] = account;
+      }
+      queue.MoveTo(AccountId(account), moved);
+    }
     // Rank: surplus, the others by score, retained; heaps before the list; by return before by age.
     const auto rank = [&](const Key& key) {
       const int64_t age = now - key.last_use;
@@ -113,11 +124,14 @@ TEST(EvictionQueueTest, RandomOperationsAgreeWithASearch) {
       return std::tuple<int, int64_t, int, int64_t, int64_t>(1, -std::max(away, late), key.in_list,
                                                              by_return ? 0 : 1, key.order);
     };
-    int32_t expected = 0;
-    for (const auto& [candidate, key] : resting) {
-      if (expected == 0 || rank(key) < rank(resting[expected])) expected = candidate;
+    for (uint8_t account = 0; account < 3; ++account) {
+      int32_t expected = 0;
+      for (const auto& [candidate, key] : resting) {
+        if (accounts[candidate] != account) continue;
+        if (expected == 0 || rank(key) < rank(resting[expected])) expected = candidate;
+      }
+      ASSERT_EQ(queue.Coldest(now, AccountId(account)), expected) << "operation " << i;
     }
-    ASSERT_EQ(queue.Coldest(now), expected) << "operation " << i;
     if (i % 100 == 0) queue.CheckInvariants();
   }
 }

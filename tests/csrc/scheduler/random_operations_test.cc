@@ -8,9 +8,11 @@
 #include <functional>
 #include <iostream>
 #include <random>
+#include <set>
 
 #include "base/errors.h"
 #include "kv/flat_kv.h"
+#include "kv/namespaces.h"
 #include "support/device_model.h"
 
 namespace tokenspeed::test {
@@ -74,6 +76,8 @@ class RandomRun {
     const auto found = stats.find(name);
     return found == stats.end() ? 0 : found->second;
   }
+  int64_t num_limits() const { return num_limits_; }
+  int64_t num_misfits() const { return std::ssize(misfits_); }
   int64_t num_retractions() { return scheduler_.Stats()["retractions"]; }
   int64_t num_cached() { return scheduler_.Stats()["cached_tokens"]; }
 
@@ -148,7 +152,9 @@ class RandomRun {
       Rekey();
     } else if (choice <= 30) {
       Propose();
-    } else if (choice <= 32) {
+    } else if (choice <= 31) {
+      SetLimits();
+    } else if (choice <= 33) {
       Release();
     } else if (choice <= 64) {
       Plan();
@@ -224,11 +230,12 @@ class RandomRun {
     } catch (const CapacityError&) {
       return;
     }
-    asked.salt = salt;
+    asked.salt = NamespaceOf(submission.tenant, salt);
     asked.prompt = static_cast<int32_t>(prompt.size());
     asked.outputs = static_cast<int32_t>(outputs.size());
     prompt.insert(prompt.end(), outputs.begin(), outputs.end());
-    expected_[id] = ExpectedSequence(salt, prompt);
+    // What is shared between namespaces would be noticed: each has tokens of its own.
+    expected_[id] = ExpectedSequence(asked.salt, prompt);
     asked.known = prompt;
     live_[id] = asked;
   }
@@ -240,6 +247,33 @@ class RandomRun {
     EXPECT_TRUE(is_abort ? scheduler_.AbortRequest(id, now_us_)
                          : scheduler_.StopRequest(id, now_us_));
     EXPECT_FALSE(scheduler_.AbortRequest(id, now_us_));
+  }
+
+  // Figures change at any time; whom they leave no room ends and is named.
+  void SetLimits() {
+    const bool is_full_only =
+        std::ranges::all_of(config_.groups, [](const GroupSpec& g) { return g.kind == "full"; });
+    if (!is_full_only) return;
+    const int32_t pool = static_cast<int32_t>(scheduler_.Stats()["blocks_total"]);
+    std::optional<TenantLimits> limits;
+    if (Chance(80)) {
+      limits = TenantLimits{};
+      limits->floor = Chance(60) ? Pick(0, pool / 2) : 0;
+      if (Chance(60)) limits->cap = Pick(std::max(1, static_cast<int>(limits->floor)), pool);
+    }
+    try {
+      for (const RequestId id : scheduler_.SetTenantLimits(Pick(0, 2), limits, now_us_)) {
+        misfits_.insert(id.value);
+      }
+      ++num_limits_;
+    } catch (const std::invalid_argument&) {  // floors beyond the pool
+    }
+  }
+
+  void CheckCaps() {
+    for (const TenantUsage& usage : scheduler_.Tenants()) {
+      EXPECT_LE(usage.cached == 0 ? 0 : usage.held + usage.cached, usage.limits.cap);
+    }
   }
 
   void Rekey() {
@@ -421,6 +455,7 @@ class RandomRun {
 
   void Plan() {
     const auto plan = scheduler_.Plan(now_us_);
+    CheckCaps();
     if (plan == nullptr) return;
     ++num_plans_;
     EXPECT_LE(plan->num_tokens(), config_.max_step_tokens);
@@ -457,6 +492,9 @@ class RandomRun {
       const auto count = static_cast<size_t>(result.num_tokens[i]);
       const auto reason = static_cast<FinishReason>(result.finish_reasons[i]);
       Asked& asked = live_[id];
+      if (count == 0 && misfits_.contains(id)) {
+        EXPECT_EQ(reason, FinishReason::kError);
+      }
       if (count == 0) CheckEnd(asked, reason, -1);
       for (size_t k = 0; k < count; ++k) {
         const bool is_told = k == 0 && result.cached_tokens[i] >= 0;
@@ -549,6 +587,8 @@ class RandomRun {
   int64_t next_id_ = 1;
   int64_t now_us_ = 1;
   int64_t num_plans_ = 0;
+  int64_t num_limits_ = 0;
+  std::set<int64_t> misfits_;
 };
 
 // TOKENSPEED_TEST_SEED replays one seed; TOKENSPEED_TEST_RUNS makes the search longer, with
@@ -557,7 +597,7 @@ void RunSeeds(int32_t depth) {
   const char* replay = std::getenv("TOKENSPEED_TEST_SEED");
   const char* longer = std::getenv("TOKENSPEED_TEST_RUNS");
   const uint64_t num_runs = longer != nullptr ? std::strtoull(longer, nullptr, 10) : 150;
-  int64_t num_retractions = 0, num_cached = 0;
+  int64_t num_retractions = 0, num_cached = 0, num_limits = 0, num_misfits = 0;
   std::map<std::string, int64_t> met = {{"loads", 0},      {"loads_failed", 0},   {"saved", 0},
                                         {"store_gets", 0}, {"host_writes", 0},    {"drafted", 0},
                                         {"accepted", 0},   {"released_tokens", 0}};
@@ -575,10 +615,14 @@ void RunSeeds(int32_t depth) {
     }
     num_retractions += random_run.num_retractions();
     num_cached += random_run.num_cached();
+    num_limits += random_run.num_limits();
+    num_misfits += random_run.num_misfits();
     for (auto& [name, count] : met) count += random_run.num(name.c_str());
     if (replay != nullptr) return;
   }
   EXPECT_GT(num_retractions, 0) << "the search must meet retractions";
+  EXPECT_GT(num_limits, 0) << "the search must meet tenants with figures";
+  EXPECT_GT(num_misfits, 0) << "and requests that they leave no room";
   EXPECT_GT(num_cached, 0) << "the search must meet cache hits";
   for (const auto& [name, count] : met) EXPECT_GT(count, 0) << "the search must meet " << name;
 }

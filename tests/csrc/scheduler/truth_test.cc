@@ -72,6 +72,8 @@ TEST_F(TruthTest, AnotherSaltAndAnotherTenant) {
   EXPECT_EQ(End(salted), MatchEnd::kSalt);
   const Report moved = Run({.salt = "y", .session = 5, .tenant = 3}, Counting(80));
   EXPECT_EQ(End(moved), MatchEnd::kTenantOrAdapter);
+  const Report back = Run({.salt = "y", .session = 5}, Counting(80));
+  EXPECT_EQ(End(back), MatchEnd::kTenantOrAdapter) << "the same salt is another namespace";
 }
 
 TEST_F(TruthTest, MatchingWasOff) {
@@ -145,6 +147,7 @@ TEST(ExplainTest, EachCauseHasItsLabel) {
       {with([](auto& e) { e.is_evicted = true; }), MatchEnd::kEvicted, 32},
       {with([](auto& e) { e.previous = Turn{90, false, true}; }), MatchEnd::kSalt, 32},
       {with([](auto& e) { e.previous = Turn{90, false, false}; }), MatchEnd::kTenantOrAdapter, 32},
+      {with([](auto& e) { e.previous = Turn{0, true, false}; }), MatchEnd::kTenantOrAdapter, 32},
       {with([](auto& e) { e.previous = Turn{90, true, true}; }), MatchEnd::kNeverStored, 32},
       {with([](auto& e) { e.previous = Turn{32, true, true}; }), MatchEnd::kContent, 32},
       {with([](auto& e) { e.has_other_content = true, e.known = 40; }), MatchEnd::kContent, 40},

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tokenspeed.contracts.conversation import Conversation
-from tokenspeed.errors import CapabilityError, EngineError, PluginError
+from tokenspeed.errors import CapabilityError, EngineError, PluginError, plugin_code
 from tokenspeed.plugins.trust import CORE_ID
 
 if TYPE_CHECKING:
@@ -58,7 +58,8 @@ class ClientRules:
 
 def _applied(item: NamedRule, conversation: Conversation) -> Conversation:
     try:
-        changed: object = item.rule.apply(conversation)
+        with plugin_code():
+            changed: object = item.rule.apply(conversation)
         if not isinstance(changed, Conversation):
             raise TypeError(f"it returned {type(changed).__name__}, no Conversation")
     except Exception as error:
@@ -120,7 +121,8 @@ def _named(name: str, offers: Sequence[RegisteredOffer[Offer]]) -> str:
 
 def _loaded(item: RegisteredOffer[Offer], template: TemplateFacts) -> NamedRule:
     try:
-        return NamedRule(item.pin, item.offer.load(template=template))
+        with plugin_code():
+            return NamedRule(item.pin, item.offer.load(template=template))
     except Exception as error:
         raise PluginError(
             f"plugin {item.plugin_id} {item.plugin_version} failed at load of client_rule/"

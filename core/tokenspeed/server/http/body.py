@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import msgspec
 from starlette.requests import ClientDisconnect
 
 from tokenspeed.errors import RequestError
+from tokenspeed.server.http.long_ids import take_out
 from tokenspeed.server.http.schema import Schema, read_request
 
 if TYPE_CHECKING:
@@ -80,8 +82,7 @@ def _parse(raw: bytes, schema: type[Schema], limits: FieldLimits) -> Schema:
         if first != b"{":
             msgspec.json.decode(raw, type=msgspec.Raw)
             return read_request(schema, _EMPTY_OF.get(first, 0), limits)
-        fields = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
-        return read_request(schema, _decoded(fields, schema, limits), limits)
+        return read_request(schema, _fields(raw, schema, limits), limits)
     except UnicodeDecodeError as error:
         raise RequestError(
             f"the body is not UTF-8: byte {raw[error.start]:#04x} at offset {error.start}; "
@@ -94,6 +95,17 @@ def _parse(raw: bytes, schema: type[Schema], limits: FieldLimits) -> Schema:
             "send a JSON object",
             code="invalid_json",
         ) from None
+
+
+def _fields(raw: bytes, schema: type[Schema], limits: FieldLimits) -> dict[str, Any]:
+    """Return the decoded fields; a long list of token ids is an int32 array."""
+    long = take_out(raw, schema.ids_field, limits) if schema.ids_field else None
+    if long is not None:
+        with contextlib.suppress(msgspec.DecodeError):  # told below, as of the body that was sent
+            fields = msgspec.json.decode(long.rest, type=dict[str, msgspec.Raw])
+            if bytes(fields.pop(schema.ids_field, b"")) == long.mark:
+                return {**_decoded(fields, schema, limits), schema.ids_field: long.ids}
+    return _decoded(msgspec.json.decode(raw, type=dict[str, msgspec.Raw]), schema, limits)
 
 
 def _decoded(

@@ -47,7 +47,9 @@ _MAX_PARAM_CHARS = 200
 _CODE_STATUS = {
     "model_not_found": 404,
     "response_not_found": 404,
+    "item_not_found": 404,
     "invalid_api_key": 401,
+    "not_allowed": 403,
     "body_too_large": 413,
 }
 
@@ -100,6 +102,7 @@ class ErrorForm:
 OPENAI = ErrorForm(
     {
         401: "authentication_error",
+        403: "permission_error",
         404: "not_found_error",
         429: "rate_limit_error",
         504: "timeout_error",
@@ -111,6 +114,7 @@ OPENAI = ErrorForm(
 ANTHROPIC = ErrorForm(
     {
         401: "authentication_error",
+        403: "permission_error",
         404: "not_found_error",
         413: "request_too_large",
         429: "rate_limit_error",

@@ -39,6 +39,8 @@ class Body(Strict):
     """Field that is not built -> the values (beside null) that ask for nothing."""
     inert: ClassVar[Mapping[str, str]] = {}
     """Field that is accepted and ignored -> why that changes nothing."""
+    ids_field: ClassVar[str] = ""
+    """Field that may be a long list of token ids, which arrives as an int32 array."""
 
     @classmethod
     def prepared(cls, given: dict[str, Any]) -> dict[str, Any]:

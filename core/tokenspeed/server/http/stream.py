@@ -7,7 +7,6 @@ so that proxies keep it open from before prefill on, whatever the scheduler does
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -23,13 +22,14 @@ if TYPE_CHECKING:
 COMMENT = b": keep-alive\n\n"
 DONE = b"data: [DONE]\n\n"
 
-_encoder = msgspec.json.Encoder()
+encode = msgspec.json.Encoder().encode
+"""Returns a value as JSON."""
 T = TypeVar("T")
 
 
 def event(body: Any) -> bytes:
     """Encode one event."""
-    return b"data: " + _encoder.encode(body) + b"\n\n"
+    return b"data: " + encode(body) + b"\n\n"
 
 
 def named_event(body: dict[str, Any]) -> bytes:
@@ -46,18 +46,18 @@ class Mailbox:
     def __init__(self) -> None:
         self._pieces: dict[int, Piece] = {}
         self._error: BaseException | None = None
-        self._ready = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None
 
     def put(self, index: int, piece: Piece) -> None:
         """Add a piece of choice `index`."""
         waiting = self._pieces.get(index)
         self._pieces[index] = piece if waiting is None else waiting + piece
-        self._ready.set()
+        self._wake()
 
     def fail(self, error: BaseException) -> None:
         """End the request: the next take raises `error`, after the pieces before it are taken."""
         self._error = self._error or error
-        self._ready.set()
+        self._wake()
 
     def raise_error(self) -> None:
         """Raise the error that ended the request, if one did."""
@@ -66,18 +66,28 @@ class Mailbox:
 
     async def take(self, timeout_s: float | None = None) -> list[tuple[int, Piece]]:
         """Return everything that waits, by choice; an empty list after `timeout_s` of silence."""
-        if not self._ready.is_set():
-            # Not asyncio.wait_for: Python 3.11's loses a cancellation that meets what it waits for.
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(timeout_s):
-                    await self._ready.wait()
+        if not self._pieces and self._error is None:
+            await self._wait(timeout_s)
         taken = sorted(self._pieces.items())
         self._pieces.clear()
         if self._error is not None and not taken:
             raise self._error
-        if self._error is None:
-            self._ready.clear()
         return taken
+
+    async def _wait(self, timeout_s: float | None) -> None:
+        # A bare future and a timer: asyncio's events and timeouts cost more than the chunk itself.
+        loop = asyncio.get_running_loop()
+        self._waiter = loop.create_future()
+        timer = None if timeout_s is None else loop.call_later(timeout_s, self._wake)
+        try:
+            await self._waiter
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
 
 class EventStream(Response):
@@ -111,6 +121,8 @@ class EventStream(Response):
         }
         await send(start)
         async for chunk in self._events:
+            if not chunk:  # all that is new is kept back
+                continue
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 

@@ -16,7 +16,13 @@ from tokenspeed.server.conversation.term_fields import (
     OpenAiTermFields,
     ttl_s,
 )
-from tokenspeed.server.conversation.thinking import Effort
+from tokenspeed.server.conversation.thinking import (
+    BUDGET_FIELDS,
+    Budget,
+    Effort,
+    Thinking,
+    budget_of,
+)
 from tokenspeed.server.http.fields import known_fields
 from tokenspeed.server.http.schema import Body, Lenient, Strict, unsupported
 from tokenspeed.server.openai.tables import INERT, NEUTRAL, NEUTRAL_MESSAGE
@@ -151,6 +157,8 @@ class ChatRequest(_Sampling):
     tool_choice: Literal["none", "auto", "required"] | NamedChoice | None = None
     parallel_tool_calls: bool = True
     reasoning_effort: Effort | None = None
+    thinking_budget: Budget | None = None
+    thinking_token_budget: Budget | None = None
     max_completion_tokens: int | None = None
     logprobs: bool = False
     top_logprobs: int | None = None
@@ -160,6 +168,12 @@ class ChatRequest(_Sampling):
     def prepared(cls, given: dict[str, Any]) -> dict[str, Any]:
         """Look at messages and tools: what they hold beyond this version is named."""
         return _known_tools(_known_messages(given))
+
+    @property
+    def thinking(self) -> Thinking:
+        """Return how much the answer is to think."""
+        budget, field = budget_of({name: getattr(self, name) for name in BUDGET_FIELDS})
+        return Thinking(self.reasoning_effort, budget=budget, field=field)
 
     def retentions_s(self) -> Iterator[float]:
         """Yield the times of the marks in messages and tools too."""
@@ -171,8 +185,10 @@ class ChatRequest(_Sampling):
 
 
 class CompletionRequest(_Sampling):
+    ids_field: ClassVar[str] = "prompt"
+
     prompt: Any
-    """str | list[str] | list[int] | list[list[int]]; `prompt_forms.py` tells them apart."""
+    """str | list[str] | list[int] | list[list[int]], or an array of ids; see `prompt_forms.py`."""
     echo: bool = False
     logprobs: int | None = None
 
@@ -203,6 +219,9 @@ class DetokenizeRequest(Body):
     skip_special_tokens: bool = False
 
 
+_MESSAGE_FIELDS = frozenset(ChatMessage.model_fields)
+
+
 def _known_messages(given: dict[str, Any]) -> dict[str, Any]:
     messages = given.get("messages")
     if not isinstance(messages, list):
@@ -221,8 +240,9 @@ def _known_message(index: int, message: Any) -> Any:
         kind = part.get("type") if isinstance(part, dict) else None
         if isinstance(kind, str) and kind != "text":
             raise unsupported(f"{place}.content.{number}.type", kind, "only text parts are")
-    names = frozenset(ChatMessage.model_fields)
-    return known_fields(message, names, neutral=NEUTRAL_MESSAGE, inert={}, prefix=place + ".")
+    return known_fields(
+        message, _MESSAGE_FIELDS, neutral=NEUTRAL_MESSAGE, inert={}, prefix=place + "."
+    )
 
 
 def _known_tools(given: dict[str, Any]) -> dict[str, Any]:

@@ -76,6 +76,13 @@ class ResponseStore:
         Raises:
             RequestError: it is not there, any more or for this owner.
         """
+        record = self.find(response_id, owner)
+        if record is None:
+            raise _not_found(response_id)
+        return record
+
+    def find(self, response_id: str, owner: str) -> Record | None:
+        """Return a stored response as `get` does; None: it is not there."""
         path = self._path(response_id)
         if path is not None:
             with contextlib.suppress(OSError):
@@ -83,7 +90,7 @@ class ResponseStore:
                 if record.owner == owner:
                     os.utime(path)
                     return record
-        raise _not_found(response_id)
+        return None
 
     def delete(self, response_id: str, owner: str) -> None:
         """Forget a response.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.client_rules import Rule, core_registry
@@ -13,6 +15,9 @@ from tokenspeed.contracts.conversation import Conversation, Message
 from tokenspeed.contracts.registration import Offer
 from tokenspeed.errors import CapabilityError, EngineError, PluginError
 from tokenspeed.server.conversation.rules import ClientRules, NamedRule, load_rules
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 CORE = [f"core/{name}" for name in CLIENT_RULES]
 CHAT = Conversation((Message("user", ("a", "b")),))
@@ -45,9 +50,10 @@ def test_a_name_that_means_no_rule_ends_the_start(name: str, words: str) -> None
         chosen(name, others=("a/x", "b/x"))
 
 
-def test_a_rule_that_cannot_be_loaded_is_named() -> None:
+@pytest.mark.parametrize("load", [lambda: None, lambda **given: sys.exit(0)])
+def test_a_rule_that_cannot_be_loaded_is_named(load: Callable[..., Any]) -> None:
     found = core_registry()
-    found.commit("acme", "2.0", [("client_rule", Offer("client_rule", "bad", lambda: None))])
+    found.commit("acme", "2.0", [("client_rule", Offer("client_rule", "bad", load))])
     with pytest.raises(PluginError, match=r"plugin acme 2\.0 failed at load of client_rule/bad"):
         load_rules(("all",), found, TemplateFacts())
 
@@ -56,7 +62,12 @@ def test_a_rule_that_raises_or_returns_nonsense_ends_the_request_and_is_named() 
     def fails(chat: Conversation) -> object:
         raise ZeroDivisionError("by rule")
 
-    for bad, words in ((fails, "ZeroDivisionError: by rule"), (lambda chat: None, "NoneType")):
+    cases = (
+        (fails, "ZeroDivisionError: by rule"),
+        (lambda chat: sys.exit(3), "it ended with SystemExit: 3"),
+        (lambda chat: None, "NoneType"),
+    )
+    for bad, words in cases:
         rules = ClientRules([NamedRule("acme/bad", Rule(bad))])  # type: ignore[arg-type]
         with pytest.raises(EngineError, match=f"client rule acme/bad failed: .*{words}"):
             rules.apply(CHAT)

@@ -6,12 +6,12 @@ Legend: T tokens, D hidden, F MLP features, N query heads, K kv heads, H head di
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from torch.nn import functional
 
-from tokenspeed_sdk import CacheGroup, ParallelGroup, gqa_fields, layers, model_fields
+from tokenspeed_sdk import CacheGroup, ParallelGroup, gqa_fields, layers, model_fields, ops
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -131,12 +131,6 @@ class Attention:
         return self._output(self._attend(q_TNH, k_TKH, v_TKH, step).flatten(-2))
 
 
-def gelu_mul(gate_up_TF2: torch.Tensor) -> torch.Tensor:
-    """Return (T, F): gelu(gate) * up, with the tangent's approximation."""
-    gate_TF, up_TF = gate_up_TF2.chunk(2, dim=-1)
-    return functional.gelu(gate_TF, approximate="tanh") * up_TF
-
-
 class SandwichLayer:
     """Attention and MLP, each normalised before, and after, when it is added to the stream."""
 
@@ -200,6 +194,7 @@ class Gemma2ForCausalLM(layers.DecoderForCausalLM[Config]):
     def make_mlp(self, layer: int) -> layers.GatedMLP:
         """Build the MLP of one layer."""
         sizes = self.config.hidden_size, self.config.intermediate_size
+        gelu_mul = partial(self.context.kernels.bind(ops.activation.gelu_mul), tanh=True)
         return layers.GatedMLP(self.context, *sizes, activate=gelu_mul)
 
     def embed(self, token_ids_T: torch.Tensor) -> torch.Tensor:
