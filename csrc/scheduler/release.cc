@@ -86,10 +86,9 @@ void Scheduler::DropOwn(const Sequence& own, NodeId root, Released& released) {
   const auto block_tokens = static_cast<size_t>(config_.block_tokens);
   size_t common = 0;
   ForEachSequence([&](const Sequence& other) {
-    const size_t known = common / block_tokens;  // who differs before that has less in common
-    if (known > 0 && (other.keys.size() < known || other.keys[known - 1] != own.keys[known - 1])) {
-      return;
-    }
+    // Who differs before that has less in common.
+    const size_t known = std::min(common / block_tokens, other.keys.size());
+    if (known > 0 && other.keys[known - 1] != own.keys[known - 1]) return;
     common = std::max(common, CommonTokens(own, other, block_tokens));
   });
   for (const PathNode& node : std::views::reverse(kv_.Path(root, own.tokens, own.keys))) {
