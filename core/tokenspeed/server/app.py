@@ -20,6 +20,7 @@ from tokenspeed.server.openai.routes import OpenAiRoutes
 from tokenspeed.server.responses.routes import ResponsesRoutes
 from tokenspeed.server.route_list import PATHS, ROUTES, methods_of
 from tokenspeed.server.service import Service
+from tokenspeed.server.session_routes import SessionRoutes
 from tokenspeed.server.tenant_routes import TenantRoutes
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def create_app(parts: ApiParts) -> ASGIApp:
         "openai": OpenAiRoutes(service),
         "anthropic": AnthropicRoutes(service),
         "responses": ResponsesRoutes(service, parts.responses),
+        "sessions": SessionRoutes(parts),
         "engine": EngineRoutes(parts),
         "tenants": TenantRoutes(service),
     }

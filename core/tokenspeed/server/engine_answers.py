@@ -57,3 +57,35 @@ class Tenants(Answer, frozen=True):
     """All tenants with figures."""
 
     tenants: list[TenantState]
+
+
+class Session(Answer, frozen=True):
+    """A session, its family, and what its turns cost."""
+
+    session: str
+    parent: str | None
+    root: str
+    children: list[str]
+    live_requests: int
+    turns: int
+    prompt_tokens: int
+    cached_tokens: int
+    created_tokens: int
+    recomputed_tokens: int
+    output_tokens: int
+
+
+class ReleasedSession(Answer, frozen=True):
+    """What a session alone had left in the cache."""
+
+    session: str
+    tokens: int
+    bytes: int
+    host_bytes: int
+
+
+class Released(Answer, frozen=True):
+    """The sessions that were released, children before their parents."""
+
+    session: str
+    released: list[ReleasedSession]

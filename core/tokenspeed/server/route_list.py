@@ -9,7 +9,7 @@ from starlette.routing import compile_path
 from tokenspeed.engine.reports import StartReport
 from tokenspeed.server.anthropic.answers import Message, MessageEvent, TokenCount
 from tokenspeed.server.anthropic.schemas import MessagesRequest, PromptFields
-from tokenspeed.server.engine_answers import EngineState, Health, Tenants
+from tokenspeed.server.engine_answers import EngineState, Health, Released, Session, Tenants
 from tokenspeed.server.http.answers import ErrorBody
 from tokenspeed.server.openai.answers import (
     ChatCompletion,
@@ -105,6 +105,14 @@ ROUTES = (
     Route("GET", "/v1/models/{name:path}", "openai.model", answer=Model, errors=(404,)),
     Route("POST", "/tokenize", "openai.tokenize", TokenizeRequest, Tokens, errors=_SENT),
     Route("POST", "/detokenize", "openai.detokenize", DetokenizeRequest, Text, errors=_SENT),
+    Route("GET", "/v1/sessions/{name:path}", "sessions.read", answer=Session, errors=_STORED),
+    Route(
+        "DELETE",
+        "/v1/sessions/{name:path}",
+        "sessions.release",
+        answer=Released,
+        errors=(*_STORED, 409),
+    ),
     Route("GET", "/v1/engine/plan", "engine.plan", answer=StartReport),
     Route("GET", "/v1/engine/state", "engine.state", answer=EngineState, errors=(503,)),
     Route("GET", "/tenants", "tenants.list", answer=Tenants, errors=_RULED),

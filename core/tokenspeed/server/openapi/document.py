@@ -64,7 +64,7 @@ def document(
             "parameters": {
                 "Tenant": _TENANT,
                 **_path_parameters(model),
-                **{name: {"in": "query", **item} for name, item in _PAGE.items()},
+                **{name: {"in": "query", **item} for name, item in (_PAGE | _RELEASE).items()},
             },
             "securitySchemes": _SCHEMES,
         },
@@ -172,12 +172,19 @@ _PAGE = {
     "After": {"name": "after", "schema": {"type": "string"}},
 }
 """Query of a list."""
+_RELEASE = {
+    "Group": {"name": "group", "schema": {"enum": ["true", "false"]}},
+    "Abort": {"name": "abort", "schema": {"enum": ["true", "false"]}},
+}
+"""Query of the end of a session."""
 _TAKERS = {
     "Tenant": lambda route: 429 in route.errors or "{response_id}" in route.path,
     "ResponseId": lambda route: "{response_id}" in route.path,
     "ModelName": lambda route: route.path == "/v1/models/{name:path}",
     "TenantName": lambda route: route.path == "/tenants/{name:path}",
+    "SessionName": lambda route: route.path.startswith("/v1/sessions/"),
     **{name: lambda route: route.handler == "responses.input_items" for name in _PAGE},
+    **{name: lambda route: route.handler == "sessions.release" for name in _RELEASE},
 }
 
 
@@ -194,6 +201,7 @@ def _path_parameters(model: str) -> dict[str, Any]:
             ("ResponseId", "response_id", stored),
             ("ModelName", "name", served),
             ("TenantName", "name", {"type": "string", "minLength": 1}),
+            ("SessionName", "name", {"type": "string", "minLength": 1}),
         )
     }
 
