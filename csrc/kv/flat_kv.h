@@ -22,9 +22,9 @@
 // eviction, window block or row too: whatever was admitted can end.
 //
 // Accounts. Tenants with figures (accounts.h) have their sets counted, where all groups are full: a
-// set can then be taken whenever fewer than the most are, wherever they lie. Who is at his cap gives
-// up his own coldest set; else the coldest of all accounts that may give: those beyond their floor,
-// and the asker's own, last while he is not beyond his.
+// set can then be taken whenever fewer than the most are, wherever they lie. Who is at his cap
+// gives up his own coldest set; else the coldest of all accounts that may give: those beyond their
+// floor, and the asker's own, last while he is not beyond his.
 //
 // Owns pools and index; every handle it gave out must be gone before it is destroyed.
 // Thread: scheduler thread only.
@@ -172,8 +172,8 @@ class FlatKv {
   const Accounts& accounts() const { return sets_.accounts(); }
   // Says whether sets are all that requests hold, so that they can be counted by tenant.
   bool can_limit() const { return windows_.empty() && rows_.num_groups() == 0; }
-  // Gives a tenant figures, or other ones, or none (nullopt); what it has cached above its cap goes.
-  // `held`: what its requests hold, with or without what is indexed. O(sets log sets).
+  // Gives a tenant figures, or other ones, or none (nullopt); what it has cached above its cap
+  // goes. `held`: what its requests hold, with or without what is indexed. O(sets log sets).
   // REQUIRES: can_limit(); an account is left; the floors fit.
   void SetLimits(int64_t tenant, const std::optional<TenantLimits>& limits,
                  std::span<const SetId> held);

@@ -348,8 +348,8 @@ void PrefixIndex::CheckInvariants() const {
     TS_CHECK(node.num_tokens > 0 ? is_cached : !is_cached, "exactly the indexed sets are cached");
     if (node.num_tokens == 0) continue;
     ++num_nodes;
-    TS_CHECK(pool_.account(set) == (node.parent.is_root() ? account(node.parent)
-                                                          : pool_.account(node.parent.value)),
+    TS_CHECK(pool_.account(set) ==
+                 (node.parent.is_root() ? account(node.parent) : pool_.account(node.parent.value)),
              "a set is of the account of its namespace");
     ++(node.parent.is_root() ? root_children[~node.parent.value] : children[node.parent.value]);
     TS_CHECK(node.parent.is_root() || Has(SetId(node.parent.value)), "a node's parent is indexed");

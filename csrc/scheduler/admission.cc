@@ -90,7 +90,8 @@ Scheduler::Admission Scheduler::TryAdmit(RequestIndex index, int32_t& budget, bo
   if (num_query == 0) return Admission::kBlocked;
   num_query = CutAtPoint(request, match.num_tokens, num_query);
   num_query = ShrinkToFit(request, match.table, match.num_tokens, num_query);
-  const bool has_room = kv_.Grow(match.table, BlocksFor(match.num_tokens + num_query), AccountOf(request));
+  const bool has_room =
+      kv_.Grow(match.table, BlocksFor(match.num_tokens + num_query), AccountOf(request));
   TS_CHECK(has_room, "an admitted request has room for its first chunk");
   if (match.tail_tokens > 0) EmitCopies(match);
   const MatchEvidence evidence = EvidenceOf(request, match);

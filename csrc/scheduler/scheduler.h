@@ -102,8 +102,8 @@ class Scheduler {
   // device and in the host tier. Returns: nullopt if it is not known. Throws RequestError while a
   // request of it lives.
   std::optional<Released> Release(int64_t session, int64_t now_us);
-  // Gives a tenant other figures from now on, or none. Returns: requests that can never fit now, which
-  // have ended. Throws std::invalid_argument.
+  // Gives a tenant other figures from now on, or none. Returns: requests that can never fit now,
+  // which have ended. Throws std::invalid_argument.
   std::vector<RequestId> SetTenantLimits(int64_t tenant, const std::optional<TenantLimits>& limits,
                                          int64_t now_us);
   // Blocks of block_tokens tokens that fit.

@@ -198,8 +198,8 @@ int32_t Scheduler::ResolveMaxOutputs(const Submission& submission, int64_t promp
   if (prompt + wanted > fits) {
     throw CapacityError("this can never fit: " + std::to_string(prompt) + " prompt tokens and " +
                         std::to_string(wanted) + " new tokens need " +
-                        std::to_string(BlocksFor(prompt + wanted)) + " blocks; " +
-                        RoomOf(account) + " of " + std::to_string(config_.block_tokens) +
+                        std::to_string(BlocksFor(prompt + wanted)) + " blocks; " + RoomOf(account) +
+                        " of " + std::to_string(config_.block_tokens) +
                         " tokens; shorten the prompt, lower max_tokens or give the " +
                         (kv_.accounts().empty() ? "cache" : "tenant") + " more memory");
   }

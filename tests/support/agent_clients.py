@@ -11,7 +11,6 @@ from tests.support.clients import (
     NUM_STEPS,
     Call,
     Client,
-    Session,
     npm,
     shell_calls,
 )
@@ -19,6 +18,8 @@ from tests.support.dialogue import SAY_MARKER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from tests.support.client_session import Session
 
 KEY = {"OPENAI_API_KEY": "x"}
 LITELLM = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}

@@ -121,7 +121,9 @@ class EngineRecord:
         elif call == COMMIT:
             self._commit(reader)
         else:
-            raise AssertionError(f"call {call}: drafts, turns by delta and tiers are not read here")
+            raise AssertionError(
+                f"call {call}: drafts, turns by delta, tiers and limits are not read here"
+            )
 
     def _submit(self, reader: Reader) -> None:
         key = reader.number()

@@ -57,6 +57,10 @@ class StepExecutor(Protocol):
         """Wait for the oldest launched step and return its result."""
         ...
 
+    def is_device_well(self) -> bool:
+        """Say, after a step that failed, whether the device still computes."""
+        ...
+
 
 class Transfers(Protocol):
     """Moves between the tiers: started by the executor with each plan, reported here."""

@@ -59,9 +59,9 @@ MAX_DRAINED = 32
 """Messages taken in one go: an engine that is faster than this process must not keep its loop from
 seeing that clients went away."""
 STATE_TIMEOUT_S = 5.0
+MAX_UNTAKEN_BYTES = 256 << 20
+"""Of messages on their way to an engine that is silent: sockets keep them without a bound."""
 RELEASE_TIMEOUT_S = 30.0
-ALIVE_S = 30.0
-"""Silence after which the engine counts as away; a long prefill step answers no heartbeat."""
 
 
 class Frontend:
@@ -80,6 +80,8 @@ class Frontend:
         self._asked: asyncio.Future[bytes] | None = None
         self._questions: dict[int, asyncio.Future[TenantsReply | SessionReply]] = {}
         self._last_heard = time.monotonic()
+        self._unhealthy_since: float | None = None
+        self._untaken_bytes = 0
         self._welcomed = asyncio.Event()
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(FromEngine)
@@ -111,10 +113,15 @@ class Frontend:
         return frontend
 
     @property
-    def is_alive(self) -> bool:
-        """Whether the engine was heard of lately and is not given up."""
-        heard_s = time.monotonic() - self._last_heard
-        return self.unhealthy_reason is None and self.epoch > 0 and heard_s < ALIVE_S
+    def unhealthy_s(self) -> float:
+        """Seconds since the engine was given up; 0.0: it was not."""
+        since = self._unhealthy_since
+        return time.monotonic() - since if since is not None else 0.0
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since the engine was last heard of; it answers heartbeats between steps."""
+        return time.monotonic() - self._last_heard
 
     @property
     def live_requests(self) -> int:
@@ -137,9 +144,16 @@ class Frontend:
         Raises:
             RequestError: a parameter or token id is out of range.
             EngineGoneError: the engine died too often and is not restarted.
+            EngineAwayError: it takes no messages, and too much waits for it already.
         """
         if self.unhealthy_reason is not None:
             raise EngineGoneError(self.unhealthy_reason)
+        if self._untaken_bytes > MAX_UNTAKEN_BYTES:
+            raise EngineAwayError(
+                f"the engine has taken no message for {self.silent_s:.0f} s and "
+                f"{self._untaken_bytes} bytes of requests wait for it, at most {MAX_UNTAKEN_BYTES} "
+                "may; it is in a long step, or is being restarted; send the request again later"
+            )
         message = make_submit(
             self.model, prompt_ids, params, request_id or secrets.token_hex(12), terms=terms
         )
@@ -307,7 +321,9 @@ class Frontend:
             stream.finish()
 
     def _send(self, message: ToEngine) -> None:
-        self._socket.send(self._encoder.encode(message), zmq.NOBLOCK)
+        payload = self._encoder.encode(message)
+        self._untaken_bytes += len(payload)
+        self._socket.send(payload, zmq.NOBLOCK)
         # Sending may eat the edge that says a message has arrived: look for one.
         self._loop.call_soon(self._drain)
 
@@ -325,6 +341,7 @@ class Frontend:
             except zmq.Again:
                 return
             self._last_heard = time.monotonic()
+            self._untaken_bytes = 0  # it turns, and takes what has come before it computes
             try:
                 self._take(self._decoder.decode(payload))
             except Exception as error:  # nothing may leave a stream, or a start, waiting for ever
@@ -423,6 +440,8 @@ class Frontend:
         return False
 
     def _give_up(self, message: Unhealthy) -> None:
+        if self.unhealthy_reason is None:
+            self._unhealthy_since = time.monotonic()
         self.unhealthy_reason = message.reason
         self._welcomed.set()
         if self._asked is not None and not self._asked.done():

@@ -6,6 +6,7 @@ Whatever is wrong with one request ends that request and nothing else.
 from __future__ import annotations
 
 import time
+from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,7 @@ from tokenspeed.engine.messages import (
 from tokenspeed.engine.requests import LiveRequest, RequestTable, number_of
 from tokenspeed.engine.session_book import SessionBook
 from tokenspeed.engine.session_desk import SessionDesk
+from tokenspeed.engine.submits import resumed
 from tokenspeed.errors import CapacityError, RequestError, TokenSpeedError
 from tokenspeed.log import LOGGER
 
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.grammar import CompiledGrammar
     from tokenspeed.engine.channel import Client, EngineChannel
     from tokenspeed.engine.engine import Engine
+    from tokenspeed.engine.flight_record import FlightRecord
     from tokenspeed.engine.grammars import PendingGrammar
     from tokenspeed.engine.messages import EngineStats
     from tokenspeed.engine.snapshot import Snapshot
@@ -84,6 +87,7 @@ class Intake:
         epoch: int,
         stats: Callable[[], EngineStats],
         snapshot: Snapshot,
+        record: FlightRecord | None = None,
     ) -> None:
         self._engine = engine
         self._channel = channel
@@ -92,6 +96,7 @@ class Intake:
         self._epoch = epoch
         self._stats = stats
         self._snapshot = snapshot
+        self._record = record
         self._heard_s: dict[Client, float] = {}
         self._held: dict[str, _Held] = {}
         self._book = SessionBook()
@@ -131,8 +136,18 @@ class Intake:
 
     def admit_held(self) -> None:
         """Let the next suspect in, when the one on trial has passed or ended."""
-        while (held := self._gate.next_held()) is not None:
+        for _ in range(self._gate.num_held):
+            held = self._gate.next_held()
+            if held is None:
+                return
             self.take(*held)
+
+    def try_again(self, request: LiveRequest) -> None:
+        """Let a request of a step that failed go on from its last token, when its trial comes."""
+        assert request.message is not None
+        self._gate.suspect(request.request_id, request.num_outputs)
+        waited_s = time.monotonic() - request.arrived_s
+        self.take(request.client, resumed(request.message, request.outputs, waited_s=waited_s))
 
     def admit_compiled(self) -> None:
         """Let those in whose grammars are ready; refuse those whose never will be."""
@@ -141,7 +156,7 @@ class Intake:
         now_s = time.monotonic()
         settled = [item for item in self._held.values() if item.grammar.is_settled(now_s)]
         for item in settled:
-            del self._held[item.message.request_id]
+            self._release(item.message.request_id)
             self._submit(item.client, item.message, item)
 
     def drop_client(self, client: Client) -> None:
@@ -218,10 +233,14 @@ class Intake:
     def _submit(self, client: Client, message: Submit, held: _Held | None = None) -> None:
         try:
             if message.params.grammar is None or held is not None:
-                self._enter(client, message, held)
+                self._enter_noted(client, message, held)
             else:
                 self._hold(client, message)
         except Exception as error:
+            is_for_now = isinstance(error, CapacityError) and error.retry_after_s is not None
+            if is_for_now and self._gate.is_suspect(message.request_id):
+                self._gate.hold(client, message)  # it had its place before the fatal step
+                return
             self._gate.note_end(message.request_id)
             if not isinstance(error, TokenSpeedError):
                 LOGGER.exception("request %s could not be taken", message.request_id)
@@ -244,16 +263,34 @@ class Intake:
                 f"the request again in {RETRY_S} s",
                 retry_after_s=RETRY_S,
             )
+        if self._record is not None:
+            self._record.enter(message.request_id)
         pending = self._engine.grammars.ask(message.params.grammar)
         self._held[message.request_id] = _Held(client, message, pending, now_us())
 
     def _forget(self, held: _Held) -> None:
         assert self._engine.grammars is not None
         self._engine.grammars.drop(held.grammar)
-        del self._held[held.message.request_id]
+        self._release(held.message.request_id)
+
+    def _release(self, request_id: str) -> None:
+        """Take a request out that waited for its grammar."""
+        del self._held[request_id]
+        if self._record is not None:
+            self._record.leave(request_id)
+
+    def _enter_noted(self, client: Client, message: Submit, held: _Held | None) -> None:
+        """Enter a request; should that end the process, the next engine knows who did."""
+        self._check_id(message.request_id)
+        if self._record is not None:
+            self._record.enter(message.request_id)
+        try:
+            self._enter(client, message, held)
+        finally:
+            if self._record is not None:
+                self._record.leave(message.request_id)
 
     def _enter(self, client: Client, message: Submit, held: _Held | None) -> None:
-        self._check_id(message.request_id)
         grammar = None
         if held is not None:
             assert self._engine.grammars is not None
@@ -330,7 +367,8 @@ class Intake:
             key,
             message.request_id,
             client,
-            output_ids.size,
+            array("i", message.output_ids),
+            message,
             num_prompt=prompt_ids.size,
             arrived_s=arrived_us / 1e6,
             tenant=message.tenant,

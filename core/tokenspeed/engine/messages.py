@@ -334,6 +334,8 @@ class EngineStats(msgspec.Struct, frozen=True, tag=True, kw_only=True, omit_defa
     store_failures: int = 0
     store_detached: int = 0
     """1: the KV store failed too often and is not asked any more."""
+    grammar_bytes: int = 0
+    """Host memory of compiled grammars that are kept."""
     hook_calls_after_freeze: int = 0
     step_us_p50: float = 0.0
     overhead_us_p50: float = 0.0
