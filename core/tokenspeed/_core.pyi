@@ -670,9 +670,9 @@ class Scheduler:
         Return a picture of the inside as of the last call; its cost does not grow with blocks.
 
         "requests": one list per field, an entry per live request in order of arrival: id, state,
-            reason (why it does not go on: "" it does, "queue", "slots", "room", "latency_floor",
-            "next_step", "computing", "loading", "saving", "displaced"), waits_for (id of the request
-            that computes its next block, or -1), position (in the queue, or -1), pieces and arrived
+            reason (why it does not go on: "" it does, "queue", "slots", "room", "tenant_cap",
+            "latency_floor", "next_step", "computing", "loading", "saving", "displaced"), waits_for (id
+            of the request that computes its next block, or -1), position (in the queue, or -1), pieces and arrived
             (blocks on their way between tiers), priority, slot (or -1), tenant, session,
             prompt_tokens, output_tokens, cached_tokens (-1 before the first admission),
             computed_tokens, planned_tokens; "blocks": a list per group.
