@@ -9,7 +9,7 @@ MODEL ?=
 ARGS ?=
 
 .PHONY: serve install test ctest pytest lint stub check slow sanitize bench bench-peers bench-control \
-	bench-control-peers clients gpu-check model clean
+	bench-control-peers clients clients-small judges gpu-check model clean
 
 serve: install model
 	$(BIN)/tokenspeed serve $(MODEL) $(ARGS)
@@ -54,7 +54,7 @@ ctest: install
 	$(BIN)/cmake --build build/cpp
 	$(BIN)/ctest --test-dir build/cpp --output-on-failure -j 2
 
-pytest: install $(VENV)/.dev
+pytest: install $(VENV)/.dev clients-small
 	$(BIN)/python -m pytest $(ARGS)
 
 lint: install $(VENV)/.dev
@@ -68,13 +68,23 @@ lint: install $(VENV)/.dev
 stub: install $(VENV)/.dev
 	$(BIN)/python docs/generate_stub.py
 
-slow: install $(VENV)/.dev model ctest
+slow: install $(VENV)/.dev clients-small model ctest
 	$(BIN)/ctest --test-dir build/cpp -C slow -L slow --output-on-failure -j 2
 	$(BIN)/python -m pytest -m slow --timeout 1800 $(ARGS)
 
-# Agents' clients for tests/clients, of pinned versions: about 2 GB in .cache/clients.
+# Agents' clients for tests/clients, of pinned versions in .cache/clients: the small ones, which the
+# default suite runs, and all of them (2 GB).
 CLIENTS := .cache/clients
-clients: $(CLIENTS)/.npm $(CLIENTS)/.sdks $(CLIENTS)/.mini $(CLIENTS)/.aider
+clients: clients-small $(CLIENTS)/.npm $(CLIENTS)/.aider
+
+clients-small: $(CLIENTS)/.small
+
+$(CLIENTS)/.small: tests/clients/requirements-small.txt
+	@echo "== installing agents' clients for the tests into $(CLIENTS) (about half a minute, 320 MB)"
+	@tests/clients/install.sh $(PYTHON) $(CLIENTS)/small $< --no-deps --no-compile
+
+$(CLIENTS)/.aider: tests/clients/requirements-aider.txt
+	tests/clients/install.sh $(PYTHON) $(CLIENTS)/aider $<
 
 $(CLIENTS)/.npm: tests/clients/package.json
 	@command -v npm >/dev/null || { echo "npm is needed: apt-get install npm (Node 20 or newer)"; exit 2; }
@@ -83,9 +93,16 @@ $(CLIENTS)/.npm: tests/clients/package.json
 	npm install --prefix $(CLIENTS) --no-audit --no-fund
 	@touch $@
 
-$(CLIENTS)/.%: tests/clients/requirements-%.txt
-	$(PYTHON) -m venv $(CLIENTS)/$*
-	$(CLIENTS)/$*/bin/python -m pip install -q -r $<
+# Strangers that judge the server: Schemathesis, AIPerf, and the public cases of JSON Schema.
+JSON_SCHEMA_CASES := $(CLIENTS)/json-schema-cases/tests
+judges: $(CLIENTS)/.schemathesis $(CLIENTS)/.aiperf $(JSON_SCHEMA_CASES)
+
+# The cases come with the sources of a library (MIT).
+$(JSON_SCHEMA_CASES): $(VENV)/.packages
+	@mkdir -p $(CLIENTS)/json-schema-cases
+	$(BIN)/python -m pip download -q --no-deps --no-binary jsonschema -d $(CLIENTS) jsonschema==4.26.0
+	tar xzf $(CLIENTS)/jsonschema-4.26.0.tar.gz -C $(CLIENTS)/json-schema-cases --strip-components=2 \
+		jsonschema-4.26.0/json/tests
 	@touch $@
 
 # The control plane's tests under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer.

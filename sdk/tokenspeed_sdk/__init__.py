@@ -63,6 +63,7 @@ from tokenspeed.contracts.parser import (
     AnswerStart,
     ParsedDelta,
     Parser,
+    ThinkingForm,
     ToolCallDelta,
 )
 from tokenspeed.contracts.placement import ParallelGroup, Partial, Placement, Replicate, Shard
@@ -187,6 +188,7 @@ __all__ = [
     "StoreDone",
     "StoreFacts",
     "TemplateFacts",
+    "ThinkingForm",
     "TokenLogprobs",
     "TokenSpeedError",
     "Tool",

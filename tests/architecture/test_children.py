@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from tests.support.server import hostile_folder
-from tests.support.source_tree import ROOT
+from tests.support.source_tree import ROOT, files_under
 
 from tokenspeed.plugins.child_process import ChildProcess
 
@@ -21,12 +21,12 @@ FOLDERS = ("core", "sdk", "plugins_reference", "plugins_nvidia", "plugins_amd", 
 
 def commands() -> Iterator[tuple[str, list[object]]]:
     """Yield where a list starts with this Python and runs a module, and its constants."""
-    for folder in FOLDERS:
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.List) and node.elts and _is_python(node.elts[0]):
-                    words = [getattr(item, "value", None) for item in node.elts[1:]]
-                    yield f"{path.relative_to(ROOT)}:{node.lineno}", words
+    for path in files_under(*FOLDERS):
+        text = path.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(text)) if "sys.executable" in text else ():
+            if isinstance(node, ast.List) and node.elts and _is_python(node.elts[0]):
+                words = [getattr(item, "value", None) for item in node.elts[1:]]
+                yield f"{path.relative_to(ROOT)}:{node.lineno}", words
 
 
 def _is_python(node: ast.expr) -> bool:

@@ -1,173 +1,129 @@
-"""Unmodified clients of coding agents finish a session of three tool calls on one server."""
+"""Unmodified clients of coding agents finish a session, and each turn goes on from the one before.
+
+A session is three tool calls and a text; where the client can go on with it, one more of each. In
+every family of chat templates, each turn takes the whole turn before it from the cache: its prompt
+and its output. That is read from the engine's record; what the client was told must agree.
+"""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.support.clients import CLIENTS, FINAL, MODEL, NUM_STEPS, Agents, Client, shell_calls
-from tests.support.dialogue import SAY_MARKER, hermes_call
+from tests.support.agent_clients import AGENTS, AIDER, MINI_SWE_AGENT, QWEN_CODE
+from tests.support.clients import (
+    FINAL,
+    LAST,
+    MODEL,
+    MORE,
+    NUM_STEPS,
+    Agents,
+    Client,
+    shell_calls,
+)
+from tests.support.families import FAMILIES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-KEY = {"OPENAI_API_KEY": "x"}
-PAUSE = "; sleep 0.3"
-"""Qwen Code now and then misses what a command printed that ends at once."""
-SUBMIT = f"echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT; echo '{FINAL}'"
-"""How mini-swe-agent's model ends a session."""
-EDITS = [
-    "steps.txt\n```\n" + "\n".join("123"[:step]) + "\n```\n" for step in range(1, NUM_STEPS + 1)
-]
-"""Files as aider's model writes them."""
-
-
-def npm(name: str) -> tuple[str]:
-    return (f"node_modules/.bin/{name}",)
-
-
-CLAUDE = Client(npm("claude"), [*shell_calls("Bash", "command", description="A step"), FINAL])
-CODEX = Client(npm("codex"), [*shell_calls("exec_command", "cmd"), FINAL])
-OPENCODE = Client(npm("opencode"), [*shell_calls("bash", "command", description="A step"), FINAL])
-QWEN = Client(
-    npm("qwen"),
-    [*shell_calls("run_shell_command", "command", after=PAUSE, is_background=False), FINAL],
-)
-MINI = Client(
-    ("mini/bin/python", "-m", "minisweagent.run.mini"),
-    [*shell_calls("bash", "command"), hermes_call("bash", {"command": SUBMIT})],
-)
-AIDER = Client(
-    ("aider/bin/python", "-m", "aider"), [text for edit in EDITS for text in (edit, edit)] + [FINAL]
-)
+NUM_TURNS = NUM_STEPS + 3
+"""Of a session that goes on."""
 SDKS = {
     kind: Client(
-        ("sdks/bin/python", str(Path(__file__).with_name("sdk_session.py")), kind),
-        [*shell_calls("shell", "command"), FINAL],
+        ("small/bin/python", str(Path(__file__).with_name("sdk_session.py")), kind),
+        shell_calls("shell", "command"),
     )
     for kind in ("openai-chat", "openai-responses", "anthropic", "openai-agents")
 }
 
 
-@pytest.fixture(scope="module")
-def agents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agents]:
-    if not CLIENTS.is_dir():
-        pytest.skip("the clients are not installed: make clients")
-    clients = [CLAUDE, CODEX, OPENCODE, QWEN, MINI, AIDER, *SDKS.values()]
-    made = Agents(tmp_path_factory.mktemp("agents"), clients)
-    with made.server:
+FAST = "strips"
+"""The family that the default suite runs."""
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(name, marks=[] if name == FAST else pytest.mark.slow) for name in FAMILIES
+    ],
+)
+def agents(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Agents]:
+    assert SDKS["anthropic"].command
+    folder = tmp_path_factory.mktemp(request.param)
+    clients = [*AGENTS.values(), *SDKS.values()]
+    with Agents(folder, clients, FAMILIES[request.param]) as made:
         yield made
 
 
-def test_claude_code_finishes_a_session(agents: Agents) -> None:
-    sizes = ("OPUS", "SONNET", "HAIKU")
-    environ = {
-        "ANTHROPIC_BASE_URL": agents.url,
-        "ANTHROPIC_AUTH_TOKEN": "x",
-        "ANTHROPIC_MODEL": MODEL,
-        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-        **{f"ANTHROPIC_DEFAULT_{size}_MODEL": MODEL for size in sizes},
-    }
-    session = agents.run(
-        CLAUDE,
-        *("-p", agents.prompt(CLAUDE), "--allowedTools", "Bash", "--output-format", "json"),
-        environ=environ,
-    )
-    result = json.loads(session.last_line or "{}")
-    session.assert_finished(result.get("result", ""))
-    assert (result["is_error"], result["num_turns"]) == (False, NUM_STEPS + 1)
-    usage = result["usage"]
-    computed = usage["input_tokens"] + usage["cache_creation_input_tokens"]
-    assert usage["cache_read_input_tokens"] > 0.98 * NUM_STEPS * computed, usage
-
-
-CODEX_CONFIG = f"""
-model = "{MODEL}"
-model_provider = "local"
-[model_providers.local]
-name = "local"
-base_url = "URL/v1"
-env_key = "OPENAI_API_KEY"
-wire_api = "responses"
-"""
-
-
-def test_codex_finishes_a_session(agents: Agents) -> None:
-    session = agents.run(
-        CODEX,
-        *("exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"),
-        *("-o", "final.txt", agents.prompt(CODEX)),
-        files={".codex/config.toml": CODEX_CONFIG.replace("URL", agents.url)},
-        environ=KEY,
-    )
-    session.assert_finished(session.read("final.txt"))
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "chains"),
+    [
+        ("claude-code", (NUM_TURNS,)),
+        ("codex", (NUM_TURNS,)),
+        ("opencode", (1, NUM_TURNS)),  # it asks for a title first
+    ],
+)
+def test_an_agent_goes_on_from_every_turn(
+    agents: Agents, name: str, chains: tuple[int, ...]
+) -> None:
+    session = agents.session(AGENTS[name])
+    assert session.ask(agents.prompt(AGENTS[name])) == FINAL
+    session.assert_steps(NUM_STEPS)
+    assert session.ask(MORE, goes_on=True) == LAST
+    session.assert_steps(NUM_STEPS + 1)
+    session.assert_continued(*chains)
 
 
 @pytest.mark.slow
-def test_opencode_finishes_a_session(agents: Agents) -> None:
-    provider = {
-        "npm": "@ai-sdk/openai-compatible",
-        "options": {"baseURL": f"{agents.url}/v1", "apiKey": "x"},
-        "models": {MODEL: {"limit": {"context": 200_000, "output": 8_000}}},
-    }
-    name = f"local/{MODEL}"
-    config = {"model": name, "small_model": name, "provider": {"local": provider}}
-    files = {"work/opencode.json": json.dumps(config)}
-    session = agents.run(OPENCODE, "run", agents.prompt(OPENCODE), files=files)
-    session.assert_finished(session.last_line)
+def test_qwen_code_goes_on_until_it_is_resumed(agents: Agents) -> None:
+    """Resumed, it leaves the date out of its first message; what follows is written anew."""
+    session = agents.session(QWEN_CODE)
+    assert session.ask(agents.prompt(QWEN_CODE)) == FINAL
+    session.assert_steps(NUM_STEPS)
+    assert session.ask(MORE, goes_on=True) == LAST
+    session.assert_steps(NUM_STEPS + 1)
+    session.assert_continued(NUM_STEPS + 1, 2)
+    first, resumed = session.served[0], session.served[NUM_STEPS + 1]
+    assert resumed.cached < len(first.prompt)
+    if not agents.family.puts_tools_last:
+        assert resumed.cached > 0.99 * len(first.prompt)
+
+
+def test_mini_swe_agent_goes_on_from_every_turn(agents: Agents) -> None:
+    session = agents.session(MINI_SWE_AGENT)
+    assert session.ask(agents.prompt(MINI_SWE_AGENT)) == FINAL
+    session.assert_steps(NUM_STEPS)
+    session.assert_continued(NUM_STEPS + 1)
 
 
 @pytest.mark.slow
-def test_qwen_code_finishes_a_session(agents: Agents) -> None:
-    session = agents.run(
-        QWEN,
-        *("--auth-type", "openai", "--yolo", "-p", agents.prompt(QWEN)),
-        environ={**KEY, "OPENAI_BASE_URL": f"{agents.url}/v1", "OPENAI_MODEL": MODEL},
-    )
-    session.assert_finished(session.last_line)
-
-
-@pytest.mark.slow
-def test_mini_swe_agent_finishes_a_session(agents: Agents) -> None:
-    settings = ("mini.yaml", f"model.model_kwargs.api_base={agents.url}/v1")
-    given = [word for text in (*settings, "model.cost_tracking=ignore_errors")
-             for word in ("-c", text)]  # fmt: skip
-    session = agents.run(
-        MINI,
-        *("-m", f"openai/{MODEL}", *given, "-t", agents.prompt(MINI), "-o", "done.json"),
-        *("-y", "--exit-immediately", "-l", "0"),
-        environ={**KEY, "MSWEA_CONFIGURED": "true"},
-    )
-    info = json.loads(session.read("done.json"))["info"]
-    assert info["exit_status"] == "Submitted"
-    session.assert_finished(info["submission"])
-
-
-@pytest.mark.slow
-def test_aider_finishes_a_session(agents: Agents) -> None:
-    """It has no tools: it writes files that the answers spell, and a test is what it runs."""
-    session = agents.run(
-        AIDER,
-        *("--model", f"openai/{MODEL}", "--message", agents.prompt(AIDER), "--no-git"),
-        *("--yes-always", "--no-check-update", "--analytics-disable", "--no-pretty"),
-        *("--no-show-model-warnings", "--auto-test", "--test-cmd", f"{SAY_MARKER}; exit 1"),
-        environ={**KEY, "OPENAI_API_BASE": f"{agents.url}/v1"},
-    )
-    said = [line for line in session.done.stdout.splitlines() if line.strip()]
-    session.assert_finished(said[-2] if said else "")
+def test_aider_computes_only_what_it_moved(agents: Agents) -> None:
+    """Files and its reminder stand before the user's last message, and move on with each turn."""
+    session = agents.session(AIDER)
+    assert session.ask(agents.prompt(AIDER)) == FINAL
+    session.assert_steps(NUM_STEPS)
     assert session.done.stdout.count("Applied edit to steps.txt") == NUM_STEPS
+    session.assert_continued(*[1] * (NUM_STEPS + 1), wire_tells=False)
+    assert [one.end for one in session.served[1:]] == ["content"] * NUM_STEPS
 
 
 @pytest.mark.parametrize(
     "kind",
     [
         "openai-chat",
-        *(pytest.param(kind, marks=pytest.mark.slow) for kind in SDKS if kind != "openai-chat"),
+        "anthropic",
+        pytest.param("openai-responses", marks=pytest.mark.slow),
+        pytest.param("openai-agents", marks=pytest.mark.slow),
     ],
 )
-def test_a_vendors_library_finishes_a_session(agents: Agents, kind: str) -> None:
-    client = SDKS[kind]
-    session = agents.run(client, agents.url, MODEL, agents.prompt(client))
-    session.assert_finished(session.done.stdout)
+def test_a_vendors_library_goes_on_from_every_turn(agents: Agents, kind: str) -> None:
+    session = agents.session(SDKS[kind])
+    session.run(agents.url, MODEL, agents.prompt(SDKS[kind]), MORE)
+    said = [line.strip() for line in session.done.stdout.splitlines()]
+    assert said == [FINAL, LAST], session.said
+    session.assert_steps(NUM_STEPS + 1)
+    session.assert_continued(NUM_TURNS)

@@ -14,7 +14,9 @@ from tests.support.server import run_cli
 from tests.support.source_tree import ROOT
 from tests.support.tiny_checkpoints import TinySpec, decode_greedily, make_prompts, reference_model
 
+from tokenspeed import LLM
 from tokenspeed.cli.main import make_parser
+from tokenspeed.errors import PluginError
 from tokenspeed.sampling import SamplingParams
 
 if TYPE_CHECKING:
@@ -83,7 +85,7 @@ def test_the_commands_of_the_page_do_what_it_says(checkpoint: Path, installed: P
 def test_without_a_pin_two_sources_are_an_error_with_the_pins(
     checkpoint: Path, installed: PluginSpace
 ) -> None:
-    flags = ("--plugins", "mymodels", "--model-module", "my_models.mistral", "--prompt", "Hi")
-    done = run_cli("generate", str(checkpoint), *flags)
-    assert done.returncode == 2
-    assert "--pins model=my_models.mistral/MistralForCausalLM" in done.stderr
+    module = ("my_models.mistral",)
+    with pytest.raises(PluginError, match=r"--pins model=my_models\.mistral/Mistral") as caught:
+        LLM(str(checkpoint), plugins=("mymodels",), model_module=module)
+    assert caught.value.exit_code == 2

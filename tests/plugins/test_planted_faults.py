@@ -1,4 +1,7 @@
-"""The conformance kit finds faults that were planted, and says where; what is right passes."""
+"""The conformance kit finds faults that were planted, and says where; what is right passes.
+
+Plugins have an offer a fault, so that one run of the kit serves many tests.
+"""
 
 from __future__ import annotations
 
@@ -12,254 +15,236 @@ from tokenspeed_sdk.conformance import run_conformance
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tokenspeed_sdk.conformance import Report
 
-ATTENTION = """
+COMPUTES = "it-computes-what-its-operator-says"
+DETERMINISTIC = "it-is-deterministic-if-it-says-so"
+
+OFFERS = """
+from dataclasses import replace
+
+import torch
+from tokenspeed_reference.attention import PagedAttention
+from tokenspeed_reference.ngram import NgramSpeculator
+from tokenspeed_reference.sampler import PhiloxSampler
+from tokenspeed_reference.stores.memory import MemoryStore
+
+ANY = {name: ("*",) for name in (
+    "device", "arch", "block_tokens", "head_dim", "gqa_ratio", "window")}
+ANY |= {"dtype": ("float32",), "deterministic": (True,)}
+
+class Right(PagedAttention):
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.block_tokens = options["block_tokens"]
+
+class WrongAtABlockBoundary(Right):
+    def attend(self, q_TNH, kv, metadata, **options):
+        out = super().attend(q_TNH, kv, metadata, **options)
+        for chunk in metadata.chunks:
+            if chunk.num_keys % self.block_tokens == 0:
+                out[chunk.query.stop - 1] *= 0.9
+        return out
+
+class ClaimsEveryHeadDim(Right):
+    def attend(self, q_TNH, kv, metadata, **options):
+        q = q_TNH.clone()
+        q[..., 100:] = 0
+        return super().attend(q, kv, metadata, **options)
+
+class DiffersEachTime(Right):
+    def attend(self, q_TNH, kv, metadata, **options):
+        out = super().attend(q_TNH, kv, metadata, **options)
+        return out * (1 + 1e-6 * torch.rand(1))
+
+class Skewed(PhiloxSampler):
+    def sample(self, logits_RV, batch):
+        if batch.temperature_R is not None:
+            batch = replace(batch, temperature_R=batch.temperature_R * 1.25)
+        return super().sample(logits_RV, batch)
+
+class NumbersOfItsOwn(PhiloxSampler):
+    def sample(self, logits_RV, batch):
+        if batch.temperature_R is not None:
+            batch = replace(batch, seeds_R=batch.seeds_R ^ 1)
+        return super().sample(logits_RV, batch)
+
+class Corrupting(MemoryStore):
+    def get(self, key, tag, into):
+        ticket = super().get(key, tag, into)
+        if into.nbytes > 4000:
+            into[4000] ^= 1
+        return ticket
+
+class Writing(NgramSpeculator):
+    def start(self, request_id, token_ids):
+        super().start(request_id, token_ids)
+        token_ids[-1] = 0
+
 class Plugin:
     @hookimpl
     def register_attention_backends(self, context):
-        requires = {
-            "device": ("*",), "arch": ("*",), "dtype": ("float32",), "block_tokens": ("*",),
-            "head_dim": ("*",), "gqa_ratio": ("*",), "window": ("*",), "deterministic": (True,),
-        }
-        context.offer(Offer("attention", "paged", load, requires=requires))
+        for kind in (Right, WrongAtABlockBoundary, ClaimsEveryHeadDim, DiffersEachTime):
+            context.offer(Offer("attention", kind.__name__, kind, requires=ANY))
 
-def load(**options):
-    import torch
-    from tokenspeed_reference.attention import PagedAttention
-
-    class Attention(PagedAttention):
-        def attend(self, q_TNH, kv, metadata, *, scale, sinks_N=None, softcap=0.0):
-            def right(q):
-                return PagedAttention.attend(
-                    self, q, kv, metadata, scale=scale, sinks_N=sinks_N, softcap=softcap
-                )
-            FAULT
-
-    return Attention(**options)
-
-plugin = Plugin()
-"""
-COMPUTES = "it-computes-what-its-operator-says"
-DETERMINISTIC = "it-is-deterministic-if-it-says-so"
-RIGHT = "return right(q_TNH)"
-WRONG_AT_A_BLOCK_BOUNDARY = """out = right(q_TNH)
-            for chunk in metadata.chunks:
-                if chunk.num_keys % options["block_tokens"] == 0:
-                    out[chunk.query.stop - 1] *= 0.9
-            return out"""
-CLAIMS_EVERY_HEAD_DIM = """q = q_TNH.clone()
-            q[..., 100:] = 0
-            return right(q)"""
-DIFFERS_EACH_TIME = "return right(q_TNH) * (1 + 1e-6 * torch.rand(1))"
-
-SAMPLER = """
-class Plugin:
     @hookimpl
     def register_samplers(self, context):
-        requires = {
-            "device": ("*",), "arch": ("*",), "dtype": ("float32",), "deterministic": (True,),
-        }
-        context.offer(Offer("sampler", "seeded", load, requires=requires))
+        for kind in (PhiloxSampler, Skewed, NumbersOfItsOwn):
+            context.offer(Offer("sampler", kind.__name__, kind, requires=ANY))
 
-def load(**options):
-    from dataclasses import replace
-    from tokenspeed_reference.sampler import PhiloxSampler
-
-    class Sampler(PhiloxSampler):
-        def sample(self, logits_RV, batch):
-            if batch.temperature_R is not None:
-                batch = replace(batch, temperature_R=batch.temperature_R * FACTOR)
-            return super().sample(logits_RV, batch)
-
-    return Sampler(**options)
-
-plugin = Plugin()
-"""
-
-DEVICE = """
-class Plugin:
     @hookimpl
-    def register_devices(self, context):
-        context.offer(Offer("device", "acme", load))
+    def register_kv_stores(self, context):
+        for kind in (MemoryStore, Corrupting):
+            context.offer(Offer("kv_store", kind.__name__, kind))
 
-def load():
-    import torch
-    from tokenspeed_reference.device import CpuRuntime
-    from tokenspeed_sdk import DeviceFacts
+    @hookimpl
+    def register_speculators(self, context):
+        for kind in (NgramSpeculator, Writing):
+            context.offer(Offer("speculator", kind.__name__, kind))
 
-    class Runtime(CpuRuntime):
-        def __init__(self):
-            super().__init__()
-            self.facts = DeviceFacts("acme", "Acme One", "a1", 1, self.facts.memory_bytes)
-
-        def allocate_arena(self, num_bytes):
-            FAULT
-
-    return Runtime()
-
-plugin = Plugin()
-"""
-KERNEL = """
-class Plugin:
     @hookimpl
     def register_kernels(self, context):
         requires = {"device": ("*",), "arch": ("*",), "dtype": ("float32",)}
-        context.offer(KernelOffer("OPERATOR", "k", lambda: print, requires=requires))
+        context.offer(KernelOffer("rotary.apply", "silent", lambda: print, requires=requires))
 
 plugin = Plugin()
 """
-ARENA = "super().allocate_arena(num_bytes)"
+SLOTS = "\n".join(
+    f'{slot} = "1.0"' for slot in ("attention", "sampler", "kv_store", "speculator", "operator")
+)
 
-STORE = """
+DEVICES = """
+from tokenspeed_reference.device import CpuRuntime
+
+class Right(CpuRuntime):
+    def __init__(self):
+        super().__init__()
+        self.facts = DeviceFacts("acme", "Acme One", "a1", 1, self.facts.memory_bytes)
+
+class NotZero(Right):
+    def allocate_arena(self, num_bytes):
+        return super().allocate_arena(num_bytes).fill_(1)
+
+class OfFloats(Right):
+    def allocate_arena(self, num_bytes):
+        return super().allocate_arena(num_bytes).float()
+
+class Short(Right):
+    def allocate_arena(self, num_bytes):
+        return super().allocate_arena(num_bytes)[64:]
+
+class TakesAnySize(Right):
+    def allocate_arena(self, num_bytes):
+        return super().allocate_arena(min(num_bytes, 1 << 20))
+
 class Plugin:
     @hookimpl
-    def register_kv_stores(self, context):
-        context.offer(Offer("kv_store", "memory", load))
-
-def load(**options):
-    from tokenspeed_reference.stores.memory import MemoryStore
-
-    class Store(MemoryStore):
-        def get(self, key, tag, into):
-            ticket = super().get(key, tag, into)
-            if into.nbytes > 4000:
-                into[4000] ^= FLIPPED
-            return ticket
-
-    return Store(**options)
+    def register_devices(self, context):
+        for kind in (Right, NotZero, OfFloats, Short, TakesAnySize):
+            context.offer(Offer("device", kind.__name__, kind, facts={"kind": "acme"}))
 
 plugin = Plugin()
 """
 
 
-@pytest.fixture
-def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WheelFolder:
-    folder = WheelFolder(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", folder.environ()["PYTHONPATH"])
-    return folder
-
-
-def failures(report: Report) -> dict[str, str]:
+def failures(folder: Path, body: str, only: str, **manifest: str) -> dict[str, str]:
+    """Run C2 on a plugin; return id -> message of what fails."""
+    wheels = WheelFolder(folder)
+    wheels.install("acme", body, **manifest)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", wheels.environ()["PYTHONPATH"])
+        report = run_conformance("acme", level="C2", only=only)
+    assert report.problems == ()
     return {check.id: check.message for check in report.checks if check.outcome == "failed"}
 
 
+@pytest.fixture(scope="module")
+def of_offers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return failures(tmp_path_factory.mktemp("offers"), OFFERS, "C2/", slots=SLOTS)
+
+
+@pytest.fixture(scope="module")
+def of_devices(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    manifest = {"slots": 'device = "1.0"', "device_kinds": '["acme"]'}
+    return failures(tmp_path_factory.mktemp("devices"), DEVICES, "C2/the-device", **manifest)
+
+
+def found(failed: dict[str, str], offer: str) -> dict[str, str]:
+    """Return the failed checks of an offer: id without the offer -> message."""
+    return {name.replace(offer, ""): message for name, message in failed.items() if offer in name}
+
+
 @pytest.mark.parametrize(
-    ("fault", "check", "words"),
+    "offer",
     [
-        (RIGHT, "", ""),
-        (WRONG_AT_A_BLOCK_BOUNDARY, COMPUTES, "attention.paged in float32"),
-        (CLAIMS_EVERY_HEAD_DIM, COMPUTES, "head_dim 128"),
-        (DIFFERS_EACH_TIME, DETERMINISTIC, "attention.paged, case"),
+        "attention/Right",
+        "sampler/PhiloxSampler",
+        "kv_store/MemoryStore",
+        "speculator/NgramSpeculator",
     ],
-    ids=["right", "block boundary", "head_dim", "not deterministic"],
+)
+def test_what_is_right_passes(of_offers: dict[str, str], offer: str) -> None:
+    assert found(of_offers, offer) == {}
+
+
+@pytest.mark.parametrize(
+    ("offer", "check", "words"),
+    [
+        ("WrongAtABlockBoundary", COMPUTES, "attention.paged in float32"),
+        ("ClaimsEveryHeadDim", COMPUTES, "head_dim 128"),
+        ("DiffersEachTime", DETERMINISTIC, "attention.paged, case"),
+    ],
 )
 def test_attention_faults_are_found(
-    wheels: WheelFolder, fault: str, check: str, words: str
+    of_offers: dict[str, str], offer: str, check: str, words: str
 ) -> None:
-    wheels.install("acme", ATTENTION.replace("FAULT", fault), slots='attention = "1.0"')
-    report = run_conformance("acme", level="C2", only="C2/it-")
-    found = failures(report)
-    if not words:
-        assert report.ok, report.text()
-        return
-    assert list(found) == [f"C2/{check}[attention/paged]"]
-    assert words in found[f"C2/{check}[attention/paged]"]
+    failed = found(of_offers, f"attention/{offer}")
+    assert list(failed) == [f"C2/{check}[]"]
+    assert words in failed[f"C2/{check}[]"]
 
 
-@pytest.mark.parametrize(("factor", "is_right"), [("1.0", True), ("1.25", False)])
-def test_a_skewed_sampler_is_found(wheels: WheelFolder, factor: str, is_right: bool) -> None:
-    wheels.install("acme", SAMPLER.replace("FACTOR", factor), slots='sampler = "1.0"')
-    report = run_conformance("acme", level="C2", only="C2/")
-    assert report.ok == is_right, report.text()
-    if not is_right:
-        message = failures(report)[f"C2/{COMPUTES}[sampler/seeded]"]
-        assert "sampling.distribution" in message
-        assert "chi-square" in message
+def test_a_skewed_sampler_is_found(of_offers: dict[str, str]) -> None:
+    message = found(of_offers, "sampler/Skewed")[f"C2/{COMPUTES}[]"]
+    assert "sampling.distribution" in message
+    assert "chi-square" in message
 
 
-def test_a_sampler_with_numbers_of_its_own_is_found(wheels: WheelFolder) -> None:
-    other = SAMPLER.replace(
-        "batch = replace(batch, temperature_R=batch.temperature_R * FACTOR)",
-        "batch = replace(batch, seeds_R=batch.seeds_R ^ 1)",
-    )
-    wheels.install("acme", other, slots='sampler = "1.0"')
-    found = failures(run_conformance("acme", level="C2", only="sampler-is-right"))
-    assert list(found) == ["C2/the-sampler-is-right[sampler/seeded-draws]"]
-    assert "and the number is" in next(iter(found.values()))
+def test_a_sampler_with_numbers_of_its_own_is_found(of_offers: dict[str, str]) -> None:
+    failed = found(of_offers, "sampler/NumbersOfItsOwn")
+    assert list(failed) == ["C2/the-sampler-is-right[-draws]"]
+    assert "and the number is" in failed["C2/the-sampler-is-right[-draws]"]
 
 
-@pytest.mark.parametrize(
-    ("fault", "check", "words"),
-    [
-        (f"return {ARENA}", "", ""),
-        (f"return {ARENA}.fill_(1)", "arena", "it is not zero"),
-        (f"return {ARENA}.float()", "arena", "torch.float32"),
-        (f"return {ARENA}[64:]", "arena", "it gives"),
-        (
-            "return super().allocate_arena(min(num_bytes, 1 << 20))",
-            "too-large-an-arena",
-            "DID NOT RAISE",
-        ),
-    ],
-    ids=["right", "not zero", "dtype", "short", "too large"],
-)
-def test_faults_of_a_device_are_found(
-    wheels: WheelFolder, fault: str, check: str, words: str
+def test_a_kernel_silent_about_a_trait_of_its_requests_is_told_which(
+    of_offers: dict[str, str],
 ) -> None:
-    body = DEVICE.replace("FAULT", fault)
-    wheels.install("acme", body, slots='device = "1.0"', device_kinds='["acme"]')
-    found = failures(run_conformance("acme", level="C2", only="C2/the-device"))
-    assert list(found) == ([f"C2/the-device-is-right[device/acme-{check}]"] if check else [])
-    assert all(words in message for message in found.values())
-
-
-def test_a_kernel_silent_about_a_trait_of_its_requests_is_told_which(wheels: WheelFolder) -> None:
-    body = KERNEL.replace("OPERATOR", "rotary.apply")
-    wheels.install("acme", body, slots='operator = "1.0"')
-    found = failures(run_conformance("acme", level="C2", only="C2/it-computes"))
-    (message,) = found.values()
+    (message,) = (text for name, text in of_offers.items() if "silent" in name and COMPUTES in name)
     assert "trait.head_dim: wanted" in message
     assert "not declared" in message
 
 
-@pytest.mark.parametrize(("flipped", "is_right"), [("0", True), ("1", False)])
-def test_a_corrupting_store_is_found(wheels: WheelFolder, flipped: str, is_right: bool) -> None:
-    wheels.install("acme", STORE.replace("FLIPPED", flipped), slots='kv_store = "1.0"')
-    report = run_conformance("acme", level="C2", only="C2/the-store")
-    assert report.ok == is_right, report.text()
-    if not is_right:
-        message = failures(report)["C2/the-store-is-right[kv_store/memory-round-trip]"]
-        assert "other bytes" in message
+def test_a_corrupting_store_is_found(of_offers: dict[str, str]) -> None:
+    message = found(of_offers, "kv_store/Corrupting")["C2/the-store-is-right[-round-trip]"]
+    assert "other bytes" in message
 
 
-SPECULATOR = """
-class Plugin:
-    @hookimpl
-    def register_speculators(self, context):
-        context.offer(Offer("speculator", "lookup", load))
-
-def load(**options):
-    from tokenspeed_reference.ngram import NgramSpeculator
-
-    class Drafter(NgramSpeculator):
-        def start(self, request_id, token_ids):
-            super().start(request_id, token_ids)
-            FAULT
-
-    return Drafter(**options)
-
-plugin = Plugin()
-"""
+def test_a_speculator_that_changes_the_text_is_found(of_offers: dict[str, str]) -> None:
+    failed = found(of_offers, "speculator/Writing")
+    assert "written to" in failed["C2/the-speculator-keeps-its-contract[-inputs-stay]"]
 
 
-@pytest.mark.parametrize(("fault", "is_right"), [("pass", True), ("token_ids[-1] = 0", False)])
-def test_a_speculator_that_changes_the_text_is_found(
-    wheels: WheelFolder, fault: str, is_right: bool
+@pytest.mark.parametrize(
+    ("offer", "check", "words"),
+    [
+        ("Right", "", ""),
+        ("NotZero", "arena", "it is not zero"),
+        ("OfFloats", "arena", "torch.float32"),
+        ("Short", "arena", "it gives"),
+        ("TakesAnySize", "too-large-an-arena", "DID NOT RAISE"),
+    ],
+)
+def test_faults_of_a_device_are_found(
+    of_devices: dict[str, str], offer: str, check: str, words: str
 ) -> None:
-    wheels.install("acme", SPECULATOR.replace("FAULT", fault), slots='speculator = "1.0"')
-    report = run_conformance("acme", level="C2", only="speculator")
-    assert report.ok == is_right, report.text()
-    if not is_right:
-        name = "C2/the-speculator-keeps-its-contract[speculator/lookup-inputs-stay]"
-        assert "written to" in failures(report)[name]
+    failed = found(of_devices, f"device/{offer}")
+    assert list(failed) == ([f"C2/the-device-is-right[-{check}]"] if check else [])
+    assert all(words in message for message in failed.values())

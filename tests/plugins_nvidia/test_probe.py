@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.support.scripted import write_scripted_model
+from tests.support.server import run_cli
 
 from tokenspeed_nvidia import probe
 from tokenspeed_sdk import PluginError
@@ -87,3 +89,16 @@ def test_the_real_driver_answers() -> None:
     (facts,) = probe.find_devices()
     assert facts.arch.startswith("sm_")
     assert facts.memory_bytes > 2**30
+
+
+def test_a_start_that_finds_a_gpu_it_cannot_use_says_what_to_pass(tmp_path: Path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("this torch reaches a GPU")
+    driver(tmp_path).rename(tmp_path / probe.DRIVER_LIBRARY)
+    model = write_scripted_model(tmp_path / "model")
+    environ = {"LD_LIBRARY_PATH": str(tmp_path), "TOKENSPEED_CACHE_DIR": str(tmp_path / "cache")}
+    flags = ("--prompt", "Hi", "--kv-gib", "0.001")
+    done = run_cli("generate", str(model), *flags, environ=environ)
+    assert done.returncode == 4, done.stderr
+    assert "does not reach the GPU" in done.stderr
+    assert "or use --plugins reference" in done.stderr

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from array import array
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
@@ -27,6 +28,7 @@ from tokenspeed.server.conversation.prompts import PromptReader
 from tokenspeed.server.conversation.rules import load_rules
 from tokenspeed.server.conversation.sessions import Sessions
 from tokenspeed.server.conversation.template_facts import facts_of
+from tokenspeed.server.engine_health import EngineHealth
 from tokenspeed.server.http.api_keys import ApiKeys
 from tokenspeed.server.metrics import Metrics
 from tokenspeed.server.parsers import AnswerFormat, ChosenParsers
@@ -113,11 +115,16 @@ class MarkAnswer:
 
 @dataclass
 class PlayedEngine:
-    """Plays the engine: says `script`, one token at a time; notes what was submitted."""
+    """Plays the engine: says `script`, one token at a time; notes what was submitted.
+
+    Args:
+        state: behind every prompt that is embedded.
+    """
 
     model: ModelInfo
     tokenizer: Tokenizer
     script: str = "Hello."
+    state: Sequence[float] = (3.0, 0.0, 4.0)
     cached: int = 0
     error: TokenSpeedError | None = None
     fails_after: int = 1 << 30
@@ -125,7 +132,8 @@ class PlayedEngine:
     submits: list[Submit] = field(default_factory=list)
     terms: list[Terms] = field(default_factory=list)
     stats: None = None
-    is_alive: bool = True
+    silent_s: float = 0.0
+    unhealthy_s: float = 0.0
     epoch: int = 1
     unhealthy_reason: str | None = None
 
@@ -174,6 +182,11 @@ class PlayedStream:
             reason = "stop" if index == len(ids) else None
             if self._params.max_tokens == index:
                 reason = reason or "length"
+            if self._params.embeds:
+                state = array("f", engine.state).tobytes()
+                yield Delta(request_id="r", tokens=(token,), finish_reason="length",
+                            cached_tokens=engine.cached, embedding=state)  # fmt: skip
+                return
             report = CacheReport(
                 engine.cached, self._num_prompt - engine.cached, 0, engine.cached, "never_stored"
             )
@@ -220,6 +233,7 @@ class App:
     Args:
         turn_memory_mib: 0: every turn is rendered.
         rules: against client noise, behind the core's.
+        record: flight record of the engine; None: there is none.
         parts: other ones than the usual.
     """
 
@@ -230,6 +244,7 @@ class App:
         context: int = 4096,
         turn_memory_mib: int = 0,
         rules: tuple[NamedRule, ...] = (),
+        record: Path | None = None,
         **parts: Any,
     ) -> None:
         path = write_scripted_model(folder / "m")
@@ -260,15 +275,17 @@ class App:
             *load_rules(config.client_rules, core_registry(), facts_of(template)),
             *rules,
         )
+        self.chats = make_chats(config, prompts, tokenizer, model, rules, self.metrics)
         made = {
             "frontend": frontend,
             "tokenizer": tokenizer,
             "prompts": prompts,
-            "chats": make_chats(config, prompts, tokenizer, model, rules, self.metrics),
+            "chats": self.chats,
             "sessions": Sessions(),
             "metrics": self.metrics,
             "report": report,
             "keys": ApiKeys({}),
+            "health": EngineHealth(frontend, record or folder / "no_record", stall_s=10.0),
             "parsers": ChosenParsers(form),
             **parts,
         }

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.scripted import byte_tokenizer, write_scripted_model
+from tokenizers import AddedToken
 
 MARKER = "[[step]]"
 SAY_MARKER = "printf '[[%s]]' step"
@@ -52,21 +53,32 @@ def hermes_call(name: str, arguments: dict[str, Any]) -> str:
 
 
 def write_dialogue_model(
-    folder: Path, answers: Sequence[str], *, template: str = HERMES_TEMPLATE, **fields: Any
+    folder: Path,
+    answers: Sequence[str],
+    *,
+    template: str = HERMES_TEMPLATE,
+    specials: Sequence[str] = (),
+    ends: Sequence[str] = ("<|im_end|>",),
+    **fields: Any,
 ) -> Path:
     """Write a model folder for `--plugins sdk` and return it.
 
     Args:
-        answers: by the number of markers in the prompt.
+        answers: by the number of markers in the prompt; may hold the token that ends them.
+        specials: special tokens of the template, beside those of the byte tokenizer.
+        ends: tokens that end an answer.
         fields: of config.json.
     """
     tokenizer = byte_tokenizer()
+    tokenizer.add_special_tokens([AddedToken(text, special=True) for text in specials])
     tokenizer.add_tokens([MARKER])
     ids = [tokenizer.encode(text, add_special_tokens=False).ids for text in answers]
     marker = tokenizer.token_to_id(MARKER)
     dialogue = {"mode": "dialogue", "marker": marker, "answers": ids}
     fields = {"max_position_embeddings": 1 << 18, **dialogue, **fields}
     write_scripted_model(folder, tokenizer=tokenizer, **fields)
-    texts = {"eos_token": "<|im_end|>", "chat_template": template}
+    texts = {"eos_token": ends[0], "chat_template": template}
     (folder / "tokenizer_config.json").write_text(json.dumps(texts), encoding="utf-8")
+    stops = {"eos_token_id": [tokenizer.token_to_id(end) for end in ends]}
+    (folder / "generation_config.json").write_text(json.dumps(stops), encoding="utf-8")
     return folder

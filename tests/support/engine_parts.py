@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from numpy.typing import NDArray
+
     from tokenspeed.contracts.grammar import CompiledGrammar
     from tokenspeed.contracts.model import CacheGroup
     from tokenspeed.contracts.sampler import TokenLogprobs
@@ -56,7 +58,7 @@ class Job:
 
 @dataclass(slots=True)
 class Run:
-    """What a run gave: per job its tokens, and what happened on the way."""
+    """What a run gave: per job its tokens and embedding, and what happened on the way."""
 
     tokens: list[list[int]]
     reasons: list[str]
@@ -64,6 +66,7 @@ class Run:
     logprobs: list[list[TokenLogprobs]]
     results: list[StepResult] = field(default_factory=list)
     num_steps: int = 0
+    embeddings: dict[int, NDArray[np.float32]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -131,6 +134,8 @@ class Parts:
         result = self.executor.collect()
         run.results.append(result)
         assert result.step_id == plan.step_id
+        for row, state in result.embeddings:
+            run.embeddings[int(plan.request_ids[row]) - first_id] = state
         done = self.scheduler.commit(
             result.step_id,
             result.tokens,

@@ -9,7 +9,9 @@ channels    thinking, answer and calls are messages of their own; an old answer 
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from typing import Any
 
 _CHATML_HEAD = """\
 {%- if tools %}{{- '<|im_start|>system\\n' }}
@@ -82,7 +84,7 @@ class Family:
         specials: special tokens beside those of the byte tokenizer.
         ends: tokens that end an answer: its text's, its call's.
         answer: what the model writes, with {think} and {text}.
-        call: with {think}, {name} and {arguments}; written as no template would.
+        call: with {think}, {text}, {name} and {arguments}; written as no template would.
         old_end: what the template writes behind an old answer and an old call.
         puts_tools_last: tools come again with each new user message.
     """
@@ -96,7 +98,24 @@ class Family:
     old_end: tuple[str, str]
     puts_tools_last: bool = False
 
+    def write_answer(self, text: str) -> str:
+        """Return an answer as the model writes it, with the token that ends it."""
+        return self.answer.format(think=THOUGHT, text=text) + self.ends[0]
 
+    def write_call(self, text: str, name: str, arguments: dict[str, Any], call_id: str) -> str:
+        """Return a call with a text before it, as far as the format has a place for one.
+
+        Args:
+            call_id: nine letters and digits; for formats that write ids.
+        """
+        spaced = json.dumps(arguments, separators=(" ,", ":  "))
+        filled = self.call.format(
+            think=THOUGHT, text=text, name=name, arguments=spaced, call_id=call_id
+        )
+        return filled + self.ends[1]
+
+
+THOUGHT = "One step\nafter the other."
 _THINK = "<think>\n{think}\n</think>\n"
 """With one line end less than the templates have."""
 _CALL = '<tool_call>\n{{"name":  "{name}", "arguments":{arguments} }}\n</tool_call>'
@@ -109,7 +128,7 @@ def _chatml(name: str, keep: str) -> Family:
         (),
         ("<|im_end|>", "<|im_end|>"),
         _THINK + "{text}",
-        _THINK + _CALL,
+        _THINK + "{text}" + _CALL,
         ("<|im_end|>\n", "<|im_end|>\n"),
     )
 
@@ -126,7 +145,7 @@ FAMILIES = {
             + ("[TOOL_CALLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]"),
             ("</s>", "</s>"),
             " {text} ",
-            '[TOOL_CALLS] [{{"name":"{name}","arguments": {arguments}, "id":"{call_id}"}}]',
+            '{text}[TOOL_CALLS] [{{"name":"{name}","arguments": {arguments}, "id":"{call_id}"}}]',
             ("</s>", "</s>"),
             puts_tools_last=True,
         ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,13 +43,14 @@ def files_under(*folders: str, suffixes: tuple[str, ...] = (".py",)) -> list[Pat
     ]
 
 
-def imports_of(file: Path) -> list[Import]:
+@cache
+def imports_of(file: Path) -> tuple[Import, ...]:
     """Return every import of a file: at the top, inside functions, and for types only."""
-    found = []
+    found: list[Import] = []
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"), str(file))):
         if isinstance(node, ast.Import):
             found += [Import(file, node.lineno, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             module = "." * node.level + (node.module or "")
             found += [Import(file, node.lineno, f"{module}.{alias.name}") for alias in node.names]
-    return found
+    return tuple(found)

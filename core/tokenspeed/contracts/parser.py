@@ -86,6 +86,23 @@ class AnswerStart:
     tool_choice: ToolChoice = field(default_factory=ToolChoice)
 
 
+@dataclass(frozen=True, slots=True)
+class ThinkingForm:
+    """How the thinking of an answer is written.
+
+    Args:
+        opens: text that opens it.
+        ends: texts each of which ends it.
+        close: text that ends it when its budget is used up; the answer goes on behind it.
+        is_repeated: it may be opened again, anywhere in the answer; else it stands at its head.
+    """
+
+    opens: str
+    ends: tuple[str, ...]
+    close: str
+    is_repeated: bool = False
+
+
 def looks_for_calls(tools: tuple[Tool, ...], choice: ToolChoice) -> bool:
     """Say whether calls are looked for in an answer; if not, marks of calls are text."""
     return bool(tools) and choice.mode != "none"
@@ -115,9 +132,9 @@ class Parser(Protocol):
     """What an offer's `load()` returns: makes a parser for each answer; holds no state of any.
 
     Required: markers, opens, reasoning_end, structures, start; `structures` declares structure,
-    which is optional. The offer's facts say which models it is for, so that it can be chosen by
-    itself: `facts["template_marks"]`, texts that their chat templates all hold, and
-    `facts["model_types"]`, as config.json names them; either may be left out.
+    which is optional, and so is `thinking`. The offer's facts say which models it is for, so that
+    it can be chosen by itself: `facts["template_marks"]`, texts that their chat templates all hold,
+    and `facts["model_types"]`, as config.json names them; either may be left out.
     """
 
     markers: tuple[str, ...]
@@ -130,6 +147,8 @@ class Parser(Protocol):
     """The one that ends the reasoning: a grammar holds from there on. "": it parses none."""
     structures: bool
     """Whether it has `structure`."""
+    thinking: ThinkingForm | None
+    """How the reasoning is written, so that a budget can end it; None, or left out: none can."""
 
     def start(self, start: AnswerStart) -> AnswerParser:
         """Return the parser of one answer."""

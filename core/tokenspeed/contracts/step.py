@@ -136,6 +136,8 @@ class StepResult:
         logprobs: one entry per new token of rows that asked, None for other rows.
         prompt_logprobs: (row, logprobs of the prompt tokens this chunk scored) for rows that asked.
         reasons: of failed rows that failed for another reason: row -> text for the client.
+        embeddings: (row, (D,) float32 host) for rows that asked: the hidden state after the final
+            norm, of the last token of their prompt.
     """
 
     step_id: int
@@ -145,3 +147,4 @@ class StepResult:
     logprobs: tuple[tuple[TokenLogprobs, ...] | None, ...] | None = None
     prompt_logprobs: tuple[tuple[int, tuple[TokenLogprobs, ...]], ...] = ()
     reasons: Mapping[int, str] | None = None
+    embeddings: tuple[tuple[int, NDArray[np.float32]], ...] = ()

@@ -45,6 +45,7 @@ class Completion:
         params = submit.params
         self.request_id = submit.request_id
         self.finish_reason: str | None = None
+        self.embedding: bytes | None = None
         self._prompt_token_ids = prompt_token_ids
         self._answer = AnswerText(
             tokenizer,
@@ -63,6 +64,7 @@ class Completion:
     def push(self, delta: Delta) -> str:
         """Take a delta and return the new text; sets `finish_reason` at the end."""
         self._cached_tokens = max(self._cached_tokens, delta.cached_tokens)
+        self.embedding = delta.embedding or self.embedding
         self._prompt_logprobs = delta.prompt_logprobs or self._prompt_logprobs
         self._error = delta.error
         new, used = self._answer.push(delta.tokens, finish_reason=delta.finish_reason)

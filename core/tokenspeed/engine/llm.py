@@ -20,6 +20,7 @@ from tokenspeed.engine.messages import Abort, Refused, Stop, Terms, TokensOut
 from tokenspeed.engine.script_input import params_of, prompt_ids, prompts_of
 from tokenspeed.engine.streams import error_of
 from tokenspeed.engine.submits import make_submit
+from tokenspeed.engine.vectors import EMBED, unit_vector
 from tokenspeed.errors import ConfigError, EngineError
 from tokenspeed.sampling.params import SamplingParams
 from tokenspeed.tokenizer import ChatTemplate, EncodeCache, load_tokenizer
@@ -27,6 +28,9 @@ from tokenspeed.tokenizer.reuse_points import reuse_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    import numpy as np
+    from numpy.typing import NDArray
 
     from tokenspeed.engine.messages import EngineStats, Submit
     from tokenspeed.engine.reports import ProgressCallback
@@ -125,6 +129,27 @@ class LLM:
                 points = self._encodings.token_positions(text, offsets)
             completions.append(self._prepare(ids, own_params, reuse_points=points))
         return self._answer(completions)
+
+    def embed(
+        self, prompts: Prompt | Sequence[Prompt], *, dimensions: int | None = None
+    ) -> list[NDArray[np.float32]]:
+        """Return the hidden state behind each prompt, as a vector of length 1.
+
+        Args:
+            prompts: one text or list of token ids, or several.
+            dimensions: how many of the first elements; None: all.
+        Raises:
+            RequestError: a prompt is not acceptable, or there are fewer dimensions.
+            EngineError: the engine failed one of them.
+        """
+        asked = [self._prepare(prompt, EMBED) for prompt in prompts_of(prompts)]
+        outputs = self._answer(asked)
+        vectors = []
+        for output, (_, completion) in zip(outputs, asked, strict=True):
+            if completion.embedding is None:
+                raise EngineError(output.error or "the engine returned no hidden state; ask again")
+            vectors.append(unit_vector(completion.embedding, dimensions))
+        return vectors
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[str]:
         """Yield one answer's text as it comes; leaving the loop early ends the request.

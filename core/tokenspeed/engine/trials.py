@@ -4,6 +4,7 @@ An operator's kernel is called with the arguments that were seen. An attention b
 of its cache group: `plan`, then `write` and `attend` in every layer, over a small arena that is
 laid out as the backend demands and holds the same keys and values. A MoE backend computes one
 layer from the router's logits; one that does not choose experts itself is timed with `moe.route`.
+Where a layer's choice takes more than its logits, only what follows the choice is timed.
 Legend: T tokens, N query heads, K kv heads, H head dim, D hidden, E experts.
 """
 
@@ -149,10 +150,9 @@ def attention_step(
 def _moved(
     batch: AttentionBatch, layout: ArenaLayout, index: int
 ) -> tuple[ArenaLayout, AttentionBatch]:
-    """Return the layout with as few blocks as will do, and the step with a block an entry."""
+    """Return the layout with as many blocks as will do, and the step with a block an entry."""
     packing, (rows, indices) = layout.groups[index].packing, entries(batch)
-    num_physical = min(layout.num_physical_blocks, 1 + -(-len(rows) // packing))
-    layout = replace(layout, num_physical_blocks=num_physical)
+    layout = replace(layout, num_physical_blocks=1 + -(-len(rows) // packing))
     pages, (num_rows, width) = layout.page_ids(index), batch.block_tables.shape
     tables = GroupTables(num_rows, width, pages)
     ids = np.arange(packing, packing + len(rows), dtype=np.int32)  # behind the sentinel's
@@ -178,8 +178,9 @@ def expert_trials(watched: WatchedExperts, traits: str, wait: Wait) -> Iterator[
                 prepared[offer.pin] = (backend, backend.prepare(copied_weights(watched.weights)))
             backend, layer = prepared[offer.pin]
             compute = from_logits(backend, watched.options["group"].routing, watched.route)
-            (x_TD, logits_TE), _ = sample.arguments
-            return time_call(lambda: compute(x_TD, logits_TE, layer), wait)
+            if len(sample.arguments) > 2:  # the layer has chosen
+                compute = backend.forward
+            return time_call(lambda: compute(*sample.arguments, layer), wait)
 
         return seconds
 

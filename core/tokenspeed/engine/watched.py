@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tokenspeed.contracts.attention import AttentionBackend, AttentionBatch
     from tokenspeed.contracts.moe import MoEBackend, RoutingMoEBackend
-    from tokenspeed.kernels.spying import Arguments, Watch
+    from tokenspeed.kernels.spying import Watch
 
     Route = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 
@@ -151,17 +151,21 @@ def _batch_shape(batch: AttentionBatch) -> str:
 
 @dataclass(slots=True)
 class ExpertSample:
-    """Calls of one shape: x_TD and the router's logits_TE of the first."""
+    """Calls of one shape: what the first was given, without the prepared layer.
 
-    arguments: Arguments
+    That is x_TD and the router's logits_TE; or x_TD, experts_TX and weights_TX where the layer
+    chooses itself, because more than the logits decides.
+    """
+
+    arguments: tuple[torch.Tensor, ...]
     calls: dict[str, int] = field(default_factory=dict)
 
 
 class WatchedExperts:
     """A MoE backend that keeps a sample of each shape, and the weights of the first layer.
 
-    It takes the router's logits whatever it watches, so that backends which choose experts
-    themselves can be compared with those that are told.
+    It offers to choose experts whatever it watches, so that backends which choose themselves can be
+    compared, from the router's logits on, with those that are told.
 
     Args:
         options: what the backend was loaded with; the others are loaded so too.
@@ -186,20 +190,29 @@ class WatchedExperts:
             self.weights = copied_weights(weights)
         return self._backend.prepare(weights)
 
-    def forward(self, *arguments: Any) -> torch.Tensor:
-        """Leave a call that has chosen already to the backend."""
-        return self._backend.forward(*arguments)
+    def forward(
+        self,
+        x_TD: torch.Tensor,
+        experts_TX: torch.Tensor,
+        weights_TX: torch.Tensor,
+        prepared: object,
+    ) -> torch.Tensor:
+        """Keep a sample of a call that has chosen already, then compute."""
+        self._note(f"{x_TD.shape[0]} tokens, experts chosen", x_TD, experts_TX, weights_TX)
+        return self._backend.forward(x_TD, experts_TX, weights_TX, prepared)
 
     def route_and_forward(
         self, x_TD: torch.Tensor, logits_TE: torch.Tensor, prepared: object
     ) -> torch.Tensor:
         """Keep a sample, then compute."""
-        if self._watch.phase:
-            shape = f"{x_TD.shape[0]} tokens"
-            if shape not in self.samples:
-                self.samples[shape] = ExpertSample(copied(((x_TD, logits_TE), {})))
-            _count(self.samples[shape].calls, self._watch.phase)
+        self._note(f"{x_TD.shape[0]} tokens", x_TD, logits_TE)
         return self._compute(x_TD, logits_TE, prepared)
+
+    def _note(self, shape: str, *arguments: torch.Tensor) -> None:
+        if self._watch.phase:
+            if shape not in self.samples:
+                self.samples[shape] = ExpertSample(copied(arguments))
+            _count(self.samples[shape].calls, self._watch.phase)
 
 
 def from_logits(backend: Any, routing: object, route: Route) -> Callable[..., torch.Tensor]:

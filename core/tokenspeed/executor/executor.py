@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from tokenspeed.kv import Arena
     from tokenspeed.sampling import SamplingParams
 
+    Embeddings = tuple[tuple[int, NDArray[np.float32]], ...]
     PromptLogprobs = tuple[tuple[int, tuple[TokenLogprobs, ...]], ...]
 
 
@@ -62,6 +63,7 @@ class _Launched:
     verified: Verified | None
     prompt_logprobs: PromptLogprobs
     reasons: Mapping[int, str] | None = None
+    embeddings: Embeddings = ()
 
 
 class Executor:
@@ -139,6 +141,7 @@ class Executor:
             stop_token_ids: ids masked until `params.min_tokens` output tokens.
             grammar: the language of `params.grammar`.
         """
+        self._masks.prepare(params.thinking)
         clamped_ids = np.clip(prompt_ids, 0, self._max_token_id)
         outputs = np.clip(output_ids, 0, self._max_token_id).tolist()
         self._requests[request_id] = ExecutorRequest(
@@ -177,6 +180,7 @@ class Executor:
             verified=verified,
             prompt_logprobs=self._score_prompts(plan, hidden_TD),
             reasons=self._failures(targets),
+            embeddings=self._embed(plan, hidden_TD),
         )
         self._launched.append(launched)
 
@@ -199,7 +203,15 @@ class Executor:
             logprobs=_spread_logprobs(targets, verified, num_rows),
             prompt_logprobs=launched.prompt_logprobs,
             reasons=launched.reasons or None,
+            embeddings=launched.embeddings,
         )
+
+    def is_device_well(self) -> bool:
+        """Say, after a step that failed, whether the device still computes."""
+        try:
+            return bool((torch.ones(2, device=self._device) + 1).sum().item() == 4)
+        except RuntimeError:
+            return False
 
     def _admit(self, plan: StepPlan) -> None:
         for row, slot in plan.admitted.tolist():
@@ -255,6 +267,7 @@ class Executor:
                 self._masks.admit(
                     slot,
                     request.grammar,
+                    thinking=request.params.thinking,
                     after=guide.after if guide is not None else (),
                     stop_ids=request.stop_token_ids,
                     output_ids=request.output_ids[:index],
@@ -277,6 +290,11 @@ class Executor:
             if not has_failed:
                 self._masks.accept(slot, tokens)
 
+    def _request_of(self, plan: StepPlan, row: int) -> ExecutorRequest:
+        request = self._by_slot[int(plan.slots[row])]
+        assert request is not None, "a row of a slot that no plan admitted"
+        return request
+
     def _failures(self, targets: Targets) -> dict[int, str]:
         """Return the rows whose answers cannot go on, and why."""
         if self._masks.is_empty:
@@ -285,11 +303,23 @@ class Executor:
         pairs = zip(targets.rows_N.tolist(), map(self._masks.failure, slots), strict=True)
         return {row: reason for row, reason in pairs if reason}
 
+    def _embed(self, plan: StepPlan, hidden_TD: torch.Tensor) -> Embeddings:
+        """Return the hidden states behind the prompts that end in this step and ask for them."""
+        rows = [
+            row
+            for row in range(plan.num_decode_rows, plan.num_rows)
+            if plan.output_index[row] >= 0 and self._request_of(plan, row).params.embeds
+        ]
+        if not rows:
+            return ()
+        last = plan.query_start[1:][rows].astype(np.int64) - 1
+        states_ND = hidden_TD.index_select(0, self._upload(last)).float().cpu().numpy()
+        return tuple(zip(rows, states_ND, strict=True))
+
     def _score_prompts(self, plan: StepPlan, hidden_TD: torch.Tensor) -> PromptLogprobs:
         scores = []
         for row in range(plan.num_decode_rows, plan.num_rows):
-            request = self._by_slot[plan.slots[row]]
-            assert request is not None
+            request = self._request_of(plan, row)
             if request.params.prompt_logprobs is not None:
                 entry = self._scorer.score(plan, row, request, hidden_TD)
                 scores += [(row, entry)] if entry else []

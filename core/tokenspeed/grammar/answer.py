@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from tokenspeed.contracts.speculator import MAX_DRAFTS
+from tokenspeed.grammar.bits import bit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from tokenspeed.contracts.grammar import CompiledGrammar, GrammarMatcher
@@ -34,6 +34,7 @@ class GuidedAnswer:
         stop_ids: every id that ends the request.
         marks: those of them that spell no text: allowed wherever the language may end.
         end_ids: ids that the matcher allows where the language may end.
+        engine: PLUGIN/NAME of what compiled the language, for messages.
         output_ids: tokens generated before: the place is a function of them.
     """
 
@@ -45,9 +46,11 @@ class GuidedAnswer:
         stop_ids: Sequence[int] = (),
         marks: Sequence[int] = (),
         end_ids: Sequence[int] = (),
+        engine: str = "",
         output_ids: Sequence[int] = (),
     ) -> None:
         self.failure = ""
+        self._engine = engine
         self._after = tuple(after)
         self._stop_ids = frozenset(stop_ids)
         self._marks = tuple(marks)
@@ -103,7 +106,7 @@ class GuidedAnswer:
             return False
         if self._marks and any(_has(mask_W, token) for token in self._end_ids):
             for token in self._marks:
-                mask_W[token // 32] |= _bit(token)
+                mask_W[token // 32] |= bit(token)
         return True
 
     def _take(self, token: int) -> bool:
@@ -149,12 +152,9 @@ class GuidedAnswer:
 
     def _fail(self, problem: BaseException | str) -> None:
         said = problem if isinstance(problem, str) else repr(problem)
-        self.failure = f"its grammar failed: {said[:MAX_REASON_CHARS]}"
-
-
-def _bit(token: int) -> np.int32:
-    return np.int32(-(2**31) if token % 32 == 31 else 1 << (token % 32))
+        engine = f" (grammar engine {self._engine})" if self._engine else ""
+        self.failure = f"its grammar failed{engine}: {said[:MAX_REASON_CHARS]}"
 
 
 def _has(mask_W: NDArray[np.int32], token: int) -> bool:
-    return bool(mask_W[token // 32] & _bit(token))
+    return bool(mask_W[token // 32] & bit(token))

@@ -1,4 +1,6 @@
-"""The masks of a step: made for rows that have a grammar, in a thread, while the model computes.
+"""The masks of a step: made in a thread while the model computes.
+
+For rows whose answers have a grammar, a budget of thinking, or both.
 
 Owned by the executor. What a slot holds is a function of its request's tokens: a request that was
 retracted is admitted again with its output so far.
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tokenspeed.grammar.answer import GuidedAnswer
+from tokenspeed.grammar.thinking import BudgetedThinking
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tokenspeed.contracts.grammar import CompiledGrammar
+    from tokenspeed.contracts.thinking import ThinkingBudget
 
 NOTHING_FOLLOWS = "its grammar allows no token here, and the answer may not end"
 
@@ -42,55 +46,76 @@ class StepMasks:
 
 @dataclass(frozen=True, slots=True)
 class _Slot:
-    """One request's answer, and its stop tokens as a mask."""
+    """One request's answer and its thinking, where they are held to something; its stop tokens."""
 
-    answer: GuidedAnswer
+    answer: GuidedAnswer | None
+    thinking: BudgetedThinking | None
     stops_W: NDArray[np.int32]
 
 
 @dataclass(slots=True)
 class AnswerMasks:
-    """Answers of the running requests that have a grammar, by slot.
+    """Answers of the running requests that are held to something, by slot.
 
     Args:
         vocab_size: width of the logits.
         end_ids: the model's own end tokens, which matchers allow where a language may end.
         text_free_ids: ids that spell no text.
+        token_bytes: what each token spells; (): it is not known.
+        engine: PLUGIN/NAME of what compiled their languages, for messages.
     """
 
     vocab_size: int
     end_ids: tuple[int, ...] = ()
     text_free_ids: frozenset[int] = frozenset()
+    token_bytes: Sequence[bytes] = ()
+    engine: str = ""
     _slots: dict[int, _Slot] = field(default_factory=dict)
     _thread: ThreadPoolExecutor | None = None
 
     @property
     def is_empty(self) -> bool:
-        """Whether no running request has a grammar: then a step has nothing to ask here."""
+        """Whether no running request is held to anything: then a step has nothing to ask here."""
         return not self._slots
+
+    def prepare(self, thinking: ThinkingBudget | None) -> None:
+        """Have the tokens spelled if a budget's marks need it: what fails then is one request's."""
+        if thinking is not None:
+            BudgetedThinking(thinking, self.token_bytes)
 
     def admit(
         self,
         slot: int,
         grammar: CompiledGrammar | None,
         *,
+        thinking: ThinkingBudget | None = None,
         after: Sequence[int] = (),
         stop_ids: Sequence[int] = (),
         output_ids: Sequence[int] = (),
     ) -> None:
-        """Fill a slot for a request that starts, or goes on after `output_ids`; None empties it."""
+        """Fill a slot for a request that starts, or goes on after `output_ids`.
+
+        Args:
+            grammar, thinking: None, both of them: the slot is emptied.
+        """
         self._slots.pop(slot, None)
-        if grammar is None:
+        if grammar is None and thinking is None:
             return
-        answer = GuidedAnswer(
-            grammar,
-            after=after,
-            stop_ids=stop_ids,
-            marks=[token for token in stop_ids if token in self.text_free_ids],
-            end_ids=self.end_ids,
-            output_ids=output_ids,
-        )
-        self._slots[slot] = _Slot(answer, _mask_of(stop_ids, self.vocab_size))
+        answer = None
+        if grammar is not None:
+            answer = GuidedAnswer(
+                grammar,
+                after=after,
+                stop_ids=stop_ids,
+                marks=[token for token in stop_ids if token in self.text_free_ids],
+                end_ids=self.end_ids,
+                engine=self.engine,
+                output_ids=output_ids,
+            )
+        budget = None
+        if thinking is not None:
+            budget = BudgetedThinking(thinking, self.token_bytes, output_ids)
+        self._slots[slot] = _Slot(answer, budget, _mask_of(stop_ids, self.vocab_size))
 
     def start(
         self, slots_N: Sequence[int], drafts_N: Sequence[Sequence[int]]
@@ -111,13 +136,19 @@ class AnswerMasks:
     def accept(self, slot: int, tokens: Sequence[int]) -> None:
         """Follow the tokens that a slot's request got."""
         item = self._slots.get(slot)
-        if item is not None:
+        if item is None:
+            return
+        if item.answer is not None:
             item.answer.accept(tokens)
+        if item.thinking is not None:
+            item.thinking.accept(tokens)
+            if item.answer is None and item.thinking.is_done:
+                del self._slots[slot]
 
     def failure(self, slot: int) -> str:
         """Return why the answer of a slot cannot go on; "": it can, or has no grammar."""
         item = self._slots.get(slot)
-        return "" if item is None else item.answer.failure
+        return "" if item is None or item.answer is None else item.answer.failure
 
     def _make(
         self, slots_N: tuple[int, ...], drafts_N: tuple[Sequence[int], ...]
@@ -149,14 +180,20 @@ class AnswerMasks:
         ending: list[bool],
     ) -> list[int]:
         """Write a row's masks close together; return the places that have one."""
+        written = [False] * (len(drafts) + 1)
+        if item.answer is not None:
+            written = item.answer.fill(drafts, space_PW)
+        if item.thinking is not None:
+            item.thinking.restrict(drafts, space_PW, written)
         masked: list[int] = []
-        for place, is_written in enumerate(item.answer.fill(drafts, space_PW)):
+        for place, is_written in enumerate(written):
             if not is_written:
                 continue
             mask_W = space_PW[len(masked)]
             if len(masked) < place:
                 mask_W[:] = space_PW[place]
             if place == 0 and not mask_W.any():
+                assert item.answer is not None, "a budget alone always allows a token"
                 item.answer.failure = NOTHING_FOLLOWS
             ending.append(not (mask_W & ~item.stops_W).any())
             masked.append(place)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from tokenspeed.contracts.parser import ThinkingForm
 from tokenspeed.parsers.calls import Calls, random_id
 from tokenspeed.parsers.json_text import read_arguments
 from tokenspeed.parsers.script import ScriptedAnswer
@@ -52,6 +53,12 @@ class Harmony:
     opens: tuple[str, ...] = ()
     structures = True
     reasoning_end = f"{CHANNEL}final{MESSAGE}"
+    thinking = ThinkingForm(
+        opens=f"{CHANNEL}analysis{MESSAGE}",
+        ends=(END, START, CHANNEL),
+        close=f"{END}{START}assistant",
+        is_repeated=True,
+    )
 
     def __init__(self, make_id: MakeId = random_id) -> None:
         self.make_id = make_id

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tokenspeed.contracts.parser import ThinkingForm
 from tokenspeed.parsers.script import ScriptedAnswer, Stretch
 from tokenspeed.parsers.source import Marks
 
@@ -28,7 +29,8 @@ class ThinkParser:
     """Makes the parser of an answer.
 
     Args:
-        pairs: opening and closing tags; the opening one says which pair an answer uses.
+        pairs: opening and closing tags; the opening one says which pair an answer uses. Budgets
+            are kept for the first.
     """
 
     opens: tuple[str, ...] = ()
@@ -36,7 +38,8 @@ class ThinkParser:
 
     def __init__(self, *pairs: tuple[str, str]) -> None:
         self._closes = dict(pairs or (TAGS,))
-        self.reasoning_end = next(iter(self._closes.values()))
+        opens, self.reasoning_end = next(iter(self._closes.items()))
+        self.thinking = ThinkingForm(opens, (self.reasoning_end,), self.reasoning_end)
         self.markers = tuple(tag for pair in self._closes.items() for tag in pair)
 
     def start(self, start: AnswerStart) -> AnswerParser:

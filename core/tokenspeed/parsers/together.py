@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tokenspeed.contracts.conversation import Tool, ToolChoice
     from tokenspeed.contracts.grammar import GrammarSpec
-    from tokenspeed.contracts.parser import AnswerParser, AnswerStart, Parser
+    from tokenspeed.contracts.parser import AnswerParser, AnswerStart, Parser, ThinkingForm
     from tokenspeed.parsers.script import Told
     from tokenspeed.parsers.source import Source, Steps
 
@@ -40,6 +40,7 @@ class Together:
         # Parsers of before these existed do not say them.
         self.opens: tuple[str, ...] = getattr(calls, "opens", ())
         self.reasoning_end: str = getattr(reasoning, "reasoning_end", "")
+        self.thinking: ThinkingForm | None = getattr(reasoning, "thinking", None)
         self.structures: bool = getattr(calls, "structures", False)
         self.markers = tuple(dict.fromkeys((*reasoning.markers, *calls.markers)))
 
@@ -181,6 +182,8 @@ def _drop(source: Source, told: Told, marks: Marks) -> Steps[None]:
 def added(deltas: Iterable[ParsedDelta]) -> ParsedDelta:
     """Return deltas that follow each other as one."""
     told = tuple(deltas)
+    if len(told) == 1:
+        return told[0]
     return ParsedDelta(
         reasoning="".join(delta.reasoning for delta in told),
         content="".join(delta.content for delta in told),

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tokenspeed.contracts.attention import CacheDemand
-from tokenspeed.contracts.capability import TRAITS
+from tokenspeed.contracts.capability import ANY, TRAITS
 from tokenspeed.contracts.kernel import Band, KernelOffer, Operator
 from tokenspeed.contracts.parser import PARSES
 from tokenspeed.contracts.registration import Offer
@@ -74,6 +74,17 @@ def _check_requires(name: str, requires: Mapping[str, tuple[object, ...]]) -> No
             )
         if not are_trait_values(values):
             _refuse(f"offer {name!r} requires {trait} = {shown(values)}; {TRAIT_RULE}")
+    odd = [size for size in requires.get("block_tokens", ()) if size != ANY and not _is_block(size)]
+    if odd:
+        _refuse(
+            f"offer {name!r} requires block_tokens = {shown(tuple(odd))}, which no engine has: "
+            "blocks are powers of two from 16 to 65536 tokens; a backend that reads other pieces "
+            "takes such blocks and states facts['cache'] = CacheDemand(page_tokens=...)"
+        )
+
+
+def _is_block(size: object) -> bool:
+    return isinstance(size, int) and 16 <= size <= 65536 and not size & (size - 1)
 
 
 def _check_kernel(offer: KernelOffer) -> None:

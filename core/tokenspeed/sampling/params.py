@@ -7,11 +7,31 @@ import math
 import msgspec
 
 from tokenspeed.contracts.grammar import GrammarSpec
+from tokenspeed.contracts.thinking import ThinkingBudget
 from tokenspeed.errors import RequestError
 
 MAX_LOGPROBS = 20
 MAX_GRAMMAR_CHARS = 1 << 18
 """Of a schema or grammar: what takes longer to compile than anybody waits is longer still."""
+
+MAX_TOKENS = 2**31 - 1
+RANGES: dict[str, tuple[float, float]] = {
+    "temperature": (0.0, 100.0),
+    "top_k": (0, 2**31 - 1),
+    "top_p": (0.0, 1.0),
+    "min_p": (0.0, 1.0),
+    "repetition_penalty": (0.0, 100.0),
+    "frequency_penalty": (-2.0, 2.0),
+    "presence_penalty": (-2.0, 2.0),
+    "seed": (-(2**63), 2**63 - 1),
+    "max_tokens": (1, MAX_TOKENS),
+    "min_tokens": (0, MAX_TOKENS),
+    "logprobs": (0, MAX_LOGPROBS),
+    "prompt_logprobs": (0, MAX_LOGPROBS),
+}
+"""Field -> least and greatest value."""
+ABOVE_ZERO = frozenset({"top_p", "repetition_penalty"})
+"""Fields whose least value is not allowed itself."""
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -35,6 +55,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         prompt_logprobs: the same for prompt tokens; such a request computes its whole prompt.
         grammar: the language that the answer is kept in; it ends only where the language may, and
             there although `min_tokens` are not reached if nothing can follow.
+        thinking: how many tokens it may think; None: as many as it likes.
+        embeds: return the hidden state behind the prompt too; needs a max_tokens of 1, whose token
+            is of no interest.
     """
 
     temperature: float = 1.0
@@ -55,6 +78,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     grammar: GrammarSpec | None = None
+    thinking: ThinkingBudget | None = None
+    embeds: bool = False
 
     def validate(self, vocab_size: int) -> None:
         """Check every field's range.
@@ -62,21 +87,11 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         Raises:
             RequestError: names the field, the value and what is allowed.
         """
-        _check_range("temperature", self.temperature, 0.0, 100.0)
-        _check_range("top_k", self.top_k, 0, 2**31 - 1)
-        _check_range("top_p", self.top_p, 0.0, 1.0, low_open=True)
-        _check_range("min_p", self.min_p, 0.0, 1.0)
-        _check_range("repetition_penalty", self.repetition_penalty, 0.0, 100.0, low_open=True)
-        _check_range("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
-        _check_range("presence_penalty", self.presence_penalty, -2.0, 2.0)
-        if self.seed is not None:
-            _check_range("seed", self.seed, -(2**63), 2**63 - 1)
-        if self.max_tokens is not None:
-            _check_range("max_tokens", self.max_tokens, 1, 2**31 - 1)
-        _check_range("min_tokens", self.min_tokens, 0, self.max_tokens or 2**31 - 1)
-        for name, count in (("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)):
-            if count is not None:
-                _check_range(name, count, 0, MAX_LOGPROBS)
+        for name, (low, high) in RANGES.items():
+            value = getattr(self, name)
+            if value is not None:
+                _check_range(name, value, low, high, low_open=name in ABOVE_ZERO)
+        _check_range("min_tokens", self.min_tokens, 0, self.max_tokens or MAX_TOKENS)
         for text in self.stop:
             if not text:
                 raise RequestError("stop: an empty string; give non-empty strings", param="stop")
@@ -87,6 +102,14 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             _check_range("logit_bias", value, -100.0, 100.0)
         if self.grammar is not None:
             _check_grammar(self.grammar, self.ignore_eos)
+        if self.embeds and self.max_tokens != 1:
+            raise RequestError(
+                f"max_tokens is {self.max_tokens}, an embedding needs 1: nothing is generated; set "
+                "it to 1",
+                param="max_tokens",
+            )
+        if self.thinking is not None:
+            _check_thinking(self.thinking, vocab_size)
 
 
 def _check_grammar(grammar: GrammarSpec, ignore_eos: bool) -> None:
@@ -102,6 +125,19 @@ def _check_grammar(grammar: GrammarSpec, ignore_eos: bool) -> None:
             "allowed; shorten it",
             param="grammar",
         )
+
+
+def _check_thinking(thinking: ThinkingBudget, vocab_size: int) -> None:
+    _check_range("thinking.tokens", thinking.tokens, 0, 2**31 - 1)
+    if not all((thinking.close, *thinking.ends)):
+        raise RequestError(
+            "thinking: a mark without tokens; close and each of ends need one token or more, give "
+            "them",
+            param="thinking",
+        )
+    marks = (*thinking.close, *thinking.opens, *thinking.spaces)
+    for token_id in (*marks, *(token for end in thinking.ends for token in end)):
+        _check_range("thinking", token_id, 0, vocab_size - 1)
 
 
 def _check_range(

@@ -12,15 +12,16 @@ from starlette.responses import Response
 
 from tokenspeed.server.http.errors import JsonResponse
 from tokenspeed.server.http.stream import EventStream, unless_disconnected
-from tokenspeed.server.pieces import Piece
+from tokenspeed.server.piece_sum import PieceSum
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from starlette.types import Receive
 
     from tokenspeed.server.generation import Generation
     from tokenspeed.server.metrics import Metrics
+    from tokenspeed.server.pieces import Piece
 
 START_GRACE_S = 1.0
 """How long a stream waits for news of every choice before its 200: a refusal keeps its status."""
@@ -73,17 +74,33 @@ class Answerer:
         Raises:
             TokenSpeedError: the engine refused it or failed it before anything was sent.
         """
+        if not streams:
+            return await self.whole(receive, generation, lambda pieces: _body(reply, pieces))
         generation.start()
         try:
-            if streams:
-                return await self._stream(receive, generation, reply)
-            pieces = await unless_disconnected(receive, generation.collect())
+            return await self._stream(receive, generation, reply)
         except BaseException:
             await self._close(generation)
             raise
-        await self._close(generation)
+
+    async def whole(
+        self,
+        receive: Receive,
+        generation: Generation,
+        write: Callable[[Sequence[Piece]], Awaitable[Response]],
+    ) -> Response:
+        """Start the generation and return its response, written when all choices have ended.
+
+        Raises:
+            TokenSpeedError: the engine refused it or failed it.
+        """
+        generation.start()
+        try:
+            pieces = await unless_disconnected(receive, generation.collect())
+        finally:
+            await self._close(generation)
         # Nobody reads the 499: the client is gone.
-        return JsonResponse(reply.whole(pieces)) if pieces is not None else Response(None, 499)
+        return await write(pieces) if pieces is not None else Response(None, 499)
 
     async def _stream(self, receive: Receive, generation: Generation, reply: Reply) -> Response:
         first = await unless_disconnected(receive, _first_news(generation))
@@ -94,15 +111,15 @@ class Answerer:
         self, generation: Generation, reply: Reply, taken: Taken
     ) -> AsyncIterator[bytes]:
         """Encode what arrives until every choice has ended; keep-alives fill the silence."""
-        whole = [Piece()] * generation.num_choices
+        sums = [PieceSum() for _ in range(generation.num_choices)]
         yield reply.begin(taken)
         try:
             while True:
                 for index, piece in taken:
-                    whole[index] += piece
+                    sums[index].add(piece)
                 # One write for all: more of them after a client left would each be logged.
                 yield reply.more(taken)
-                if all(piece.finish_reason for piece in whole):
+                if all(choice.has_ended for choice in sums):
                     break
                 taken = await generation.mailbox.take(self._keep_alive_s)
                 if not taken:
@@ -110,11 +127,15 @@ class Answerer:
         except Exception as error:
             yield reply.fail(error)
             return
-        yield reply.end(whole)
+        yield reply.end([choice.total() for choice in sums])
 
     async def _close(self, generation: Generation) -> None:
         if await generation.close():
             self._metrics.aborted.inc()
+
+
+async def _body(reply: Reply, pieces: Sequence[Piece]) -> Response:
+    return JsonResponse(reply.whole(pieces))
 
 
 async def _first_news(generation: Generation) -> list[tuple[int, Piece]]:

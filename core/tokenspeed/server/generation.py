@@ -16,7 +16,8 @@ from tokenspeed.contracts.parser import looks_for_calls
 from tokenspeed.errors import EngineError
 from tokenspeed.server.call_ids import CallIds
 from tokenspeed.server.http.stream import Mailbox
-from tokenspeed.server.pieces import Piece, TextAssembler
+from tokenspeed.server.piece_sum import PieceSum
+from tokenspeed.server.pieces import TextAssembler
 from tokenspeed.server.sampling import choice_seed
 from tokenspeed.server.structured import language_of
 
@@ -24,13 +25,16 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tokenspeed.contracts.grammar import GrammarSpec
+    from tokenspeed.contracts.thinking import ThinkingBudget
     from tokenspeed.engine.frontend import Frontend
     from tokenspeed.engine.messages import Terms
     from tokenspeed.sampling.params import SamplingParams
     from tokenspeed.server.conversation.next_turn import TurnRecorder
     from tokenspeed.server.conversation.prompts import Prompt
+    from tokenspeed.server.http.unread import Unread
     from tokenspeed.server.metrics import RequestTimer
     from tokenspeed.server.parsers import AnswerFormat, GuardedAnswer
+    from tokenspeed.server.pieces import Piece
     from tokenspeed.tokenizer.tokenizer import Tokenizer
 
 
@@ -42,6 +46,8 @@ class Generation:
         terms: as in the engine's Submit; the time limit is one for all choices.
         parser: splits reasoning and calls off each choice; None: answers are left as they are.
         conversation: what the prompt was rendered from, for the parser; None: a plain text.
+        thinking_tokens: how many tokens each choice may think; None: as many as it likes.
+        unread: counts what the client has not taken; None: by itself.
     """
 
     def __init__(
@@ -57,24 +63,30 @@ class Generation:
         timer: RequestTimer,
         parser: AnswerFormat | None = None,
         conversation: Conversation | None = None,
+        thinking_tokens: int | None = None,
+        unread: Unread | None = None,
     ) -> None:
         self.request_id = request_id
         self.prompts = prompts
         self.params = params
         self.num_choices = len(prompts) * n
-        self.mailbox = Mailbox()
+        self.mailbox = Mailbox(unread)
         self.timer = timer
         self.parser = parser
         self._conversation = conversation or Conversation(())
+        self._thinking_tokens = thinking_tokens
         self._n = n
         self._frontend = frontend
         self._tokenizer = tokenizer
         self._terms = terms
         eos = () if params.ignore_eos else frontend.model.eos_token_ids
         self._stop_ids = frozenset((*eos, *params.stop_token_ids))
-        reads_calls = looks_for_calls(self._conversation.tools, self._conversation.tool_choice)
+        said = self._conversation
+        self._reads_calls = looks_for_calls(said.tools, said.tool_choice)
         self._shown_ids = (
-            parser.shown_ids(tokenizer, reads_calls=reads_calls) if parser else frozenset[int]()
+            parser.shown_ids(tokenizer, reads_calls=self._reads_calls)
+            if parser
+            else frozenset[int]()
         )
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -88,6 +100,7 @@ class Generation:
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
+        self.mailbox.close()
         return bool(running)
 
     def prompt_of(self, choice: int) -> Prompt:
@@ -96,11 +109,11 @@ class Generation:
 
     async def collect(self) -> list[Piece]:
         """Wait for the end and return each choice's whole Piece."""
-        whole = [Piece()] * self.num_choices
-        while any(piece.finish_reason is None for piece in whole):
+        sums = [PieceSum() for _ in range(self.num_choices)]
+        while not all(choice.has_ended for choice in sums):
             for index, piece in await self.mailbox.take():
-                whole[index] += piece
-        return whole
+                sums[index].add(piece)
+        return [choice.total() for choice in sums]
 
     def _terms_of(self, choice: int) -> Terms:
         points = self.prompt_of(choice).reuse_points
@@ -114,6 +127,7 @@ class Generation:
         return msgspec.structs.replace(
             self.params,
             grammar=self._grammar_of(choice),
+            thinking=self._thinking_of(choice),
             seed=choice_seed(self.params.seed, choice % self._n),
             max_tokens=limit,
             min_tokens=min(self.params.min_tokens, room),
@@ -127,6 +141,16 @@ class Generation:
         mark = self.parser.language_start(self.prompt_of(choice).text, of_calls=of_calls)
         after = self._tokenizer.encode(mark, add_special_tokens=False) if mark else ()
         return msgspec.structs.replace(grammar, after=tuple(after))
+
+    def _thinking_of(self, choice: int) -> ThinkingBudget | None:
+        if self._thinking_tokens is None or self.parser is None:
+            return self.params.thinking
+        return self.parser.budget(
+            self._thinking_tokens,
+            self.prompt_of(choice).text,
+            self._tokenizer,
+            reads_calls=self._reads_calls,
+        )
 
     def _parser_of(self, choice: int) -> GuardedAnswer | None:
         if self.parser is None:

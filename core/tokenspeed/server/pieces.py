@@ -7,14 +7,18 @@ client gets fewer, longer ones.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from tokenspeed.contracts.parser import ToolCallDelta
 from tokenspeed.errors import EngineError, TimeLimitError, ToolCallError
 from tokenspeed.tokenizer.answer_text import AnswerText
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from tokenspeed.contracts.parser import ParsedDelta
     from tokenspeed.contracts.sampler import TokenLogprobs
     from tokenspeed.engine.messages import CacheReport, Delta
@@ -26,8 +30,7 @@ _MAX_CALL_CHARS = 500
 """Of a call that cannot be read: how much of it an error shows."""
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(msgspec.Struct, frozen=True):
     """Something new about one choice.
 
     Args:
@@ -40,6 +43,7 @@ class Piece:
         prompt_logprobs: one entry a prompt token but the first, once, when asked for.
         cached_tokens: prompt tokens taken from the cache; -1: not known yet.
         drafts: guessed tokens that were verified, and those of them that were right.
+        embedding: the hidden state behind the prompt, once, when asked for.
         cache: the rest of what the cache did for the prompt; None: not known yet.
         finish_reason: None while it goes on, else "stop" or "length".
         stop_text: the stop string that ended it.
@@ -55,42 +59,52 @@ class Piece:
     cached_tokens: int = -1
     drafts: tuple[int, int] = (0, 0)
     cache: CacheReport | None = None
+    embedding: bytes | None = None
     finish_reason: str | None = None
     stop_text: str = ""
 
     def __add__(self, later: Piece) -> Piece:
-        return Piece(
-            text=self.text + later.text,
-            reasoning=self.reasoning + later.reasoning,
-            tool_calls=join_calls(self.tool_calls, later.tool_calls),
-            num_tokens=self.num_tokens + later.num_tokens,
-            reasoning_tokens=self.reasoning_tokens + later.reasoning_tokens,
-            logprobs=self.logprobs + later.logprobs,
-            prompt_logprobs=self.prompt_logprobs + later.prompt_logprobs,
-            cached_tokens=max(self.cached_tokens, later.cached_tokens),
-            drafts=(self.drafts[0] + later.drafts[0], self.drafts[1] + later.drafts[1]),
-            cache=self.cache or later.cache,
-            finish_reason=later.finish_reason or self.finish_reason,
-            stop_text=later.stop_text or self.stop_text,
-        )
+        return join_pieces((self, later))
 
 
-def join_calls(
-    earlier: tuple[ToolCallDelta, ...], later: tuple[ToolCallDelta, ...]
-) -> tuple[ToolCallDelta, ...]:
+def join_pieces(pieces: Sequence[Piece]) -> Piece:
+    """Add up consecutive pieces of one choice."""
+    if len(pieces) == 1:
+        return pieces[0]
+    return Piece(
+        text="".join([piece.text for piece in pieces]),
+        reasoning="".join([piece.reasoning for piece in pieces]),
+        tool_calls=join_calls(tuple(chain.from_iterable([p.tool_calls for p in pieces]))),
+        num_tokens=sum([piece.num_tokens for piece in pieces]),
+        reasoning_tokens=sum([piece.reasoning_tokens for piece in pieces]),
+        logprobs=tuple(chain.from_iterable([piece.logprobs for piece in pieces])),
+        prompt_logprobs=tuple(chain.from_iterable([piece.prompt_logprobs for piece in pieces])),
+        cached_tokens=max([piece.cached_tokens for piece in pieces], default=-1),
+        drafts=(sum([piece.drafts[0] for piece in pieces]), sum([p.drafts[1] for p in pieces])),
+        cache=next((piece.cache for piece in pieces if piece.cache is not None), None),
+        embedding=next((piece.embedding for piece in pieces if piece.embedding), None),
+        finish_reason=next((p.finish_reason for p in reversed(pieces) if p.finish_reason), None),
+        stop_text=next((piece.stop_text for piece in reversed(pieces) if piece.stop_text), ""),
+    )
+
+
+def join_calls(calls: tuple[ToolCallDelta, ...]) -> tuple[ToolCallDelta, ...]:
     """Add up deltas of tool calls: one of each call, in the order of their index."""
-    if not earlier or not later:
-        return earlier or later
-    calls = {call.index: call for call in earlier}
-    for new in later:
-        old = calls.get(new.index, ToolCallDelta(new.index))
-        calls[new.index] = ToolCallDelta(
-            new.index,
-            old.call_id or new.call_id,
-            old.name or new.name,
-            old.arguments + new.arguments,
-        )
-    return tuple(calls[index] for index in sorted(calls))
+    if len(calls) < 2:
+        return calls
+    by_index: dict[int, list[ToolCallDelta]] = {}
+    for call in calls:
+        by_index.setdefault(call.index, []).append(call)
+    return tuple(_joined(by_index[index]) for index in sorted(by_index))
+
+
+def _joined(deltas: list[ToolCallDelta]) -> ToolCallDelta:
+    return ToolCallDelta(
+        deltas[0].index,
+        next((delta.call_id for delta in deltas if delta.call_id), ""),
+        next((delta.name for delta in deltas if delta.name), ""),
+        "".join([delta.arguments for delta in deltas]),
+    )
 
 
 def read(parsed: ParsedDelta, *, is_cut: bool = False) -> Piece:
@@ -108,9 +122,7 @@ def read(parsed: ParsedDelta, *, is_cut: bool = False) -> Piece:
             f"{text!r}; ask again, or constrain it with strict tools",
             text=text,
         )
-    return Piece(
-        parsed.content, parsed.reasoning, join_calls(parsed.tool_calls[:1], parsed.tool_calls[1:])
-    )
+    return Piece(parsed.content, parsed.reasoning, join_calls(parsed.tool_calls))
 
 
 class TextAssembler:
@@ -158,13 +170,14 @@ class TextAssembler:
             raise EngineError(delta.error or f"the engine ended the request: {delta.finish_reason}")
         new = self._whole(delta) if self._parser is None else self._split(delta, self._parser)
         used = new.num_tokens
-        return replace(
+        return msgspec.structs.replace(
             new,
             logprobs=(delta.logprobs or ())[:used],
             prompt_logprobs=delta.prompt_logprobs or (),
             cached_tokens=delta.cached_tokens,
             drafts=delta.drafts,
             cache=delta.cache,
+            embedding=delta.embedding,
             finish_reason="stop" if self._text.is_stopped else delta.finish_reason,
             stop_text=self._text.stop_text,
         )
@@ -175,21 +188,24 @@ class TextAssembler:
 
     def _split(self, delta: Delta, parser: GuardedAnswer) -> Piece:
         """Feed the parser token by token, so that each is counted where its text belongs."""
-        piece = Piece()
-        for token in delta.tokens[:-1]:
-            piece += self._fed(parser, (token,), None)
-            if self._text.is_stopped:
-                break
-        else:
-            piece += self._fed(parser, delta.tokens[-1:], delta.finish_reason)
+        pieces = list(self._each_fed(delta, parser))
         if self._text.is_stopped or delta.finish_reason is not None:
             is_cut = delta.finish_reason == "length" and not self._text.is_stopped
-            piece += read(parser.finish(), is_cut=is_cut)
-        return piece
+            pieces.append(read(parser.finish(), is_cut=is_cut))
+        return join_pieces(pieces)
+
+    def _each_fed(self, delta: Delta, parser: GuardedAnswer) -> Iterator[Piece]:
+        for token in delta.tokens[:-1]:
+            yield self._fed(parser, (token,), None)
+            if self._text.is_stopped:
+                return
+        yield self._fed(parser, delta.tokens[-1:], delta.finish_reason)
 
     def _fed(
         self, parser: GuardedAnswer, tokens: tuple[int, ...], finish_reason: str | None
     ) -> Piece:
         text, used = self._text.push(tokens, finish_reason=finish_reason)
         parsed, is_reasoning = parser.feed(text)
-        return replace(read(parsed), num_tokens=used, reasoning_tokens=used if is_reasoning else 0)
+        return msgspec.structs.replace(
+            read(parsed), num_tokens=used, reasoning_tokens=used if is_reasoning else 0
+        )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tokenspeed.errors import RequestError
 from tokenspeed.server.answer import Answerer
 from tokenspeed.server.conversation.terms import read_terms
+from tokenspeed.server.conversation.thinking import Thinking
 from tokenspeed.server.conversation.tools import check_tools
 from tokenspeed.server.generation import Generation
 from tokenspeed.server.http.body import read_body
@@ -17,7 +18,7 @@ from tokenspeed.server.http.fields import shorten
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from starlette.requests import Request
     from starlette.responses import Response
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from tokenspeed.server.conversation.term_fields import TermFields
     from tokenspeed.server.http.schema import Schema
     from tokenspeed.server.parts import ApiParts
+    from tokenspeed.server.pieces import Piece
 
 TOOL_TYPES = frozenset(
     {
@@ -80,7 +82,11 @@ class Service:
     async def read(self, request: Request, schema: type[Schema]) -> Schema:
         """Read and check a body; the model that it names must be the served one."""
         body = await read_body(
-            request, schema, max_bytes=self.parts.max_body_bytes, limits=self.limits
+            request,
+            schema,
+            max_bytes=self.parts.max_body_bytes,
+            limits=self.limits,
+            bodies=self.parts.bodies,
         )
         name = getattr(body, "model", None)
         if name is not None:
@@ -116,8 +122,16 @@ class Service:
         *,
         n: int = 1,
         conversation: Conversation | None = None,
+        thinking: Thinking | None = None,
     ) -> Generation:
-        """Return what will answer the prompts; answers of a conversation are parsed."""
+        """Return what will answer the prompts; answers of a conversation are parsed.
+
+        Raises:
+            RequestError: there is a budget of thinking that cannot be kept.
+        """
+        form = self.parts.parsers.form if conversation is not None else None
+        asked = thinking or Thinking()
+        can_bound = form is not None and form.thinking is not None
         return Generation(
             self.parts.frontend,
             self.parts.tokenizer,
@@ -127,8 +141,10 @@ class Service:
             n=n,
             terms=terms,
             timer=self.parts.metrics.timer(len(prompts) * n),
-            parser=self.parts.parsers.form if conversation is not None else None,
+            parser=form,
             conversation=conversation,
+            unread=self.parts.unread,
+            thinking_tokens=asked.tokens(self.parts.prompts.template_reads, can_bound=can_bound),
         )
 
     async def respond(
@@ -136,6 +152,15 @@ class Service:
     ) -> Response:
         """Run a generation to its response."""
         return await self._answerer.respond(request.receive, generation, reply, streams=streams)
+
+    async def respond_whole(
+        self,
+        request: Request,
+        generation: Generation,
+        write: Callable[[Sequence[Piece]], Awaitable[Response]],
+    ) -> Response:
+        """Run a generation to its end, and write the response from its pieces."""
+        return await self._answerer.whole(request.receive, generation, write)
 
     def count_tools(self, api: str, kinds: Iterable[str | None]) -> None:
         """Count tools that are no plain functions, by their types."""

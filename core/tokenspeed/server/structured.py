@@ -16,7 +16,7 @@ from tokenspeed.errors import RequestError
 from tokenspeed.server.http.fields import shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from tokenspeed.contracts.conversation import Conversation, Tool
 
@@ -123,29 +123,64 @@ def _either(calls: GrammarSpec, asked: GrammarSpec) -> GrammarSpec:
     return GrammarSpec("structural_tag", json.dumps(tag), closed=asked.closed, field=asked.field)
 
 
+def text_format(value: Any, place: str = "text.format") -> GrammarSpec | None:
+    """Return the language of `text.format`, where a schema stands beside its type.
+
+    Raises:
+        RequestError: the format is not as needed.
+    """
+    kind = _type_of(value, ("text", "json_object", "json_schema"), place)
+    if kind == "json_schema":
+        schema = _object(value, "schema", place)
+        return _schema(schema, bool(value.get("strict")), f"{place}.schema")
+    return GrammarSpec("json_object", field=place) if kind == "json_object" else None
+
+
+def output_format(value: Any, place: str) -> GrammarSpec:
+    """Return the language of the messages API's format: JSON of its schema, and nothing beside.
+
+    Raises:
+        RequestError: the format is not as needed.
+    """
+    _type_of(value, ("json_schema",), place)
+    return _schema(_object(value, "schema", place), True, f"{place}.schema")
+
+
 def _of_format(value: Any) -> GrammarSpec | None:
-    kind = value.get("type") if isinstance(value, dict) else None
-    if kind not in FORMATS:
-        raise RequestError(
-            f"response_format is {shorten(value)}, needed is an object whose type is one of "
-            f"{', '.join(FORMATS)}; correct it",
-            param="response_format" if not isinstance(value, dict) else "response_format.type",
-        )
+    place = "response_format"
+    kind = _type_of(value, FORMATS, place)
     if kind == "text":
         return None
     if kind == "json_object":
-        return GrammarSpec("json_object", field="response_format")
+        return GrammarSpec("json_object", field=place)
     if kind == "structural_tag":
-        return GrammarSpec("structural_tag", json.dumps(value), field="response_format")
-    inner = value.get("json_schema")
-    place = "response_format.json_schema"
-    if not isinstance(inner, dict) or not isinstance(inner.get("schema", {}), dict):
-        raise RequestError(
-            f"{place} is {shorten(inner)}, needed is an object with a schema; correct it",
-            param=place,
-        )
-    schema = inner.get("schema", {"type": "object"})
+        return GrammarSpec("structural_tag", json.dumps(value), field=place)
+    inner = _object(value, "json_schema", place)
+    place = f"{place}.json_schema"
+    schema = _object(inner, "schema", place) if "schema" in inner else {"type": "object"}
     return _schema(schema, bool(inner.get("strict")), f"{place}.schema")
+
+
+def _type_of(value: Any, types: Sequence[str], place: str) -> str:
+    """Return the type of a format, which is one of `types`."""
+    kind = value.get("type") if isinstance(value, dict) else None
+    if kind not in types:
+        raise RequestError(
+            f"{place} is {shorten(value)}, needed is an object whose type is one of "
+            f"{', '.join(types)}; correct it",
+            param=f"{place}.type" if isinstance(value, dict) else place,
+        )
+    return str(kind)
+
+
+def _object(value: Mapping[str, Any], name: str, place: str) -> dict[str, Any]:
+    inner = value.get(name)
+    if isinstance(inner, dict):
+        return inner
+    what = "an object with a schema" if name == "json_schema" else "a JSON schema, an object"
+    raise RequestError(
+        f"{place}.{name} is {shorten(inner)}, needed is {what}; correct it", param=f"{place}.{name}"
+    )
 
 
 def _members(outputs: Any) -> dict[str, Any]:

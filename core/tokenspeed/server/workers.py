@@ -117,6 +117,10 @@ class ApiWorkers:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    with contextlib.suppress(BrokenPipeError):
+                        pipe.close()
 
     def kill(self) -> None:
         """SIGKILL, for a second Ctrl-C."""

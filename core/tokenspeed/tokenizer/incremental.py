@@ -9,7 +9,7 @@ it by comparing text, and only what lies behind the first new piece is encoded. 
 walk re-verifies the piece's text and that a special token (or the end) really follows it.
 
 Only cuts that hold in any surrounding are used (`boundaries.py`); inside a piece, long texts are
-cut at line ends where that is exact too (`splits.py`).
+cut at line ends and words where that is exact too (`splits.py`).
 Loop thread only, except where `encode_async` says otherwise.
 """
 
@@ -22,7 +22,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tokenspeed.tokenizer.boundaries import Boundaries
-from tokenspeed.tokenizer.splits import can_cut_lines, chunks
+from tokenspeed.tokenizer.id_arrays import extend_ids
+from tokenspeed.tokenizer.splits import can_cut, chunks
 from tokenspeed.tokenizer.tokenizer import Tokenizer
 
 DEFAULT_MAX_BYTES = 256 << 20
@@ -60,7 +61,7 @@ class EncodeCache:
         self._tokenizer = tokenizer
         self._max_bytes = max_bytes
         self._boundaries = Boundaries(tokenizer)
-        self._can_cut_lines = can_cut_lines(tokenizer.backend)
+        self._can_cut = can_cut(tokenizer.backend)
         self._root = _Node("", b"", None)
         # Least recently used first. A child is always moved before its parent, so the first
         # node has no children.
@@ -166,8 +167,8 @@ class EncodeCache:
     def _encode_piece(self, piece: str) -> bytes:
         """Encode in chunks where possible: one huge result holds the interpreter for long."""
         ids = array("i")
-        for chunk in chunks(piece) if self._can_cut_lines else (piece,):
-            ids.extend(self._tokenizer.encode(chunk, add_special_tokens=False))
+        for chunk in chunks(piece) if self._can_cut else (piece,):
+            extend_ids(ids, self._tokenizer.encode(chunk, add_special_tokens=False))
         return ids.tobytes()
 
     def _finish(

@@ -28,13 +28,17 @@ SPLITS: dict[str, str | None] = {
     "smollm": None,
 }
 _CHUNK_CHARS = 1 << 15
-_CUT = re.compile(r"[!-~]\n(?=[A-Za-z])")
+_CUT = re.compile(r"[!-~]\n(?=[A-Za-z])|[A-Za-z](?= [A-Za-z])")
+_CUT_CHARS = 3
+"""What `_CUT` looks at."""
+_SPANNING = re.compile(r"\n|[A-Za-z] ")
+"""In an added token: it could stand across a cut."""
 
 
-def can_cut_lines(backend: tokenizers.Tokenizer) -> bool:
+def can_cut(backend: tokenizers.Tokenizer) -> bool:
     """Say whether cutting at `_CUT` keeps this tokenizer's ids."""
     added = backend.get_added_tokens_decoder().values()
-    if any(token.lstrip or "\n" in token.content for token in added):
+    if any(token.lstrip or token.rstrip or _SPANNING.search(token.content) for token in added):
         return False
     normalizer = _state(backend.normalizer)
     return normalizer.get("type") in (None, "NFC") and _is_known(_state(backend.pre_tokenizer))
@@ -44,10 +48,21 @@ def chunks(text: str) -> Iterator[str]:
     """Cut `text` into parts of some ten thousand characters, where it can be cut."""
     start = 0
     while start < len(text):
-        match = _CUT.search(text, start + _CHUNK_CHARS)
-        end = match.end() if match else len(text)
+        end = _next_cut(text, start + _CHUNK_CHARS)
         yield text[start:end]
         start = end
+
+
+def _next_cut(text: str, start: int) -> int:
+    """Return the first cut from `start` on, else the end; in windows, as one long search holds
+    the interpreter.
+    """
+    while start < len(text):
+        match = _CUT.search(text, start, start + _CHUNK_CHARS + _CUT_CHARS)
+        if match:
+            return match.end()
+        start += _CHUNK_CHARS
+    return len(text)
 
 
 def _state(component: Any) -> dict[str, Any]:

@@ -18,10 +18,11 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import tokenizers
 
 from tokenspeed.errors import ConfigError, RequestError
+from tokenspeed.tokenizer.pieces import piece_bytes
 
 
 class Tokenizer:
-    """Immutable after loading; safe to share between threads.
+    """Immutable after loading but for what it has looked up; safe to share between threads.
 
     Args:
         backend: the library's tokenizer, special tokens already added.
@@ -50,6 +51,7 @@ class Tokenizer:
         self.eos_token_ids = eos_token_ids
         self.chat_template = chat_template
         self.special_tokens = dict(special_tokens or {})
+        self._spelled: dict[int, bytes] = {}
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the token ids of `text`; special tokens spelled in it become their ids.
@@ -80,10 +82,13 @@ class Tokenizer:
 
     def token_bytes(self, token_id: int) -> bytes:
         """Return the bytes one token spells inside a text."""
-        from tokenspeed.tokenizer.pieces import piece_bytes
-
-        piece = self.backend.id_to_token(token_id)
-        return b"" if piece is None else piece_bytes(piece, self.decoder_kind)
+        spelled = self._spelled.get(token_id)
+        if spelled is None:
+            piece = self.backend.id_to_token(token_id)
+            spelled = b"" if piece is None else piece_bytes(piece, self.decoder_kind)
+            if piece is not None:
+                self._spelled[token_id] = spelled
+        return spelled
 
     @cached_property
     def vocab_size(self) -> int:

@@ -14,8 +14,10 @@ def silu_mul(gate_up_TF2: torch.Tensor) -> torch.Tensor:
 def gelu_mul(gate_up_TF2: torch.Tensor, *, tanh: bool = False) -> torch.Tensor:
     """Compute gelu(first half) * second half, exactly or by the tangent's approximation."""
     gate, up = gate_up_TF2.chunk(2, dim=-1)
-    approximate = "tanh" if tanh else "none"
-    return torch.nn.functional.gelu(gate, approximate=approximate).mul_(up)
+    if tanh:
+        return torch.nn.functional.gelu(gate, approximate="tanh").mul_(up)
+    # In float64, as `sigmoid` below.
+    return torch.nn.functional.gelu(gate.double()).type_as(up).mul_(up)
 
 
 def sigmoid_mul(x_TF: torch.Tensor, gate_TF: torch.Tensor) -> torch.Tensor:

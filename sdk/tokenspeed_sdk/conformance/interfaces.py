@@ -95,16 +95,20 @@ OPTIONAL: Mapping[str, tuple[tuple[str, str, str], ...]] = {
 }
 """Slot -> (dotted attribute, member of it or "" if it is a flag, the method that it declares)."""
 
+OPTIONAL_ATTRIBUTES: Mapping[str, frozenset[str]] = {"parser": frozenset({"thinking"})}
+"""Slot -> attributes that may be left out."""
+
 
 def problems(slot: str, built: Any) -> list[str]:
     """List what `built` lacks of its slot's interface."""
     optional = {method for _, _, method in OPTIONAL.get(slot, ())}
+    optional |= OPTIONAL_ATTRIBUTES.get(slot, frozenset())
     return [*_missing(INTERFACES[slot], built, optional), *_undeclared(slot, built)]
 
 
 def _missing(interface: type, built: Any, optional: set[str]) -> Iterator[str]:
     for name in getattr(interface, "__annotations__", {}):
-        if not name.startswith("_") and not hasattr(built, name):
+        if not name.startswith("_") and name not in optional and not hasattr(built, name):
             yield f"attribute {name} is missing"
     for name, specification in vars(interface).items():
         function = getattr(specification, "__func__", specification)

@@ -107,7 +107,7 @@ def assert_best_in_transformers(reference: Any, answers: list[RequestOutput]) ->
         for place, token in enumerate(chosen):
             best = int(scores_TV[place].argmax())
             gap = float(scores_TV[place, best] - scores_TV[place, token])
-            assert gap < serving.NEARLY_EQUAL, (
+            assert gap < serving.NEARLY_EQUAL["float32"], (
                 f"prompt {number} of {len(prompt)} tokens: output {place} is {token}, {best} is "
                 f"right and {gap:.3g} more likely (in log probability)"
             )

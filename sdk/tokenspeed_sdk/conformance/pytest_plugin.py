@@ -76,7 +76,7 @@ def pytest_collectreport(report: pytest.CollectReport) -> None:
         _write(_OPEN[0], {"problem": f"{report.nodeid}: {str(report.longrepr)[-500:]}"})
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def subject(request: pytest.FixtureRequest) -> Subject:
     """Return the plugin that is checked."""
     return request.config.stash[_SUBJECT]

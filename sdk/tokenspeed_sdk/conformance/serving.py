@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from tokenspeed_sdk.conformance.subject import Subject, SubjectOffer
 
 VOCAB_SIZE = 256
-NEARLY_EQUAL = 0.02
-"""Difference of log probabilities below which either of two tokens may win."""
+NEARLY_EQUAL = {"float32": 0.02, "bfloat16": 0.25}
+"""dtype -> difference of log probabilities below which either of two tokens may win."""
+COMPUTING = ("attention", "moe")
+"""Slots whose offers take the model's dtype; samplers always take float32."""
 PINNED = ("attention", "moe", "sampler")
 BLOCK_TOKENS = (16, 32, 64, 128, 256)
 """Sizes of blocks that can be served with, the preferred one first; prompts grow with them."""
@@ -58,31 +60,44 @@ class Subjects:
         """Return sizes with room for all that is asked."""
         return self._pool(0.05)
 
+    @property
+    def dtype(self) -> str:
+        """Dtype of the model."""
+        return str(self.settings["dtype"])
+
     def _pool(self, kv_gib: float) -> dict[str, Any]:
+        width = self.shape.head_dim / TINY.head_dim * (1 if self.dtype == "float32" else 0.5)
         return {
             "block_tokens": 16 * self.scale,
-            "kv_gib": kv_gib * self.scale * self.shape.head_dim / TINY.head_dim,
+            "kv_gib": kv_gib * self.scale * width,
             "max_running": 8,
             "max_step_tokens": 64 * self.scale,
         }
 
 
 def engine_settings(
-    subject: Subject, runtime: DeviceRuntime, folder: Path, *, deterministic: bool = False
+    subject: Subject,
+    runtime: DeviceRuntime,
+    folder: Path,
+    *,
+    deterministic: bool = False,
+    dtype: str = "float32",
 ) -> Subjects:
     """Pin the first offer of each slot that this device can take.
 
     Args:
         deterministic: of those whose results do not depend on the batch.
+        dtype: of the model; of those that take it.
     """
     plugin_id = subject.found.id
-    settings: dict[str, Any] = {"plugins": plugin_id, "dtype": "float32"}
+    settings: dict[str, Any] = {"plugins": plugin_id, "dtype": dtype}
     settings["allow_experimental"] = plugin_id  # whoever runs the kit on it means all of it
     taken: dict[str, SubjectOffer] = {}
     labels: list[str] = []
     pins: list[str] = []
     for slot in PINNED:
-        offer = _first(subject, slot, runtime, deterministic=deterministic)
+        wanted = dtype if slot in COMPUTING else "float32"
+        offer = _first(subject, slot, runtime, deterministic=deterministic, dtype=wanted)
         if offer is not None:
             pins.append(f"{slot}={plugin_id}/{offer.offer.name}")
             labels.append(offer.label)
@@ -146,14 +161,27 @@ def _declared(offer: SubjectOffer, trait: str) -> tuple[Any, ...]:
     return tuple(offer.offer.requires.get(trait, ()))
 
 
+def takes(subject: Subject, dtype: str) -> bool:
+    """Say whether an offer that computes names a dtype."""
+    offers = [item.offer for slot in COMPUTING for item in subject.offers(slot)]
+    return any(
+        isinstance(item, Offer) and dtype in item.requires.get("dtype", ()) for item in offers
+    )
+
+
 def _first(
-    subject: Subject, slot: str, runtime: DeviceRuntime, *, deterministic: bool = False
+    subject: Subject,
+    slot: str,
+    runtime: DeviceRuntime,
+    *,
+    deterministic: bool = False,
+    dtype: str = "float32",
 ) -> SubjectOffer | None:
     for item in subject.offers(slot):
         if isinstance(item.offer, Offer) and not needs_another_device(item, runtime):
             dtypes = item.offer.requires.get("dtype", ("float32",))
             is_deterministic = True in item.offer.requires.get("deterministic", ())
-            if {"float32", "*"} & set(dtypes) and (is_deterministic or not deterministic):
+            if {dtype, "*"} & set(dtypes) and (is_deterministic or not deterministic):
                 return item
     return None
 
@@ -185,12 +213,14 @@ def reference_answers(
     model: Path, prompts: list[list[int]], subjects: Subjects
 ) -> list[RequestOutput]:
     """Answer one at a time with the reference plugin, nothing cached."""
-    with LLM(str(model), plugins="reference", dtype="float32", prefix_cache=False,
+    with LLM(str(model), plugins="reference", dtype=subjects.dtype, prefix_cache=False,
              attention="reference/paged", **subjects.ample_pool()) as llm:  # fmt: skip
         return [llm.generate([prompt], greedy())[0] for prompt in prompts]
 
 
-def assert_same_answers(answers: list[RequestOutput], expected: list[RequestOutput]) -> None:
+def assert_same_answers(
+    answers: list[RequestOutput], expected: list[RequestOutput], dtype: str = "float32"
+) -> None:
     """Compare up to the first place where two nearly equally likely tokens part.
 
     Raises:
@@ -205,7 +235,7 @@ def assert_same_answers(answers: list[RequestOutput], expected: list[RequestOutp
             assert right.logprobs is not None
             top = dict(right.logprobs[place].top)
             gap = top[wanted] - top.get(have, float("-inf"))
-            assert gap < NEARLY_EQUAL, (
+            assert gap < NEARLY_EQUAL[dtype], (
                 f"prompt {number} of {len(right.prompt_token_ids)} tokens: output {place} is {have}"
                 f", {wanted} is right and {gap:.3g} more likely (in log probability)"
             )

@@ -86,6 +86,10 @@ def test_a_failed_plugin_of_a_found_device_does_not_move_the_start_to_another_ki
     with pytest.raises(CapabilityError, match=r"plugin acme 1\.0 found acme and failed") as caught:
         Choices(EngineConfig(), registry).device()
     assert caught.value.id == "device-fallback-refused"
+    assert "no driver; repair it, name other plugins (--plugins) or the device (--device cpu)" in (
+        caught.value.message
+    )
+    assert "accept it with --allow-device-fallback" in caught.value.message
     for config in (EngineConfig(device="cpu"), EngineConfig(allow_device_fallback=True)):
         assert Choices(config, registry).device() is RUNTIME
 

@@ -49,7 +49,7 @@ class Workload:
             return plain.answer(prompt, num_tokens).tokens
 
         chats: Prompts = []
-        while len(chats) < 8:
+        while len(chats) < 5:
             turns = make_conversations(rng, answer_of, below=VOCAB_SIZE)
             chats += [(turn.prompt, len(turn.answer)) for turn in turns]
         growing = [(tuple(make_tokens(rng, 20, VOCAB_SIZE)), 100) for _ in range(6)]

@@ -146,7 +146,7 @@ def test_a_block_that_changes_in_a_plan_without_rows_is_read_where_it_is(tmp_pat
 
 @pytest.mark.parametrize("name", ["qwen3_next", "gpt_oss"])
 def test_progress_in_a_pool_of_a_few_blocks_is_bounded(name: str, tmp_path: Path) -> None:
-    check(name, 3, tmp_path)
+    check(name, 1, tmp_path)
 
 
 @pytest.mark.slow

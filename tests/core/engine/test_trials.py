@@ -109,7 +109,7 @@ def test_a_step_gives_the_same_in_whatever_layout_its_sample_is_laid_out(
     ]
     watched, expected = watched_step(window, rows, DEMANDS[own])
     ((shape, sample),) = watched.samples.items()
-    num_blocks = 9 if window else 13
+    num_blocks = 10 if window else 13
     assert shape == f"2 of 4 rows, 28 tokens, {num_blocks} blocks"
     assert sample.calls == {"prompt": 1}
     step = attention_step(backend(), sample, solve(DEMANDS[other]), "full", RUNTIME)

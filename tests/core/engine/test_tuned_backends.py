@@ -64,6 +64,11 @@ def test_a_slow_attention_backend_loses_and_a_failing_one_is_refused(
     other = explanation.plan.slots["attention.full"].record
     assert other["evidence"] == {"used": False, "note": "nothing was measured"}
     assert other["winner"] == "acme/swift"
+    seen: list[Progress] = []
+    with LLM(model, tune=True, progress=seen.append, **OPTIONS) as llm:
+        timed = candidates(llm.engine.binding_plan.slots["attention.full"].record)
+    assert "tuning" in [item.stage for item in seen]
+    assert 0 < timed["acme/swift"]["measured_us"] < 3 * SLOW_S * 1e6
 
 
 def check_kept(model: str, record: Mapping[str, Any]) -> None:
@@ -95,18 +100,34 @@ def test_a_backend_of_experts_that_chooses_them_itself_is_compared_from_the_logi
     assert "no such tile" in told["acme/broken"]["reason"]
 
 
-def test_every_cache_group_has_times_of_its_own(tmp_path: Path, space: PluginSpace) -> None:
-    model = str(serve_checkpoint("gpt_oss", tmp_path))
-    options: dict[str, Any] = {"plugins": ("reference",), "block_tokens": 16}
+@pytest.mark.parametrize(
+    ("name", "slots_timed"),
+    [
+        ("gpt_oss", ["attention.full", "attention.window", "moe.experts"]),
+        ("deepseek_v3", ["attention.full", "moe.experts"]),  # latents; chooses by more than logits
+        ("qwen3_next", ["attention.full", "moe.experts"]),  # states beside
+    ],
+)
+def test_every_cache_group_has_times_of_its_own(
+    name: str, slots_timed: list[str], tmp_path: Path, space: PluginSpace
+) -> None:
+    model = str(serve_checkpoint(name, tmp_path))
+    options: dict[str, Any] = {
+        "plugins": ("reference",),
+        "block_tokens": 16,
+        "max_context_tokens": 128,
+        "max_running": 4,
+    }
     with LLM(model, **options) as llm:
         plain = llm.generate([PROMPT], GREEDY)[0].token_ids
-    with LLM(model, tune=True, objective="throughput", max_running=4, **options) as llm:
+    with LLM(model, tune=True, objective="throughput", **options) as llm:
         slots = llm.engine.binding_plan.slots
         assert llm.generate([PROMPT], GREEDY)[0].token_ids == plain
     timed = [slot for slot in slots if slots[slot].record["evidence"]["used"]]
-    assert timed == ["attention.full", "attention.window", "moe.experts"]
+    assert timed == slots_timed
     for slot in timed:
-        assert all(entry["measured_us"] > 0 for entry in slots[slot].record["candidates"])
+        for entry in slots[slot].record["candidates"]:
+            assert entry["clauses"] or entry["measured_us"] > 0
 
 
 def test_a_pinned_backend_is_watched_no_more_than_others_are_timed(

@@ -160,6 +160,11 @@ def test_a_failed_commit_leaves_the_registry_identical() -> None:
             ("'k' requires block_tokens = 64, a tuple", "write 'block_tokens': (64,)"),
         ),
         (
+            "register_kernels",
+            [kernel(requires={"block_tokens": (64, 48, 8)})],
+            ("'k' requires block_tokens = (48, 8)", "powers of two from 16 to 65536"),
+        ),
+        (
             "register_attention_backends",
             [Offer("attention", "x", len, facts={"cache": {"page_tokens": 32}})],
             ("facts['cache'] = {'page_tokens': 32}", "CacheDemand is needed"),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.apps import App, answer
+from tests.support.chats import shuffled, tools
 from tests.support.client_rules import Rule
 
 from tokenspeed.server.conversation.rules import NamedRule
@@ -27,7 +29,7 @@ SCHEMA = {"type": "object", "properties": {"x": {"type": "string"}}}
 
 @pytest.fixture
 def app(tmp_path: Path) -> App:
-    made = App(tmp_path, turn_memory_mib=16)
+    made = App(tmp_path, turn_memory_mib=16, context=16_384)
     made.engine.script = SCRIPT
     return made
 
@@ -39,8 +41,8 @@ def compact(arguments: str) -> str:
 
 
 def chat(app: App, change: Callable[[str], str], *, reasoning: bool) -> None:
-    tools = [{"type": "function", "function": {"name": "f", "parameters": SCHEMA}}]
-    body: dict[str, Any] = {"model": "m", "tools": tools}
+    offered = [{"type": "function", "function": {"name": "f", "parameters": SCHEMA}}]
+    body: dict[str, Any] = {"model": "m", "tools": offered}
     said: list[Any] = [{"role": "user", "content": "go"}]
     for _ in range(3):
         reply = app.call("/v1/chat/completions", {**body, "messages": said}).json()
@@ -54,10 +56,10 @@ def chat(app: App, change: Callable[[str], str], *, reasoning: bool) -> None:
 
 
 def messages(app: App, change: Callable[[str], str], *, reasoning: bool) -> None:
-    tools = [{"name": "f", "input_schema": SCHEMA}]
+    offered = [{"name": "f", "input_schema": SCHEMA}]
     said: list[Any] = [{"role": "user", "content": "go"}]
     for _ in range(3):
-        body = {"model": "m", "max_tokens": 200, "tools": tools, "messages": said}
+        body = {"model": "m", "max_tokens": 200, "tools": offered, "messages": said}
         blocks = app.call("/v1/messages", body).json()["content"]
         call = blocks[-1]
         call["input"] = json.loads(change(json.dumps(call["input"])))
@@ -67,10 +69,10 @@ def messages(app: App, change: Callable[[str], str], *, reasoning: bool) -> None
 
 
 def responses(app: App, change: Callable[[str], str], *, reasoning: bool) -> None:
-    tools = [{"type": "function", "name": "f", "parameters": SCHEMA}]
+    offered = [{"type": "function", "name": "f", "parameters": SCHEMA}]
     said: list[Any] = [{"type": "message", "role": "user", "content": "go"}]
     for _ in range(3):
-        body = {"model": "m", "tools": tools, "input": said, "store": False}
+        body = {"model": "m", "tools": offered, "input": said, "store": False}
         items = app.call("/v1/responses", body).json()["output"]
         call = items[-1]
         call["arguments"] = change(call["arguments"])
@@ -99,6 +101,31 @@ def test_an_edited_argument_is_rendered(app: App, api: Callable[..., None]) -> N
     assert app.metrics.turns.continued._value.get() == 0
     assert app.metrics.turns.refused.labels("edited")._value.get() == 2
     assert '"n": 2' in app.engine.prompt
+
+
+def test_200_shuffles_of_tools_and_keys_are_one_token_sequence_in_all_apis(app: App) -> None:
+    rng = random.Random(8)
+    base = tools(rng, 6)
+    app.engine.script = "Done."
+    said = [{"role": "user", "content": "go"}]
+    bodies: list[tuple[str, str, dict[str, Any]]] = [
+        ("/v1/chat/completions", "parameters", {"messages": said}),
+        ("/v1/messages", "input_schema", {"messages": said, "max_tokens": 9}),
+        ("/v1/responses", "parameters", {"input": "go", "store": False}),
+    ]
+    for index in range(200):
+        path, name, body = bodies[index % len(bodies)]
+        mixed = [{"name": t.name, "description": t.description, name: t.parameters} for t in base]
+        if path == "/v1/chat/completions":
+            mixed = [{"type": "function", "function": one} for one in mixed]
+        elif path == "/v1/responses":
+            mixed = [{"type": "function", **one} for one in mixed]
+        rng.shuffle(mixed)
+        reply = app.call(path, {"model": "m", "tools": shuffled(rng, mixed), **body})
+        assert reply.status == 200, reply.text
+    prompts = {bytes(one.prompt_ids) for one in app.engine.submits}
+    assert (len(app.engine.submits), len(prompts)) == (200, 1)
+    assert all(tool.name in app.engine.prompt for tool in base)
 
 
 def test_agents_are_known_by_their_headers(app: App) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from tokenspeed.server.anthropic.schemas import MessagesRequest
 from tokenspeed.server.openai import schemas as openai
+from tokenspeed.server.openai.embeddings import EmbeddingsRequest
 from tokenspeed.server.openai.tables import INERT, NEUTRAL, NEUTRAL_MESSAGE
 from tokenspeed.server.responses.schemas import ResponsesRequest
 
@@ -24,6 +25,7 @@ SCHEMAS = (
     openai.CompletionRequest,
     openai.TokenizeRequest,
     openai.DetokenizeRequest,
+    EmbeddingsRequest,
 )
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import pytest
 from tests.support.scripted import write_scripted_model
 from tests.support.server import ServerProcess
+
+from tokenspeed.config.schema import EngineConfig
+from tokenspeed.engine.explain import explain_start
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,13 +71,21 @@ def test_11_pins_and_force(pinned_model: Path, wheels: WheelFolder, tmp_path: Pa
     assert "TAINTED    forced attention" in log
 
 
-def test_11_explain_shows_the_taint(pinned_model: Path, wheels: WheelFolder) -> None:
+def test_11_explain_shows_the_taint(
+    pinned_model: Path, wheels: WheelFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     command = ("plugins", "explain", "--model", str(pinned_model), "--slot", "attention", *FORCED)
     text = wheels.tokenspeed(*command).stdout
     assert "TAINTED by --unsafe-force" in text
     assert "pinned, and forced past trait.head_dim" in text
-    data = json.loads(wheels.tokenspeed(*command, "--json").stdout)
-    assert data["is_tainted"]
+    monkeypatch.syspath_prepend(str(wheels.folder))
+    forced = EngineConfig(
+        model=str(pinned_model),
+        plugins=("sdk", "acme"),
+        attention="acme/flash",
+        unsafe_force=("trait.head_dim",),
+    )
+    assert explain_start(forced).to_json()["is_tainted"]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from tests.support.plugin_wheels import PluginSpace
 from tests.support.scripted import write_scripted_model
 from tests.support.server import run_cli
 
+from tokenspeed import LLM
 from tokenspeed.models.health import check_models
 
 if TYPE_CHECKING:
@@ -57,13 +58,12 @@ def test_13_broken_model_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
     # with the plugin loaded another architecture answers
     fine = write_scripted_model(tmp_path / "fine", script="Hello.")
-    flags = ("--plugins", "acme,sdk", "--prompt", "Hi", "--kv-gib", "0.001")
-    answer = run_cli("generate", str(fine), *flags)
-    assert (answer.returncode, answer.stdout) == (0, "Hello.\n"), answer.stderr
+    with LLM(str(fine), plugins=("acme", "sdk"), kv_gib=0.001) as llm:
+        assert llm.generate(["Hi"])[0].text == "Hello."
 
     # asking for the broken one says why, down to the first cause
     asked = write_scripted_model(tmp_path / "asked", architectures=["BrokenForCausalLM"])
-    refused = run_cli("generate", str(asked), *flags)
+    refused = run_cli("generate", str(asked), "--plugins", "acme,sdk", "--prompt", "Hi")
     assert refused.returncode == 4
     assert "failed at load of model BrokenForCausalLM: RuntimeError: this model" in refused.stderr
     assert "other architectures are not affected" in refused.stderr

@@ -16,7 +16,6 @@ from tokenspeed.server.anthropic.schemas import (
 )
 from tokenspeed.server.conversation.answered import with_tool_names
 from tokenspeed.server.conversation.sealed import unpack
-from tokenspeed.server.conversation.thinking import thinking_variables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -38,16 +37,13 @@ def conversation_of(request: PromptFields) -> Conversation:
     Raises:
         RequestError: a block stands in a turn that cannot have it; names it.
     """
-    effort = request.output_config.effort if request.output_config is not None else None
-    thinking = request.thinking
-    is_enabled = None if thinking is None else thinking.type != "disabled"
     return Conversation(
         with_tool_names(_messages(request)),
         tools=tuple(
             _tool(tool, index) for index, tool in enumerate(request.tools) if tool.type in CUSTOM
         ),
         tool_choice=_choice(request.tool_choice),
-        template_kwargs=thinking_variables(effort, is_enabled=is_enabled),
+        template_kwargs=request.asked_thinking.variables(),
     )
 
 

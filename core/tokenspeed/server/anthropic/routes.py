@@ -34,7 +34,12 @@ class AnthropicRoutes:
         said = await asyncio.to_thread(conversation_of, body)
         turn = await self._service.turn(body, request, said)
         generation = self._service.generation(
-            new_id("msg"), [turn.prompt], params, turn.terms, conversation=turn.conversation
+            new_id("msg"),
+            [turn.prompt],
+            params,
+            turn.terms,
+            conversation=turn.conversation,
+            thinking=body.asked_thinking,
         )
         reply = MessagesReply(body, generation)
         return await self._service.respond(request, generation, reply, streams=body.stream)
@@ -53,6 +58,7 @@ def _params(body: MessagesRequest, vocab_size: int) -> SamplingParams:
         top_k=body.top_k,
         max_tokens=body.max_tokens,
         stop=tuple(body.stop_sequences),
+        grammar=body.grammar,
     )
     params.validate(vocab_size)
     return params

@@ -9,13 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from tokenspeed.errors import RequestError
 from tokenspeed.server.anthropic.tables import INERT, NEUTRAL
 from tokenspeed.server.conversation.term_fields import CacheControl, TermFields, ttl_s
-from tokenspeed.server.conversation.thinking import Effort
+from tokenspeed.server.conversation.thinking import Budget, Effort, Thinking
 from tokenspeed.server.http.schema import Lenient, unsupported
+from tokenspeed.server.structured import output_format
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from tokenspeed.contracts.grammar import GrammarSpec
 
 MAX_STOPS = 64
 BLOCKS = ("text", "thinking", "redacted_thinking", "tool_use", "tool_result")
@@ -103,15 +107,16 @@ class ToolChoiceParam(Lenient):
 
 
 class ThinkingParam(Lenient):
-    """Whether to think; `budget_tokens` is taken and does not bound it."""
+    """Whether to think, and how many tokens of it at most."""
 
     type: Literal["enabled", "adaptive", "between_tools", "disabled"]
-    budget_tokens: int | None = None
+    budget_tokens: Budget | None = None
     display: Literal["summarized", "omitted"] | None = None
 
 
 class OutputConfig(Lenient):
     effort: Effort | None = None
+    format: Any = None
 
 
 class PromptFields(TermFields):
@@ -127,19 +132,44 @@ class PromptFields(TermFields):
     tool_choice: ToolChoiceParam | None = None
     thinking: ThinkingParam | None = None
     output_config: OutputConfig | None = None
+    output_format: Any = None
     cache_control: CacheControl | None = None
 
     @classmethod
     def prepared(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """Refuse by name what blocks and the output's form ask beyond this version."""
+        """Refuse by name what blocks ask beyond this version."""
         messages = given.get("messages")
         for index, message in enumerate(messages if isinstance(messages, list) else ()):
             if isinstance(message, dict):
                 _check_blocks(message.get("content"), f"messages.{index}.content")
-        output = given.get("output_config")
-        if isinstance(output, dict) and output.get("format") is not None:
-            raise unsupported("output_config.format", output["format"], "output formats are")
         return given
+
+    @property
+    def grammar(self) -> GrammarSpec | None:
+        """Return the language that is asked for, by the field's name of today or its first one.
+
+        Raises:
+            RequestError: the format is not as needed, or both fields ask.
+        """
+        newer = self.output_config.format if self.output_config is not None else None
+        if newer is not None and self.output_format is not None:
+            raise RequestError(
+                "output_format and output_config.format each ask for a language; give one of them",
+                param="output_format",
+            )
+        if newer is not None:
+            return output_format(newer, "output_config.format")
+        older = self.output_format
+        return output_format(older, "output_format") if older is not None else None
+
+    @property
+    def asked_thinking(self) -> Thinking:
+        """Return how much the answer is to think; clients send a budget to any model."""
+        effort = self.output_config.effort if self.output_config is not None else None
+        if self.thinking is None:
+            return Thinking(effort)
+        is_enabled = self.thinking.type != "disabled"
+        return Thinking(effort, is_enabled, self.thinking.budget_tokens if is_enabled else None)
 
     @property
     def has_marks(self) -> bool:

@@ -26,6 +26,5 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "billing_policy": (),
     "compaction": (),
     "thread": (),
-    "output_format": (),
 }
 """Field that is not built -> the values (beside null) that ask for nothing."""

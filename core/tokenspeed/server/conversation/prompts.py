@@ -13,10 +13,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tokenspeed.errors import RequestError
 from tokenspeed.server.conversation.rendering import template_messages, template_tools
 from tokenspeed.server.http.field_limits import FieldLimits
 from tokenspeed.server.http.fields import shorten
+from tokenspeed.tokenizer.id_arrays import extend_ids
 from tokenspeed.tokenizer.lengths import max_token_chars
 from tokenspeed.tokenizer.reuse_points import reuse_offsets
 
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
 MAX_TOKENIZED_CHARS = 1 << 20
 """What /tokenize takes at least, however small the context is."""
 RENDER_THREADS = 2
+_INLINE_IDS = 4096
+"""More are checked in a thread."""
 _RESERVED = frozenset({"messages", "tools", "add_generation_prompt"})
 
 
@@ -72,6 +77,11 @@ class PromptReader:
         self._max_chars = model.max_prompt_tokens * max_token_chars(tokenizer.backend)
         # Threads of their own: a template that works for seconds keeps no other work waiting.
         self._renderers = ThreadPoolExecutor(RENDER_THREADS, "render")
+
+    @property
+    def template_reads(self) -> frozenset[str]:
+        """Return the names of the variables that the chat template uses."""
+        return self._template.reads if self._template is not None else frozenset()
 
     async def chat(self, conversation: Conversation) -> Prompt:
         """Render the conversation and encode it."""
@@ -121,11 +131,17 @@ class PromptReader:
         )
         return await asyncio.get_running_loop().run_in_executor(self._renderers, render)
 
-    async def plain(self, prompts: Sequence[str | list[int]]) -> list[Prompt]:
-        """Return the prompts of a plain completion, in order."""
+    async def plain(
+        self, prompts: Sequence[str | list[int] | array[int]], *, param: str = "prompt"
+    ) -> list[Prompt]:
+        """Return the prompts of a plain completion, in order.
+
+        Args:
+            param: the field that holds them.
+        """
         taken = []
         for item in prompts:
-            taken.append(await self._one(item))
+            taken.append(await self._one(item, param))
             await asyncio.sleep(0)  # many prompts of many ids must not hold the loop
         return taken
 
@@ -134,15 +150,18 @@ class PromptReader:
         self._check_chars(text, "prompt", max(self._max_chars, MAX_TOKENIZED_CHARS))
         return await self._encode(text, add_special_tokens=add_special_tokens)
 
-    async def _one(self, item: str | list[int]) -> Prompt:
+    async def _one(self, item: str | list[int] | array[int], param: str) -> Prompt:
         if isinstance(item, str):
             # "" is empty even where a tokenizer would put a token before it.
-            self._check_chars(item, "prompt", self._max_chars)
+            self._check_chars(item, param, self._max_chars)
             ids = await self._encode(item, add_special_tokens=True) if item else array("i")
-            return Prompt(self._checked(ids, "prompt"), item)
-        self._limits.check_prompt_tokens(len(item))
-        check_token_ids(item, self._model.vocab_size, "prompt")
-        return Prompt(self._checked(array("i", item), "prompt"), None)
+            return Prompt(self._checked(ids, param), item)
+        self._limits.check_prompt_tokens(len(item), param)
+        if len(item) <= _INLINE_IDS:
+            ids = token_array(item, self._model.vocab_size, param)
+        else:
+            ids = await asyncio.to_thread(token_array, item, self._model.vocab_size, param)
+        return Prompt(self._checked(ids, param), None)
 
     async def _encode(self, text: str, *, add_special_tokens: bool) -> array[int]:
         return await self._cache.encode_async(text, add_special_tokens=add_special_tokens)
@@ -163,9 +182,24 @@ class PromptReader:
             self._limits.check_prompt_tokens(least, param)
 
 
-def check_token_ids(ids: list[int], vocab_size: int, param: str) -> None:
+def token_array(ids: list[int] | array[int], vocab_size: int, param: str) -> array[int]:
+    """Return ids as an int32 array; refuse those outside the vocabulary."""
+    check_token_ids(ids, vocab_size, param)
+    if isinstance(ids, array):
+        return ids
+    taken = array("i")
+    extend_ids(taken, ids)
+    return taken
+
+
+def check_token_ids(ids: list[int] | array[int], vocab_size: int, param: str) -> None:
     """Refuse token ids outside the vocabulary."""
-    bad = next((token for token in ids if not 0 <= token < vocab_size), None)
+    if isinstance(ids, array):
+        # Without their signs, negative ids are larger than any vocabulary.
+        outside = np.flatnonzero(np.frombuffer(ids, np.uint32) >= vocab_size)
+        bad = ids[outside[0]] if len(outside) else None
+    else:
+        bad = next((token for token in ids if not 0 <= token < vocab_size), None)
     if bad is not None:
         raise RequestError(
             f"{param} holds token id {shorten(bad)}, allowed is [0, {vocab_size - 1}]; change it",

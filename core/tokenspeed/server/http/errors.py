@@ -47,9 +47,11 @@ _MAX_PARAM_CHARS = 200
 _CODE_STATUS = {
     "model_not_found": 404,
     "response_not_found": 404,
+    "item_not_found": 404,
     "invalid_api_key": 401,
     "not_allowed": 403,
     "body_too_large": 413,
+    "body_too_slow": 408,
 }
 
 

@@ -15,7 +15,7 @@ from tokenspeed.errors import RequestError
 from tokenspeed.tokenizer.chat import MAX_MESSAGES
 
 if TYPE_CHECKING:
-    from collections.abc import Sized
+    from collections.abc import Iterator, Sized
 
 MAX_PROMPTS = 256
 MAX_STOP_TOKEN_IDS = 1024
@@ -23,6 +23,8 @@ MAX_BIASES = 65_536
 MAX_OTHER_BYTES = 1 << 20
 """JSON bytes of any field but the ones that carry text and token ids."""
 _TEXT = re.compile(rb'"[^"]*"')
+_BACKSLASHES = re.compile(rb"\\*")
+_WINDOW_BYTES = 1 << 18
 _MIN_DETOKENIZED = 65_536
 _SHORT_BYTES = 65_536
 _VALUES_A_MESSAGE = 16
@@ -70,6 +72,8 @@ class FieldLimits:
         _check_length("logit_bias", given.get("logit_bias"), MAX_BIASES, "token ids")
         for name in _TURNS:
             messages = given.get(name)
+            if isinstance(messages, list) and messages and type(messages[0]) is int:
+                continue  # token ids to embed: the model says how many
             _check_length(name, messages, MAX_MESSAGES, "messages")
             for index, message in enumerate(messages if isinstance(messages, list) else ()):
                 content = message.get("content") if isinstance(message, dict) else None
@@ -81,12 +85,10 @@ class FieldLimits:
         return max(self.max_context_tokens, _MIN_DETOKENIZED)
 
     def _check_prompts(self, raw: bytes) -> None:
-        plain = _without_escapes(raw)
-        has_text = b'"' in plain
-        _check_count("prompt", plain.count(b'"') // 2, MAX_PROMPTS, "prompts")
-        rest = _TEXT.sub(b"", plain)
-        values, lists = rest.count(b",") + 1, rest.count(b"[") - 1
-        if has_text or lists:
+        counts = _counts(raw)
+        _check_count("prompt", counts.texts, MAX_PROMPTS, "prompts")
+        values, lists = counts.commas + 1, counts.lists - 1
+        if counts.texts or lists:
             _check_count("prompt", lists or values, MAX_PROMPTS, "prompts")
             _check_count("prompt", values, MAX_PROMPTS * self.max_prompt_tokens, "token ids")
         else:
@@ -112,11 +114,46 @@ class FieldLimits:
 
 
 def _check_values(name: str, raw: bytes, most: int, unit: str) -> None:
-    plain = _without_escapes(raw)
-    _check_count(name, plain.count(b'"') // 2, most, unit)
-    rest = _TEXT.sub(b"", plain)
+    counts = _counts(raw)
+    _check_count(name, counts.texts, most, unit)
     # Of two values beside each other a comma stands between; others are nested.
-    _check_count(name, rest.count(b",") + rest.count(b"[") + rest.count(b"{"), most, unit)
+    _check_count(name, counts.commas + counts.lists + counts.objects, most, unit)
+
+
+@dataclass(slots=True)
+class _Counts:
+    """What a JSON text holds: texts, and how often a mark stands outside of them."""
+
+    texts: int = 0
+    commas: int = 0
+    lists: int = 0
+    objects: int = 0
+
+
+def _counts(raw: bytes) -> _Counts:
+    """Count in windows: one long scan would hold the interpreter."""
+    counts, num_quotes = _Counts(), 0
+    for window in _windows(raw):
+        plain = b'"' * (num_quotes % 2) + _without_escapes(window)
+        num_quotes += plain.count(b'"') - num_quotes % 2
+        outside = _TEXT.sub(b"", plain).partition(b'"')[0]  # behind the last one a text goes on
+        counts.commas += outside.count(b",")
+        counts.lists += outside.count(b"[")
+        counts.objects += outside.count(b"{")
+    counts.texts = num_quotes // 2
+    return counts
+
+
+def _windows(raw: bytes) -> Iterator[bytes]:
+    """Cut a JSON text, at no place within an escape."""
+    start = 0
+    while start < len(raw):
+        end = start + _WINDOW_BYTES
+        if raw[end - 1 : end] == b"\\":
+            match = _BACKSLASHES.match(raw, end)
+            end = (match.end() if match else end) + 1
+        yield raw[start:end]
+        start = end
 
 
 def _without_escapes(raw: bytes) -> bytes:

@@ -28,8 +28,8 @@ class ChatReply:
         self._called: set[int] = set()
         self.head = envelope(generation.request_id, "chat.completion.chunk", request.model)
 
-    def chunk(self, index: int, piece: Piece) -> dict[str, Any]:
-        """Return the chunk for what is new about a choice; its first names the role."""
+    def choice(self, index: int, piece: Piece) -> dict[str, Any]:
+        """Return a chunk's choice: what is new about it; its first names the role."""
         delta: dict[str, Any] = {}
         if index not in self._opened:
             self._opened.add(index)
@@ -41,13 +41,12 @@ class ChatReply:
             delta["reasoning_content"] = piece.reasoning
         if piece.tool_calls:
             delta["tool_calls"] = [self._call_delta(index, call) for call in piece.tool_calls]
-        choice = {
+        return {
             "index": index,
             "delta": delta,
             "logprobs": self._logprobs(piece),
             "finish_reason": self._finish_reason(piece, called=index in self._called),
         }
-        return {**self.head, "choices": [choice]}
 
     def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
         """Return the body of a request that does not stream."""

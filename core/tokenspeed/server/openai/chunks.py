@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tokenspeed.server.http.errors import OPENAI, stream_error
-from tokenspeed.server.http.stream import COMMENT, DONE, event
+from tokenspeed.server.http.stream import COMMENT, DONE, encode, event
 from tokenspeed.server.openai.replies import usage
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ class Bodies(Protocol):
 
     head: dict[str, Any]
 
-    def chunk(self, index: int, piece: Piece) -> dict[str, Any]: ...
+    def choice(self, index: int, piece: Piece) -> dict[str, Any]: ...
 
     def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]: ...
 
@@ -37,7 +37,11 @@ class ChunkReply:
     ) -> None:
         options = request.stream_options
         self._wants_usage = options is not None and options.include_usage
-        self._extra: dict[str, Any] = {"usage": None} if self._wants_usage else {}
+        extra: dict[str, Any] = {"usage": None} if self._wants_usage else {}
+        # All chunks are alike but for their choice: the rest is written once.
+        empty = event({**bodies.head, "choices": [], **extra})
+        before, mark, self._after = empty.rpartition(b'"choices":[')
+        self._before = before + mark
         self._generation = generation
         self._bodies = bodies
 
@@ -51,8 +55,8 @@ class ChunkReply:
 
     def more(self, taken: Taken) -> bytes:
         """Return the chunks of what is new: one write for all."""
-        chunks = (event({**self._bodies.chunk(i, piece), **self._extra}) for i, piece in taken)
-        return b"".join(chunks)
+        choices = [encode(self._bodies.choice(index, piece)) for index, piece in taken]
+        return b"".join([self._before + choice + self._after for choice in choices])
 
     def end(self, pieces: Sequence[Piece]) -> bytes:
         """Return what closes a stream whose choices have all ended."""

@@ -28,19 +28,8 @@ class CompletionReply:
         self._opened: set[int] = set()
         self.head = envelope(generation.request_id, "text_completion", request.model)
 
-    def chunk(self, index: int, piece: Piece) -> dict[str, Any]:
-        """Return the chunk for what is new about a choice; an echo comes with its first."""
-        return {**self.head, "choices": [self._choice(index, piece)]}
-
-    def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
-        """Return the body of a request that does not stream."""
-        choices = [self._choice(index, piece) for index, piece in enumerate(pieces)]
-        if self._request.prompt_logprobs is not None:
-            for choice, piece in zip(choices, pieces, strict=True):
-                choice["prompt_logprobs"] = prompt_logprobs(self._tokenizer, piece.prompt_logprobs)
-        return {**self.head, "choices": choices, "usage": usage(self._generation.prompts, pieces)}
-
-    def _choice(self, index: int, piece: Piece) -> dict[str, Any]:
+    def choice(self, index: int, piece: Piece) -> dict[str, Any]:
+        """Return a choice, or a chunk's: what is new about it; an echo comes with its first."""
         opens = self._request.echo and index not in self._opened
         self._opened.add(index)
         return {
@@ -49,6 +38,14 @@ class CompletionReply:
             "logprobs": self._token_logprobs(index, piece, opens=opens),
             "finish_reason": piece.finish_reason,
         }
+
+    def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
+        """Return the body of a request that does not stream."""
+        choices = [self.choice(index, piece) for index, piece in enumerate(pieces)]
+        if self._request.prompt_logprobs is not None:
+            for choice, piece in zip(choices, pieces, strict=True):
+                choice["prompt_logprobs"] = prompt_logprobs(self._tokenizer, piece.prompt_logprobs)
+        return {**self.head, "choices": choices, "usage": usage(self._generation.prompts, pieces)}
 
     def _prompt_text(self, index: int) -> str:
         prompt = self._generation.prompt_of(index)

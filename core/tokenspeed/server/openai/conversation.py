@@ -14,7 +14,6 @@ from tokenspeed.contracts.conversation import (
 )
 from tokenspeed.errors import RequestError
 from tokenspeed.server.conversation.answered import with_tool_names
-from tokenspeed.server.conversation.thinking import thinking_variables
 from tokenspeed.server.openai.schemas import NamedChoice
 
 if TYPE_CHECKING:
@@ -34,12 +33,11 @@ def conversation_of(request: ChatRequest) -> Conversation:
     Raises:
         RequestError: a message lacks what its role needs; names it.
     """
-    variables = thinking_variables(request.reasoning_effort)
     return messages_of(
         request.messages,
         tools=request.tools,
         tool_choice=_choice(request),
-        template_kwargs={**variables, **request.chat_template_kwargs},
+        template_kwargs={**request.thinking.variables(), **request.chat_template_kwargs},
     )
 
 

@@ -1,40 +1,55 @@
-"""The four forms of a completion's `prompt`, told apart and checked."""
+"""The four forms of a completion's `prompt` and an embedding's `input`, told apart and checked."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from array import array
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tokenspeed.errors import RequestError
 from tokenspeed.server.http.field_limits import MAX_PROMPTS
 from tokenspeed.server.http.fields import shorten
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tokenspeed.server.http.field_limits import FieldLimits
 
+Ids: TypeAlias = "list[int] | array[int]"
 
-def split_prompts(prompt: Any, limits: FieldLimits) -> list[str] | list[list[int]]:
-    """Tell the four forms of `prompt` apart and return the prompts in it."""
+
+def split_prompts(
+    prompt: Any, limits: FieldLimits, *, param: str = "prompt", most: int = MAX_PROMPTS
+) -> Sequence[str | Ids]:
+    """Tell the four forms of `prompt` apart and return the prompts in it.
+
+    Args:
+        param: name of the field.
+        most: prompts that it may hold.
+    """
     if isinstance(prompt, str):
         return [prompt]
+    if isinstance(prompt, array):
+        limits.check_prompt_tokens(len(prompt), param)
+        return [prompt]
     if not isinstance(prompt, list):
-        raise _bad_prompt(prompt, "prompt")
+        raise _bad_prompt(prompt, param)
     if prompt and type(prompt[0]) is int:
-        limits.check_prompt_tokens(len(prompt))
+        limits.check_prompt_tokens(len(prompt), param)
         if all(type(item) is int for item in prompt):
             return [prompt]
-    if not prompt or len(prompt) > MAX_PROMPTS:
+    if not prompt or len(prompt) > most:
         raise RequestError(
-            f"prompt is a list of {len(prompt)}, 1 to {MAX_PROMPTS} prompts are allowed; change it",
-            param="prompt",
+            f"{param} is a list of {len(prompt)}, 1 to {most} prompts are allowed; change it",
+            param=param,
         )
     if all(isinstance(item, str) for item in prompt):
         return prompt
     for index, item in enumerate(prompt):
         if not isinstance(item, list):
-            raise _bad_prompt(item, f"prompt.{index}")
-        limits.check_prompt_tokens(len(item))
+            raise _bad_prompt(item, f"{param}.{index}")
+        limits.check_prompt_tokens(len(item), param)
         if not all(type(token) is int for token in item):
-            raise _bad_prompt(item, f"prompt.{index}")
+            raise _bad_prompt(item, f"{param}.{index}")
     return prompt
 
 

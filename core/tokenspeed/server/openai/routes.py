@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
+from tokenspeed.engine.vectors import EMBED
 from tokenspeed.errors import RequestError
 from tokenspeed.server.conversation.prompts import check_token_ids
 from tokenspeed.server.conversation.terms import read_terms
@@ -16,6 +17,7 @@ from tokenspeed.server.openai.chat_reply import ChatReply
 from tokenspeed.server.openai.chunks import ChunkReply
 from tokenspeed.server.openai.completion_reply import CompletionReply
 from tokenspeed.server.openai.conversation import conversation_of, messages_of
+from tokenspeed.server.openai.embeddings import MAX_INPUTS, EmbeddingsRequest, embeddings_body
 from tokenspeed.server.openai.prompt_forms import num_prompts, split_prompts
 from tokenspeed.server.openai.schemas import (
     ChatRequest,
@@ -26,8 +28,11 @@ from tokenspeed.server.openai.schemas import (
 from tokenspeed.server.sampling import chat_params, completion_params
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from starlette.requests import Request
 
+    from tokenspeed.server.pieces import Piece
     from tokenspeed.server.service import Service
 
 
@@ -53,6 +58,7 @@ class OpenAiRoutes:
             turn.terms,
             n=body.n,
             conversation=turn.conversation,
+            thinking=body.thinking,
         )
         bodies = ChatReply(body, generation, self._parts.tokenizer)
         reply = ChunkReply(body, generation, bodies)
@@ -70,6 +76,25 @@ class OpenAiRoutes:
         bodies = CompletionReply(body, generation, self._parts.tokenizer)
         reply = ChunkReply(body, generation, bodies)
         return await self._service.respond(request, generation, reply, streams=body.stream)
+
+    async def embeddings(self, request: Request) -> Response:
+        """Answer POST /v1/embeddings."""
+        body = await self._service.read(request, EmbeddingsRequest)
+        terms = read_terms(body, request, self._parts.sessions)
+        self._service.check_choices(num_prompts(body.input))
+        forms = await asyncio.to_thread(
+            split_prompts, body.input, self._service.limits, param="input", most=MAX_INPUTS
+        )
+        prompts = await self._parts.prompts.plain(forms, param="input")
+        generation = self._service.generation(_new_id("embd"), prompts, EMBED, terms)
+
+        async def write(pieces: Sequence[Piece]) -> Response:
+            # Thousands of vectors must not hold the loop.
+            return await asyncio.to_thread(
+                lambda: JsonResponse(embeddings_body(body, prompts, pieces))
+            )
+
+        return await self._service.respond_whole(request, generation, write)
 
     async def models(self, request: Request) -> Response:
         """Answer GET /v1/models."""

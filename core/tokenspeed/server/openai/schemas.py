@@ -16,13 +16,31 @@ from tokenspeed.server.conversation.term_fields import (
     OpenAiTermFields,
     ttl_s,
 )
-from tokenspeed.server.conversation.thinking import Effort
+from tokenspeed.server.conversation.thinking import (
+    BUDGET_FIELDS,
+    Budget,
+    Effort,
+    Thinking,
+    budget_of,
+)
 from tokenspeed.server.http.fields import known_fields
-from tokenspeed.server.http.schema import Body, Lenient, Strict, unsupported
+from tokenspeed.server.http.schema import Body, Lenient, Strict, unsupported, with_tables
+from tokenspeed.server.openai.open_fields import (
+    Choices,
+    JsonSchema,
+    Pattern,
+    PromptForms,
+    ResponseFormat,
+    StructuredOutputs,
+)
 from tokenspeed.server.openai.tables import INERT, NEUTRAL, NEUTRAL_MESSAGE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from pydantic import GetJsonSchemaHandler
+    from pydantic.json_schema import JsonSchemaValue
+    from pydantic_core import CoreSchema
 
 MAX_CHOICES = 128
 MAX_STOPS = 16
@@ -72,6 +90,14 @@ class ChatMessage(Strict):
     tool_calls: list[ChatToolCall] = Field(default=[])
     tool_call_id: str = ""
     cache_control: CacheControl | None = None
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """Say in the JSON schema what the table says."""
+        schema = handler.resolve_ref_schema(handler(core_schema))
+        return with_tables(schema, NEUTRAL_MESSAGE, {})
 
     def retentions_s(self) -> Iterator[float]:
         """Yield for how long its marks keep the prompt."""
@@ -137,12 +163,12 @@ class _Sampling(OpenAiTermFields):
     repetition_penalty: float = 1.0
     logit_bias: dict[str, float] = Field(default={})
     prompt_logprobs: int | None = None
-    response_format: Any = None
-    structured_outputs: Any = None
-    guided_json: Any = None
-    guided_regex: Any = None
-    guided_choice: Any = None
-    guided_grammar: Any = None
+    response_format: ResponseFormat = None
+    structured_outputs: StructuredOutputs = None
+    guided_json: JsonSchema = None
+    guided_regex: Pattern = None
+    guided_choice: Choices = None
+    guided_grammar: Pattern = None
 
 
 class ChatRequest(_Sampling):
@@ -151,6 +177,8 @@ class ChatRequest(_Sampling):
     tool_choice: Literal["none", "auto", "required"] | NamedChoice | None = None
     parallel_tool_calls: bool = True
     reasoning_effort: Effort | None = None
+    thinking_budget: Budget | None = None
+    thinking_token_budget: Budget | None = None
     max_completion_tokens: int | None = None
     logprobs: bool = False
     top_logprobs: int | None = None
@@ -160,6 +188,12 @@ class ChatRequest(_Sampling):
     def prepared(cls, given: dict[str, Any]) -> dict[str, Any]:
         """Look at messages and tools: what they hold beyond this version is named."""
         return _known_tools(_known_messages(given))
+
+    @property
+    def thinking(self) -> Thinking:
+        """Return how much the answer is to think."""
+        budget, field = budget_of({name: getattr(self, name) for name in BUDGET_FIELDS})
+        return Thinking(self.reasoning_effort, budget=budget, field=field)
 
     def retentions_s(self) -> Iterator[float]:
         """Yield the times of the marks in messages and tools too."""
@@ -171,8 +205,9 @@ class ChatRequest(_Sampling):
 
 
 class CompletionRequest(_Sampling):
-    prompt: Any
-    """str | list[str] | list[int] | list[list[int]]; `prompt_forms.py` tells them apart."""
+    ids_field: ClassVar[str] = "prompt"
+
+    prompt: PromptForms
     echo: bool = False
     logprobs: int | None = None
 
@@ -203,6 +238,9 @@ class DetokenizeRequest(Body):
     skip_special_tokens: bool = False
 
 
+_MESSAGE_FIELDS = frozenset(ChatMessage.model_fields)
+
+
 def _known_messages(given: dict[str, Any]) -> dict[str, Any]:
     messages = given.get("messages")
     if not isinstance(messages, list):
@@ -221,8 +259,9 @@ def _known_message(index: int, message: Any) -> Any:
         kind = part.get("type") if isinstance(part, dict) else None
         if isinstance(kind, str) and kind != "text":
             raise unsupported(f"{place}.content.{number}.type", kind, "only text parts are")
-    names = frozenset(ChatMessage.model_fields)
-    return known_fields(message, names, neutral=NEUTRAL_MESSAGE, inert={}, prefix=place + ".")
+    return known_fields(
+        message, _MESSAGE_FIELDS, neutral=NEUTRAL_MESSAGE, inert={}, prefix=place + "."
+    )
 
 
 def _known_tools(given: dict[str, Any]) -> dict[str, Any]:

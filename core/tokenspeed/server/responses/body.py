@@ -28,6 +28,7 @@ class BodyWriter:
     """Writes the object of one response, again and again as it goes on."""
 
     def __init__(self, request: ResponsesRequest, response_id: str, *, is_stored: bool) -> None:
+        self.response_id = response_id
         shown = request.model_dump(include={*_ECHOED, *_ECHOED_OR_NULL}, exclude_none=True)
         self._fixed = {
             "id": response_id,
@@ -40,7 +41,7 @@ class BodyWriter:
             "prompt_cache_key": request.prompt_cache_key or None,
             "service_tier": "default",
             "store": is_stored,
-            "text": {"format": {"type": "text"}},
+            "text": {"format": request.format or {"type": "text"}},
             "top_logprobs": 0,
             "truncation": "disabled",
         }

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 from tokenspeed.contracts.conversation import Conversation, Message, ToolCall, ToolChoice
 from tokenspeed.server.conversation.answered import with_tool_names
 from tokenspeed.server.conversation.sealed import unpack
-from tokenspeed.server.conversation.thinking import thinking_variables
 from tokenspeed.server.responses.schemas import (
     FunctionCallItem,
     FunctionOutputItem,
     MessageItem,
-    NamedChoice,
+    NamedResponseTool,
     ReasoningItem,
 )
 from tokenspeed.server.responses.tools import flat_name
@@ -26,26 +25,19 @@ if TYPE_CHECKING:
 
 
 def conversation_of(
-    request: ResponsesRequest, tools: tuple[Tool, ...], earlier: Sequence[Item] = ()
+    request: ResponsesRequest, tools: tuple[Tool, ...], items: Sequence[Item]
 ) -> Conversation:
     """Return what a request says.
 
     Args:
         tools: what the model is told of.
-        earlier: items of the stored responses that it goes on from, oldest first.
+        items: what it says, behind those of the responses that it goes on from, oldest first.
     """
-    given = request.input
-    said = (
-        [MessageItem(type="message", role="user", content=given)]
-        if isinstance(given, str)
-        else given
-    )
-    effort = request.reasoning.effort if request.reasoning is not None else None
     return Conversation(
-        with_tool_names(_messages(request.instructions, (*earlier, *said))),
+        with_tool_names(_messages(request.instructions, items)),
         tools=tools,
         tool_choice=_choice(request),
-        template_kwargs=thinking_variables(effort),
+        template_kwargs=request.thinking.variables(),
     )
 
 
@@ -126,6 +118,6 @@ def _texts(content: Texts) -> tuple[str, ...]:
 
 def _choice(request: ResponsesRequest) -> ToolChoice:
     choice, parallel = request.tool_choice, request.parallel_tool_calls
-    if isinstance(choice, NamedChoice):
+    if isinstance(choice, NamedResponseTool):
         return ToolChoice("named", flat_name(choice.namespace, choice.name), parallel)
     return ToolChoice(choice, parallel=parallel)

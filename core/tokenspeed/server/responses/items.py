@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tokenspeed.server.call_ids import new_id
 from tokenspeed.server.conversation.sealed import pack
+from tokenspeed.server.responses.item_ids import item_id
 
 if TYPE_CHECKING:
     from tokenspeed.server.parts_of_answer import Part
@@ -22,14 +22,14 @@ class ItemWriter:
         packs_reasoning: thinking is given in its packed form too.
     """
 
-    def __init__(self, tools: ToolTable, *, packs_reasoning: bool) -> None:
+    def __init__(self, response_id: str, tools: ToolTable, *, packs_reasoning: bool) -> None:
+        self._response_id = response_id
         self._tools = tools
         self._packs_reasoning = packs_reasoning
-        self._ids: dict[int, str] = {}
 
     def id_of(self, part: Part) -> str:
         """Return the id of a part's item."""
-        return self._ids.setdefault(part.number, new_id(_PREFIXES[part.kind]))
+        return item_id(_PREFIXES[part.kind], self._response_id, part.number)
 
     def item(self, part: Part, status: str) -> dict[str, Any]:
         """Return a part as it stands; in progress it is empty, as an opening shows it."""

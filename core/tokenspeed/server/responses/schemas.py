@@ -7,10 +7,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from tokenspeed.server.conversation.term_fields import OpenAiTermFields
-from tokenspeed.server.conversation.thinking import Effort
+from tokenspeed.server.conversation.thinking import (
+    BUDGET_FIELDS,
+    Budget,
+    Effort,
+    Thinking,
+    budget_of,
+)
 from tokenspeed.server.http.schema import Lenient, Strict, unsupported
 from tokenspeed.server.responses.tables import INERT, NEUTRAL
 
@@ -18,12 +24,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 TEXTS = ("input_text", "output_text", "text", "refusal")
-ITEMS = ("message", "function_call", "function_call_output", "reasoning")
+ITEMS = ("message", "function_call", "function_call_output", "reasoning", "item_reference")
 ENCRYPTED = "reasoning.encrypted_content"
 LOGPROBS = "message.output_text.logprobs"
 
 
-class TextPart(Lenient):
+class ResponseTextPart(Lenient):
     type: Literal["input_text", "output_text", "text"]
     text: str
 
@@ -38,10 +44,14 @@ class RefusalPart(Lenient):
         return self.refusal
 
 
-Texts = str | list[Annotated[TextPart | RefusalPart, Field(discriminator="type")]]
+Texts = str | list[Annotated[ResponseTextPart | RefusalPart, Field(discriminator="type")]]
 
 
 class MessageItem(Lenient):
+    """A message; its type may be left out, as `known_item` knows it by its role."""
+
+    model_config = ConfigDict(json_schema_extra=lambda schema: schema["required"].remove("type"))
+
     type: Literal["message"]
     role: Literal["system", "developer", "user", "assistant"]
     content: Texts
@@ -74,8 +84,19 @@ class ReasoningItem(Lenient):
     encrypted_content: str | None = None
 
 
+class ItemReference(Lenient):
+    """The id of an item that is stored with a response."""
+
+    type: Literal["item_reference"]
+    id: str
+
+
 Item = Annotated[
     MessageItem | FunctionCallItem | FunctionOutputItem | ReasoningItem,
+    Field(discriminator="type"),
+]
+GivenItem = Annotated[
+    MessageItem | FunctionCallItem | FunctionOutputItem | ReasoningItem | ItemReference,
     Field(discriminator="type"),
 ]
 
@@ -91,7 +112,7 @@ class ResponseTool(Lenient):
     tools: list[ResponseTool] = Field(default=[])
 
 
-class NamedChoice(Lenient):
+class NamedResponseTool(Lenient):
     type: Literal["function"]
     name: str
     namespace: str | None = None
@@ -102,16 +123,12 @@ class Reasoning(Lenient):
     summary: str | None = None
 
 
-class TextFormat(Strict):
-    type: Literal["text"] = "text"
-
-
 class TextOptions(Lenient):
-    format: TextFormat | None = None
+    format: Any = None
     verbosity: str | None = None
 
 
-class StreamOptions(Strict):
+class ResponseStreamOptions(Strict):
     include_obfuscation: bool = False
 
 
@@ -120,27 +137,28 @@ class ResponsesRequest(OpenAiTermFields):
     inert: ClassVar[Mapping[str, str]] = INERT
 
     model: str
-    input: str | list[Item] = Field(default=[])
+    input: str | list[GivenItem] = Field(default=[])
     instructions: str | None = None
     previous_response_id: str | None = None
     store: bool | None = None
     stream: bool = False
-    stream_options: StreamOptions | None = None
+    stream_options: ResponseStreamOptions | None = None
     max_output_tokens: int | None = None
     temperature: float = 1.0
     top_p: float = 1.0
     tools: list[ResponseTool] = Field(default=[])
-    tool_choice: Literal["none", "auto", "required"] | NamedChoice = "auto"
+    tool_choice: Literal["none", "auto", "required"] | NamedResponseTool = "auto"
     parallel_tool_calls: bool = True
     reasoning: Reasoning | None = None
+    thinking_budget: Budget | None = None
+    thinking_token_budget: Budget | None = None
     text: TextOptions | None = None
     include: list[str] = Field(default=[])
     metadata: dict[str, str] = Field(default={})
 
     @classmethod
     def prepared(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """Name what items, tools' choice and text ask beyond this version."""
-        _check_text(given.get("text"))
+        """Name what items and tools' choice ask beyond this version."""
         _check_choice(given.get("tool_choice"))
         included = given.get("include")
         if isinstance(included, list) and LOGPROBS in included:
@@ -149,6 +167,18 @@ class ResponsesRequest(OpenAiTermFields):
         if isinstance(items, list):
             given = {**given, "input": [known_item(item, i) for i, item in enumerate(items)]}
         return given
+
+    @property
+    def thinking(self) -> Thinking:
+        """Return how much the answer is to think."""
+        effort = self.reasoning.effort if self.reasoning is not None else None
+        budget, field = budget_of({name: getattr(self, name) for name in BUDGET_FIELDS})
+        return Thinking(effort, budget=budget, field=field)
+
+    @property
+    def format(self) -> Any:
+        """Return the format that is asked for; None: text."""
+        return self.text.format if self.text is not None else None
 
     @property
     def wants_encrypted(self) -> bool:
@@ -160,7 +190,7 @@ def known_item(item: Any, index: int) -> Any:
     """Return an item with its type; one that cannot be read is refused by name."""
     if not isinstance(item, dict):
         return item
-    kind = item.get("type") or ("message" if "role" in item else None)
+    kind = item.get("type") or _type_of(item)
     place = f"input.{index}"
     if isinstance(kind, str) and kind not in ITEMS:
         raise unsupported(f"{place}.type", kind, f"only {', '.join(ITEMS)} items are")
@@ -173,11 +203,11 @@ def known_item(item: Any, index: int) -> Any:
     return item if kind is None else {**item, "type": kind}
 
 
-def _check_text(text: Any) -> None:
-    form = text.get("format") if isinstance(text, dict) else None
-    kind = form.get("type") if isinstance(form, dict) else None
-    if isinstance(kind, str) and kind != "text":
-        raise unsupported("text.format", form, "only text is")
+def _type_of(item: dict[str, Any]) -> str | None:
+    """Return the type that an item without one has by its fields."""
+    if "role" in item:
+        return "message"
+    return "item_reference" if item.keys() - {"type"} == {"id"} else None
 
 
 def _check_choice(choice: Any) -> None:

@@ -55,13 +55,22 @@ def test_the_wheel_has_the_files_of_its_record(subject: Subject) -> None:
     assert not problem, problem
 
 
-def test_importing_it_changes_nothing_else(subject: Subject) -> None:
-    found = ask("import", subject)["changes"]
+@pytest.fixture(scope="module")
+def imported(subject: Subject) -> dict[str, Any]:
+    """What a process that imports it says."""
+    return ask("import", subject)
+
+
+def test_importing_it_changes_nothing_else(subject: Subject, imported: dict[str, Any]) -> None:
+    found = imported["changes"]
     assert not found, f"importing {subject.found.target} has side effects: {'; '.join(found)}"
 
 
-def test_importing_it_is_cheap(subject: Subject) -> None:
-    cost = min((ask("import", subject) for _ in range(3)), key=lambda answer: answer["seconds"])
+def test_importing_it_is_cheap(subject: Subject, imported: dict[str, Any]) -> None:
+    cost = imported
+    for _ in range(2):  # the first one may have compiled it, or met a busy machine
+        if cost["seconds"] > IMPORT_BUDGET_S:
+            cost = ask("import", subject)
     heavy = sorted({name.partition(".")[0] for name in cost["modules"]} & set(HEAVY))
     assert not heavy, f"importing {subject.found.target} imports {', '.join(heavy)}"
     assert cost["seconds"] <= IMPORT_BUDGET_S, f"import takes {cost['seconds']:.2f} s of CPU"

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tokenspeed import LLM
     from tokenspeed_sdk.conformance.serving import Subjects
 
+DETERMINISTIC = "deterministic"
 SOAK_S = 15.0
 SOAK_MIB = 48
 """Growth of the process that a soak may show after its first third."""
@@ -27,16 +28,20 @@ SOAK_MIB = 48
 
 @pytest.fixture
 def subjects(subject: Subject, tmp_path: Path, request: pytest.FixtureRequest) -> Subjects:
-    """What takes part; the parameter says whether only deterministic offers do."""
-    from tokenspeed_sdk.conformance.serving import engine_settings
+    """What takes part; the parameter says of which dtype, or that only deterministic offers do."""
+    from tokenspeed_sdk.conformance.serving import engine_settings, takes
+
+    wanted = getattr(request, "param", "float32")
+    dtype = "float32" if wanted == DETERMINISTIC else wanted
+    if dtype != "float32" and not takes(subject, dtype):
+        pytest.skip(f"no attention and no experts of its own take {dtype}")
 
     try:
         runtime = device_of(subject)
     except PluginError as error:
         pytest.skip(error.message)
-    found = engine_settings(
-        subject, runtime, tmp_path, deterministic=getattr(request, "param", False)
-    )
+    is_deterministic = wanted == DETERMINISTIC
+    found = engine_settings(subject, runtime, tmp_path, deterministic=is_deterministic, dtype=dtype)
     if not found.offers:
         pytest.skip("it offers nothing that takes part in serving")
     return found
@@ -72,6 +77,7 @@ def assert_nothing_is_held(llm: LLM) -> None:
     assert stats.hook_calls_after_freeze == 0
 
 
+@pytest.mark.parametrize("subjects", ["float32", "bfloat16"], indirect=True)
 def test_answers_under_load_equal_those_of_the_reference(
     start: Callable[..., LLM], model: Path, subjects: Subjects
 ) -> None:
@@ -82,7 +88,7 @@ def test_answers_under_load_equal_those_of_the_reference(
     llm = start(**subjects.small_pool())
     for _ in range(2):  # the second time prefixes are cached, evicted or in the store
         answers = llm.generate(prompts, serving.greedy())
-        serving.assert_same_answers(answers, expected)
+        serving.assert_same_answers(answers, expected, subjects.dtype)
     stats = llm.stats()
     assert stats.retractions > 0, "the pool was to be too small, and no request was retracted"
     assert stats.evictions > 0, "the pool was to be too small, and nothing was evicted"
@@ -90,7 +96,7 @@ def test_answers_under_load_equal_those_of_the_reference(
     assert_nothing_is_held(llm)
 
 
-@pytest.mark.parametrize("subjects", [True], indirect=True, ids=["deterministic"])
+@pytest.mark.parametrize("subjects", [DETERMINISTIC], indirect=True)
 def test_a_seeded_answer_does_not_depend_on_its_company(
     start: Callable[..., LLM], subjects: Subjects
 ) -> None:

@@ -107,7 +107,7 @@ class Model:
         call = ToolCall(call_id, "bash", ARGUMENTS)
         message = Message("assistant", (), "I look.", (call,))
         written = self.family.call.format(
-            think="I look.", name="bash", arguments=ARGUMENTS, call_id=call_id
+            think="I look.", text="", name="bash", arguments=ARGUMENTS, call_id=call_id
         )
         return message, self.say(prompt, written, message)
 

@@ -7,6 +7,7 @@ from typing import Any
 from tokenspeed.contracts.conversation import Conversation, Message, ToolCall, ToolChoice
 from tokenspeed.server.conversation.sealed import pack
 from tokenspeed.server.responses.conversation import conversation_of
+from tokenspeed.server.responses.input_items import ITEMS
 from tokenspeed.server.responses.schemas import ResponsesRequest
 from tokenspeed.server.responses.tools import ToolTable
 
@@ -14,7 +15,8 @@ from tokenspeed.server.responses.tools import ToolTable
 def read(*items: dict[str, Any], **fields: Any) -> Conversation:
     given = ResponsesRequest.prepared({"model": "m", "input": list(items), **fields})
     request = ResponsesRequest.model_validate(given)
-    return conversation_of(request, ToolTable(request.tools).tools)
+    said = ITEMS.validate_python(given["input"])
+    return conversation_of(request, ToolTable(request.tools).tools, said)
 
 
 def call(number: int, **more: Any) -> dict[str, Any]:
