@@ -53,7 +53,7 @@ class Driver:
         {"num_physical_blocks": 9, "host_blocks": 200, "write_policy": "on_commit"},
         {
             "num_physical_blocks": 9,
-            "host_blocks": 4,
+            "host_blocks": 16,
             "write_policy": "on_commit",
             "store": True,
         },
