@@ -202,6 +202,9 @@ void Scheduler::Enter(RequestIndex index, PrefixMatch match, const MatchEvidence
   request.computed = request.planned = matched;
   request.published_blocks = matched >> block_shift_;
   request.snapshot = match.snapshot;
+  // Who goes on from another session's state forks its chain: both may come back to it.
+  const bool is_fork = request.previous ? request.previous->common < matched : request.session != 0;
+  if (is_fork && match.snapshot) kv_.MarkBranch(match.snapshot);
   StartRunning(index, matched);
   Move(request, Admit{*slots_.Acquire(), std::move(match.table)});
   for (int32_t i = 0; writer_ != nullptr && i < request.published_blocks; ++i) {

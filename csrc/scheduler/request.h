@@ -43,6 +43,7 @@ struct Request : StepLine {
   NodeId root;
   std::string salt;
   int64_t session = 0;
+  int64_t root_session = 0;
   int64_t tenant = 0;
   std::array<int32_t, 3> reuse_points{};  // 0 ends it
   int64_t gap_us = 0;

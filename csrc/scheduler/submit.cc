@@ -63,6 +63,7 @@ void Scheduler::Accept(const Submission& submission, NodeId root, Chain chain, i
   request.deadline_us = submission.deadline_us;
   request.match_prefix = submission.match_prefix;
   request.session = submission.session;
+  request.root_session = submission.root;
   request.tenant = submission.tenant;
   std::ranges::copy(submission.reuse_points, request.reuse_points.begin());
   request.gap_us = submission.gap_us;

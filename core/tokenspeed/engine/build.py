@@ -475,6 +475,9 @@ def _finish(
         max_running=config.max_running,
         depth=config.depth,
         cache_groups=parts.cache_groups,
+        cache_block_bytes=tuple(
+            parts.layout.physical_bytes // group.packing for group in parts.layout.groups
+        ),
         drafting=parts.drafting,
         transfers=parts.transfers,
         communicator=parts.communicator,

@@ -101,6 +101,8 @@ class Engine:
     """Where the scheduler's input is written to, for `tokenspeed simulate`."""
     cache_groups: tuple[str, ...] = ()
     """Names of the cache groups, in the order that the scheduler counts them."""
+    cache_block_bytes: tuple[int, ...] = ()
+    """Bytes of one block of each of them."""
     drafting: Drafting | None = None
     """Asks the speculator; None: there is none."""
     transfers: Transfers | None = None

@@ -145,6 +145,7 @@ class EventLoop:
         for client in self._publisher.take_ended():
             self._intake.drop_client(client)
         self._intake.admit_held()
+        self._intake.release_sessions()
         if self._engine.recorder is not None:
             self._engine.recorder.append(self._engine.scheduler)
         if self._kv_publisher is not None:
@@ -168,7 +169,7 @@ class EventLoop:
         Args:
             ran: what the last turn returned.
         """
-        if ran or self._flying:
+        if ran or self._flying or self._intake.is_releasing:
             return 0
         is_moving = self.waits_for_transfers() or self.waits_for_grammars()
         if self._engine.scheduler.has_work() or is_moving or self._is_replaying:

@@ -23,6 +23,9 @@ from tokenspeed.engine.messages import (
     Hello,
     ModelInfo,
     Refused,
+    SessionQuery,
+    SessionRelease,
+    SessionReply,
     StateQuery,
     StateReply,
     Stop,
@@ -58,6 +61,7 @@ seeing that clients went away."""
 STATE_TIMEOUT_S = 5.0
 MAX_UNTAKEN_BYTES = 256 << 20
 """Of messages on their way to an engine that is silent: sockets keep them without a bound."""
+RELEASE_TIMEOUT_S = 30.0
 
 
 class Frontend:
@@ -72,9 +76,9 @@ class Frontend:
         self.plan_digest = ""
         self._streams: dict[str, Stream] = {}
         self._query_id = 0
+        self._state_id = 0
         self._asked: asyncio.Future[bytes] | None = None
-        self._num_questions = 0
-        self._questions: dict[int, asyncio.Future[TenantsReply]] = {}
+        self._questions: dict[int, asyncio.Future[TenantsReply | SessionReply]] = {}
         self._last_heard = time.monotonic()
         self._unhealthy_since: float | None = None
         self._untaken_bytes = 0
@@ -179,9 +183,9 @@ class Frontend:
         if self.unhealthy_reason is not None:
             raise EngineGoneError(self.unhealthy_reason)
         if self._asked is None or self._asked.done():
-            self._query_id += 1
+            self._state_id = self._next_query()
             self._asked = self._loop.create_future()
-            self._send(StateQuery(self._query_id))
+            self._send(StateQuery(self._state_id))
         try:
             async with asyncio.timeout(timeout_s):
                 packed = await asyncio.shield(self._asked)
@@ -203,7 +207,7 @@ class Frontend:
         Raises:
             EngineError: it does not answer in `timeout_s`.
         """
-        return await self._ask_tenants(TenantsQuery(self._next_question()), timeout_s)
+        return await self._ask_tenants(TenantsQuery(self._next_query()), timeout_s)
 
     async def change_tenant(
         self, name: str, figures: TenantFigures, *, timeout_s: float = STATE_TIMEOUT_S
@@ -215,8 +219,38 @@ class Frontend:
                 tenant.
             EngineError: it does not answer in `timeout_s`; whether it did it is not known.
         """
-        question = TenantChange(self._next_question(), self.epoch, name, figures)
+        question = TenantChange(self._next_query(), self.epoch, name, figures)
         return await self._ask_tenants(question, timeout_s)
+
+    async def session(
+        self, owner: str, session: str, *, timeout_s: float = STATE_TIMEOUT_S
+    ) -> SessionReply:
+        """Ask for a session's family and sums.
+
+        Raises:
+            EngineError: the engine does not answer in `timeout_s`, or is gone.
+        """
+        query = SessionQuery(query_id=self._next_query(), owner=owner, session=session)
+        return await self._ask_session(query, timeout_s)
+
+    async def release_session(
+        self,
+        owner: str,
+        session: str,
+        *,
+        group: bool = False,
+        abort: bool = False,
+        timeout_s: float = RELEASE_TIMEOUT_S,
+    ) -> SessionReply:
+        """Ask that what a session alone left in the cache be dropped.
+
+        Raises:
+            EngineError: the engine does not answer in `timeout_s`, or is gone.
+        """
+        release = SessionRelease(
+            query_id=self._next_query(), owner=owner, session=session, group=group, abort=abort
+        )
+        return await self._ask_session(release, timeout_s)
 
     def give_up(self, reason: str) -> None:
         """End every live request with an EngineError, after what was delivered; take no more."""
@@ -234,16 +268,38 @@ class Frontend:
         self._socket.close()
         self._context.term()
 
-    def _next_question(self) -> int:
-        self._num_questions += 1
-        return self._num_questions
+    def _next_query(self) -> int:
+        self._query_id += 1
+        return self._query_id
 
     async def _ask_tenants(
         self, question: TenantsQuery | TenantChange, timeout_s: float
     ) -> tuple[TenantState, ...]:
+        hint = "look at GET /tenants and ask again"
+        reply = await self._ask(question, timeout_s, f"about tenants in {timeout_s} s", hint)
+        assert isinstance(reply, TenantsReply)
+        if reply.refused is not None:
+            raise error_of(reply.refused)
+        return reply.tenants
+
+    async def _ask_session(
+        self, question: SessionQuery | SessionRelease, timeout_s: float
+    ) -> SessionReply:
+        about = f"about session {question.session!r} in {timeout_s} s"
+        reply = await self._ask(question, timeout_s, about, "ask again")
+        assert isinstance(reply, SessionReply)
+        return reply
+
+    async def _ask(
+        self,
+        question: TenantsQuery | TenantChange | SessionQuery | SessionRelease,
+        timeout_s: float,
+        about: str,
+        hint: str,
+    ) -> TenantsReply | SessionReply:
         if self.unhealthy_reason is not None:
             raise EngineGoneError(self.unhealthy_reason)
-        answer: asyncio.Future[TenantsReply] = self._loop.create_future()
+        answer: asyncio.Future[TenantsReply | SessionReply] = self._loop.create_future()
         self._questions[question.query_id] = answer
         self._send(question)
         try:
@@ -251,14 +307,12 @@ class Frontend:
                 reply = await answer
         except TimeoutError:
             raise EngineAwayError(
-                f"the engine did not answer about tenants in {timeout_s} s: it is in a long step, "
-                "or is being restarted; look at GET /tenants and ask again"
+                f"the engine did not answer {about}: it is in a long step, or is being restarted; "
+                f"{hint}"
             ) from None
         finally:
             self._questions.pop(question.query_id, None)
-        if reply.refused is not None:
-            raise error_of(reply.refused)
-        return reply.tenants
+        return reply
 
     def _end(self, request_id: str, message: ToEngine) -> None:
         stream = self._streams.pop(request_id, None)
@@ -313,9 +367,9 @@ class Frontend:
         elif isinstance(message, EngineStats):
             self.stats = message
         elif isinstance(message, StateReply):
-            if message.query_id == self._query_id and self._asked and not self._asked.done():
+            if message.query_id == self._state_id and self._asked and not self._asked.done():
                 self._asked.set_result(message.state)
-        elif isinstance(message, TenantsReply):
+        elif isinstance(message, TenantsReply | SessionReply):
             answer = self._questions.get(message.query_id)
             if answer is not None and not answer.done():
                 answer.set_result(message)

@@ -19,6 +19,8 @@ from tokenspeed.engine.messages import (
     Abort,
     Hello,
     Refused,
+    SessionQuery,
+    SessionRelease,
     StateQuery,
     StateReply,
     Stop,
@@ -30,6 +32,8 @@ from tokenspeed.engine.messages import (
     Welcome,
 )
 from tokenspeed.engine.requests import LiveRequest, RequestTable, number_of
+from tokenspeed.engine.session_book import SessionBook
+from tokenspeed.engine.session_desk import SessionDesk
 from tokenspeed.engine.submits import resumed
 from tokenspeed.errors import CapacityError, RequestError, TokenSpeedError
 from tokenspeed.log import LOGGER
@@ -95,11 +99,18 @@ class Intake:
         self._record = record
         self._heard_s: dict[Client, float] = {}
         self._held: dict[str, _Held] = {}
+        self._book = SessionBook()
+        self._desk = SessionDesk(engine, channel, requests, self._book, abort=self._abort)
 
     @property
     def num_held(self) -> int:
         """Requests that wait for their grammar."""
         return len(self._held)
+
+    @property
+    def is_releasing(self) -> bool:
+        """Whether sessions are being released."""
+        return self._desk.is_busy
 
     def take(self, client: Client, message: ToEngine) -> None:
         """Act on one message."""
@@ -110,10 +121,18 @@ class Intake:
             self._greet(client, message)
         elif isinstance(message, StateQuery):
             self._answer(client, message)
+        elif isinstance(message, SessionQuery):
+            self._desk.tell(client, message)
+        elif isinstance(message, SessionRelease):
+            self._desk.release(client, message)
         elif isinstance(message, TenantsQuery | TenantChange):
             self._answer_tenants(client, message)
         else:
             self._end(client, message)
+
+    def release_sessions(self) -> None:
+        """Go on with the sessions that are being released."""
+        self._desk.turn()
 
     def admit_held(self) -> None:
         """Let the next suspect in, when the one on trial has passed or ended."""
@@ -146,7 +165,8 @@ class Intake:
         for item in [item for item in self._held.values() if item.client == client]:
             self._forget(item)
         for request in self._requests.of_client(client):
-            self._engine.scheduler.abort(request.key, now_us=now_us())
+            self._abort(request.key)
+        self._desk.drop_client(client)
 
     def drop_silent_clients(self) -> None:
         """Drop clients that have sent no heartbeat for a long time."""
@@ -154,6 +174,9 @@ class Intake:
         for client in [name for name, heard in self._heard_s.items() if heard < limit]:
             LOGGER.warning("an API process is silent for %.0f s; dropped", CLIENT_SILENCE_S)
             self.drop_client(client)
+
+    def _abort(self, key: int) -> None:
+        self._engine.scheduler.abort(key, now_us=now_us())
 
     def _greet(self, client: Client, hello: Hello) -> None:
         self._heard_s[client] = time.monotonic()
@@ -287,6 +310,7 @@ class Intake:
             self._engine.policy.turn_ended(session, now)
             raise
         self._requests.add(request)
+        self._book.note(message)
 
     def _admit(
         self,
@@ -318,6 +342,7 @@ class Intake:
             stop_token_ids=np.array(message.stop_token_ids, dtype=np.int32),
             priority=message.priority,
             salt=message.salt,
+            root=number_of(message.root or message.session, owner=message.owner),
             tenant=arrival.tenant,
             retain_us=int(message.retain_s * 1e6),
             match_prefix=params.prompt_logprobs is None,

@@ -108,6 +108,10 @@ class RequestTable:
         del self._by_id[request.request_id]
         del self._by_key[request.key]
 
+    def keys_of_session(self, session_number: int) -> list[int]:
+        """Return the keys of a session's live requests."""
+        return [item.key for item in self._by_key.values() if item.session_number == session_number]
+
     def of_client(self, client: Client) -> Iterator[LiveRequest]:
         """Iterate over a copy of one client's requests."""
         return iter([item for item in self._by_key.values() if item.client == client])

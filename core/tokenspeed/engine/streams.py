@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 class Stream:
     """An async iterator of the request's deltas; leaving it early aborts the request.
 
-    The last delta carries `finish_reason`. A refusal or an engine failure is raised as the class
-    of `errors.py` that it names. `aclose()` (or `async with`) ends the request when it is not done.
+    One reader at a time. The last delta carries `finish_reason`. A refusal or an engine failure is
+    raised as the class of `errors.py` that it names. `aclose()` (or `async with`) ends the request
+    when it is not done.
     """
 
     def __init__(self, submit: Submit, *, on_close: Callable[[str], None]) -> None:
@@ -39,7 +40,7 @@ class Stream:
         self._output_ids = array("i", submit.output_ids)
         self._pending: deque[Delta] = deque()
         self._error: TokenSpeedError | None = None
-        self._wake = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None
         self._times_suspected = 0
         self._cleared_at = -1
 
@@ -58,8 +59,8 @@ class Stream:
                 raise self._error
             if self.is_done:
                 raise StopAsyncIteration
-            self._wake.clear()
-            await self._wake.wait()
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
         merged = merge_deltas(tuple(self._pending))
         self._pending.clear()
         return merged
@@ -92,7 +93,7 @@ class Stream:
             return
         self._pending.append(delta)
         self.is_done = delta.finish_reason is not None
-        self._wake.set()
+        self._wake()
 
     def suspect(self, position: int) -> bool:
         """Note that the request was in an engine's fatal step; True: for the second time."""
@@ -108,7 +109,11 @@ class Stream:
     def finish(self) -> None:
         """End the iteration after what was delivered."""
         self.is_done = True
-        self._wake.set()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
 
 def merge_deltas(deltas: tuple[Delta, ...]) -> Delta:
