@@ -9,7 +9,7 @@ MODEL ?=
 ARGS ?=
 
 .PHONY: serve install test ctest pytest lint stub check slow sanitize bench bench-peers bench-control \
-	bench-control-peers clients clients-small gpu-check model clean
+	bench-control-peers clients clients-small judges gpu-check model clean
 
 serve: install model
 	$(BIN)/tokenspeed serve $(MODEL) $(ARGS)
@@ -91,6 +91,18 @@ $(CLIENTS)/.npm: tests/clients/package.json
 	@mkdir -p $(CLIENTS)
 	cp $< $(CLIENTS)/package.json
 	npm install --prefix $(CLIENTS) --no-audit --no-fund
+	@touch $@
+
+# Strangers that judge the server: Schemathesis, AIPerf, and the public cases of JSON Schema.
+JSON_SCHEMA_CASES := $(CLIENTS)/json-schema-cases/tests
+judges: $(CLIENTS)/.schemathesis $(CLIENTS)/.aiperf $(JSON_SCHEMA_CASES)
+
+# The cases come with the sources of a library (MIT).
+$(JSON_SCHEMA_CASES): $(VENV)/.packages
+	@mkdir -p $(CLIENTS)/json-schema-cases
+	$(BIN)/python -m pip download -q --no-deps --no-binary jsonschema -d $(CLIENTS) jsonschema==4.26.0
+	tar xzf $(CLIENTS)/jsonschema-4.26.0.tar.gz -C $(CLIENTS)/json-schema-cases --strip-components=2 \
+		jsonschema-4.26.0/json/tests
 	@touch $@
 
 # The control plane's tests under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer.

@@ -28,6 +28,7 @@ from tokenspeed.engine.messages import Submit
 from tokenspeed.models.llama import LlamaForCausalLM
 from tokenspeed.server.api_process import make_app
 from tokenspeed.server.conversation.prompts import Prompt, PromptReader
+from tokenspeed.server.openai.chunks import ChunkReply
 from tokenspeed.server.openai.schemas import ChatRequest
 from tokenspeed.server.parsers import ChosenParsers
 from tokenspeed.server.pieces import Piece, TextAssembler
@@ -126,7 +127,7 @@ def journal(monkeypatch: pytest.MonkeyPatch) -> Journal:
         ("8 kernels", NativePagedAttention, "attend", True),
         ("9 sample", PhiloxSampler, "sample", False),
         ("11 tokens to text", TextAssembler, "push", False),
-        ("12 stream out", tokenspeed.server.openai.chunks, "event", False),
+        ("12 stream out", ChunkReply, "more", False),
     ]
     for row, owner, name, before in places:
         monkeypatch.setattr(owner, name, journal.wrap(row, getattr(owner, name), before=before))
@@ -178,7 +179,14 @@ async def ask(engine: Engine, journal: Journal, folder: Path) -> bytes:
     try:
         frontend = await Frontend.connect(address, timeout_s=20)
         tokenizer = load_tokenizer(engine.info.path)
-        app = make_app(ServeConfig(), frontend, tokenizer, engine.report, parsers=ChosenParsers())
+        app = make_app(
+            ServeConfig(),
+            frontend,
+            tokenizer,
+            engine.report,
+            parsers=ChosenParsers(),
+            folder=folder,
+        )
         transport = httpx.ASGITransport(app=app)
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             answer = await client.post("/v1/chat/completions", json=request_body(engine))

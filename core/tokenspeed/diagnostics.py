@@ -224,6 +224,13 @@ _ALL = (
         "Put @hookimpl before the method; point the entry point at an object with such methods.",
     ),
     Diagnostic(
+        "plugin-start-too-long",
+        FAILED,
+        "A plugin's import and hooks did not end within two minutes; the stack is in the log.",
+        "Look at the stack: a plugin that waits for a network or a device at its import does that "
+        "in its probe or when it is built instead. Fix the plugin, or leave it out.",
+    ),
+    Diagnostic(
         "hook-raised",
         FAILED,
         "A hook of the plugin raised; nothing of the plugin was registered.",

@@ -29,7 +29,7 @@ struct Options {
   int32_t priority;
   const nb::bytes& salt;
   bool match_prefix;
-  int64_t deadline_us, tenant;
+  int64_t deadline_us, root, tenant;
   const MaybeIds& reuse_points;
   int64_t gap_us, queue_key, victim_key, retain_us, max_queue_us;
   int32_t max_drafts;
@@ -49,6 +49,7 @@ Submission MakeSubmission(int64_t request_id, const Ids& prompt, int64_t session
           .match_prefix = options.match_prefix,
           .deadline_us = options.deadline_us,
           .session = session,
+          .root = options.root,
           .tenant = options.tenant,
           .reuse_points = options.reuse_points.span(),
           .gap_us = options.gap_us,
@@ -63,13 +64,14 @@ Submission MakeSubmission(int64_t request_id, const Ids& prompt, int64_t session
 void Submit(BoundScheduler& self, int64_t request_id, const Ids& prompt_ids, int64_t session,
             const MaybeIds& output_ids, int32_t max_new_tokens, int32_t min_new_tokens,
             const MaybeIds& stop_token_ids, int32_t priority, const nb::bytes& salt,
-            bool match_prefix, int64_t deadline_us, int64_t tenant, const MaybeIds& reuse_points,
-            int64_t gap_us, int64_t queue_key, int64_t victim_key, int64_t retain_us,
-            int64_t max_queue_us, int32_t max_drafts, bool device_drafts, int64_t now_us) {
+            bool match_prefix, int64_t deadline_us, int64_t root, int64_t tenant,
+            const MaybeIds& reuse_points, int64_t gap_us, int64_t queue_key, int64_t victim_key,
+            int64_t retain_us, int64_t max_queue_us, int32_t max_drafts, bool device_drafts,
+            int64_t now_us) {
   self.scheduler.Submit(
       MakeSubmission(request_id, prompt_ids, session,
                      {output_ids, max_new_tokens, min_new_tokens, stop_token_ids, priority, salt,
-                      match_prefix, deadline_us, tenant, reuse_points, gap_us, queue_key,
+                      match_prefix, deadline_us, root, tenant, reuse_points, gap_us, queue_key,
                       victim_key, retain_us, max_queue_us, max_drafts, device_drafts}),
       now_us);
 }
@@ -77,14 +79,14 @@ void Submit(BoundScheduler& self, int64_t request_id, const Ids& prompt_ids, int
 void SubmitTurn(BoundScheduler& self, int64_t request_id, int64_t session, int32_t base_tokens,
                 uint64_t base_digest, const Ids& new_ids, int32_t max_new_tokens,
                 int32_t min_new_tokens, const MaybeIds& stop_token_ids, int32_t priority,
-                const nb::bytes& salt, bool match_prefix, int64_t deadline_us, int64_t tenant,
-                const MaybeIds& reuse_points, int64_t gap_us, int64_t queue_key, int64_t victim_key,
-                int64_t retain_us, int64_t max_queue_us, int32_t max_drafts, bool device_drafts,
-                int64_t now_us) {
+                const nb::bytes& salt, bool match_prefix, int64_t deadline_us, int64_t root,
+                int64_t tenant, const MaybeIds& reuse_points, int64_t gap_us, int64_t queue_key,
+                int64_t victim_key, int64_t retain_us, int64_t max_queue_us, int32_t max_drafts,
+                bool device_drafts, int64_t now_us) {
   self.scheduler.SubmitTurn(
       MakeSubmission(request_id, new_ids, session,
                      {MaybeIds(), max_new_tokens, min_new_tokens, stop_token_ids, priority, salt,
-                      match_prefix, deadline_us, tenant, reuse_points, gap_us, queue_key,
+                      match_prefix, deadline_us, root, tenant, reuse_points, gap_us, queue_key,
                       victim_key, retain_us, max_queue_us, max_drafts, device_drafts}),
       {base_tokens, base_digest}, now_us);
 }
@@ -111,6 +113,16 @@ std::vector<int64_t> SetTenantLimits(BoundScheduler& self, int64_t tenant, int64
 
 bool Rekey(BoundScheduler& self, int64_t request_id, int64_t gap_us, int64_t victim_key) {
   return self.scheduler.Rekey(RequestId(request_id), gap_us, victim_key);
+}
+
+std::optional<nb::dict> Release(BoundScheduler& self, int64_t session, int64_t now_us) {
+  const std::optional<Released> released = self.scheduler.Release(session, now_us);
+  if (!released) return std::nullopt;
+  nb::dict dict;
+  dict["tokens"] = released->tokens;
+  dict["blocks"] = nb::cast(released->blocks);
+  dict["host_blocks"] = nb::cast(released->host_blocks);
+  return dict;
 }
 
 void Propose(BoundScheduler& self, int64_t request_id, const Ids& draft_ids) {
@@ -155,11 +167,11 @@ void NotifyStore(BoundScheduler& self, const Keys& keys, bool present) {
 }  // namespace
 
 // The options of submit and submit_turn after their own arguments.
-#define TS_REQUEST_OPTIONS                                                                   \
-  "max_new_tokens"_a = 0, "min_new_tokens"_a = 0, "stop_token_ids"_a.none() = nb::none(),    \
-  "priority"_a = 0, nb::arg("salt").sig("b''") = nb::bytes(""), "match_prefix"_a = true,     \
-  "deadline_us"_a = 0, "tenant"_a = 0, "reuse_points"_a.none() = nb::none(), "gap_us"_a = 0, \
-  "queue_key"_a = 0, "victim_key"_a = 0, "retain_us"_a = 0, "max_queue_us"_a = 0,            \
+#define TS_REQUEST_OPTIONS                                                                        \
+  "max_new_tokens"_a = 0, "min_new_tokens"_a = 0, "stop_token_ids"_a.none() = nb::none(),         \
+  "priority"_a = 0, nb::arg("salt").sig("b''") = nb::bytes(""), "match_prefix"_a = true,          \
+  "deadline_us"_a = 0, "root"_a = 0, "tenant"_a = 0, "reuse_points"_a.none() = nb::none(),        \
+  "gap_us"_a = 0, "queue_key"_a = 0, "victim_key"_a = 0, "retain_us"_a = 0, "max_queue_us"_a = 0, \
   "max_drafts"_a = 0, "device_drafts"_a = false, "now_us"_a
 
 void BindScheduler(nb::module_& m) {
@@ -172,6 +184,7 @@ void BindScheduler(nb::module_& m) {
       .def("abort", &AbortById, "request_id"_a, nb::kw_only(), "now_us"_a, docs::kAbort)
       .def("stop", &StopById, "request_id"_a, nb::kw_only(), "now_us"_a, docs::kStop)
       .def("rekey", &Rekey, "request_id"_a, nb::kw_only(), "gap_us"_a, "victim_key"_a, docs::kRekey)
+      .def("release", &Release, "session"_a, nb::kw_only(), "now_us"_a, docs::kRelease)
       .def("set_tenant_limits", &SetTenantLimits, "tenant"_a, nb::kw_only(), "floor_blocks"_a = 0,
            "cap_blocks"_a.none() = nb::none(), "now_us"_a, docs::kSetTenantLimits)
       .def("propose", &Propose, "request_id"_a, "draft_ids"_a, docs::kPropose)

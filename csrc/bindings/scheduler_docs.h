@@ -23,6 +23,8 @@ Args:
     match_prefix: False computes the whole prompt (prompt logprobs); its blocks are still
         stored.
     deadline_us: absolute; 0: none. Checked in `plan` and `commit`.
+    root: session that the whole family of its session descends from; 0: none. The roots of a
+        tenant share what is its fairly.
     tenant: whom the work is counted for; tenants of a class share the engine fairly, and never
         find each other's blocks.
     reuse_points: (<= 3,) increasing positions in the prompt after which others will go on.
@@ -61,6 +63,17 @@ inline constexpr const char* kRekey =
 
 Returns False when the id is not known or has ended.)";
 
+inline constexpr const char* kRelease =
+    R"(Forget a session and drop what its last turn alone left in the cache.
+
+What another session's last turn or a live request begins with stays, and so does what others hang
+on. Records of a KV store stay.
+
+Returns None for a session that is not known, else "tokens" (that left the device) and the logical
+blocks of each group that are free now: "blocks" of the device, "host_blocks" of the host tier.
+
+Raises:
+    RequestError: requests of it live, code "session_busy".)";
 inline constexpr const char* kSetTenantLimits =
     R"(Give a tenant other figures from now on; neither of them: none, it shares the rest.
 
@@ -172,9 +185,9 @@ inline constexpr const char* kState =
     R"(Return a picture of the inside as of the last call; its cost does not grow with blocks.
 
 "requests": one list per field, an entry per live request in order of arrival: id, state,
-    reason (why it does not go on: "" it does, "queue", "slots", "room", "latency_floor",
-    "next_step", "computing", "loading", "saving", "displaced"), waits_for (id of the request
-    that computes its next block, or -1), position (in the queue, or -1), pieces and arrived
+    reason (why it does not go on: "" it does, "queue", "slots", "room", "tenant_cap",
+    "latency_floor", "next_step", "computing", "loading", "saving", "displaced"), waits_for (id
+    of the request that computes its next block, or -1), position (in the queue, or -1), pieces and arrived
     (blocks on their way between tiers), priority, slot (or -1), tenant, session,
     prompt_tokens, output_tokens, cached_tokens (-1 before the first admission),
     computed_tokens, planned_tokens; "blocks": a list per group.

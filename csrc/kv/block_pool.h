@@ -7,9 +7,9 @@
 // eviction queue until it is matched again or evicted. This is the one place where a logical block
 // is freed: BlockPool::Free, called when the last hold goes or the index forgets.
 // A set is of the account that took it until it is freed, and is counted there.
-// Owns the reference counts, the queue and the accounts. Every ref points back here, so the pool outlives all
-// refs; a pool destroyed with live refs says so on stderr.
-// Thread: scheduler thread only.
+// Owns the reference counts, the queue and the accounts. Every ref points back here, so the pool
+// outlives all refs; a pool destroyed with live refs says so on stderr. Thread: scheduler thread
+// only.
 #pragma once
 
 #include <cstdint>

@@ -22,9 +22,9 @@
 // eviction, window block or row too: whatever was admitted can end.
 //
 // Accounts. Tenants with figures (accounts.h) have their sets counted, where all groups are full: a
-// set can then be taken whenever fewer than the most are, wherever they lie. Who is at his cap gives
-// up his own coldest set; else the coldest of all accounts that may give: those beyond their floor,
-// and the asker's own, last while he is not beyond his.
+// set can then be taken whenever fewer than the most are, wherever they lie. Who is at his cap
+// gives up his own coldest set; else the coldest of all accounts that may give: those beyond their
+// floor, and the asker's own, last while he is not beyond his.
 //
 // Owns pools and index; every handle it gave out must be gone before it is destroyed.
 // Thread: scheduler thread only.
@@ -79,6 +79,12 @@ struct KvNeed {
   int64_t sets = 0;
   int64_t rows = 0;
   std::array<int64_t, kMaxGroups> windows{};  // [window group in order]
+};
+
+// A node of a sequence: a full block of it, or a partly filled one that holds nothing else.
+struct PathNode {
+  SetId set;
+  size_t begin = 0;  // position of its first token
 };
 
 // Physical blocks below which not even one block of one request fits, the sentinel included.
@@ -166,8 +172,8 @@ class FlatKv {
   const Accounts& accounts() const { return sets_.accounts(); }
   // Says whether sets are all that requests hold, so that they can be counted by tenant.
   bool can_limit() const { return windows_.empty() && rows_.num_groups() == 0; }
-  // Gives a tenant figures, or other ones, or none (nullopt); what it has cached above its cap goes.
-  // `held`: what its requests hold, with or without what is indexed. O(sets log sets).
+  // Gives a tenant figures, or other ones, or none (nullopt); what it has cached above its cap
+  // goes. `held`: what its requests hold, with or without what is indexed. O(sets log sets).
   // REQUIRES: can_limit(); an account is left; the floors fit.
   void SetLimits(int64_t tenant, const std::optional<TenantLimits>& limits,
                  std::span<const SetId> held);
@@ -213,6 +219,22 @@ class FlatKv {
   // Returns: the snapshot there now, none when there is no room or no row at `position`.
   SnapshotId PublishState(KvTable& table, SetId set, int32_t position, SnapshotId previous,
                           bool is_branch, bool is_last);
+
+  // Returns a sequence's nodes from its first token on, as far as they are there: full blocks in
+  // order, then tails of the last one. REQUIRES: `keys` covers the full blocks of `tokens`.
+  std::vector<PathNode> Path(NodeId root, Tokens tokens, const ChainKeys& keys) const;
+  // Says whether nobody holds an indexed set, and nothing in the index hangs on it.
+  bool IsAlone(SetId set) const { return index_.num_children(set) == 0 && sets_.refs(set) == 0; }
+  // Drops what a set holds beyond its first `num_shared` tokens: all of it, if none are shared, or
+  // a sibling has those as well; else it stays as a tail. Snapshots of shared positions stay
+  // matchable. No tier is told. Adds what that frees to `blocks` of each group.
+  // Returns: the tokens that nobody finds any more. REQUIRES: IsAlone(set).
+  int32_t Release(SetId set, int32_t num_shared, std::span<int64_t> blocks);
+
+  // A chain that goes on keeps this one of its snapshots.
+  void MarkBranch(SnapshotId snapshot) {
+    if (index_.snapshots().Has(snapshot)) index_.MarkBranch(snapshot.row);
+  }
 
   // How long the things of a table are expected to rest once it is let go, and for how long
   // their first `num_blocks` are kept, as far as the quota goes.
@@ -296,6 +318,7 @@ class FlatKv {
   void EvictItem(BlockPool& pool, int32_t item);
   bool LimitSnapshots();
 
+  SetId Substitute(SetId set, int32_t num_shared) const;
   void PublishWindows(KvTable& table, size_t index, SetId set, bool may_replace);
   void NeedsByGroup(const KvNeed& need, std::span<int64_t> blocks) const;
   NodeId ParentOf(NodeId root, const KvTable& table, size_t index) const {

@@ -13,8 +13,8 @@ int64_t FlatKv::MissingSets(const KvNeed& need, AccountId account) const {
   int64_t missing = sets_.num_held() + need.sets - sets_.max_items();
   if (!accounts().empty()) {
     const Accounts::Account& own = accounts()[account];
-    missing = std::max(missing + accounts().KeptFrom(account),
-                       own.held + need.sets - own.limits.cap);
+    missing =
+        std::max(missing + accounts().KeptFrom(account), own.held + need.sets - own.limits.cap);
   }
   return std::max<int64_t>(0, missing);
 }

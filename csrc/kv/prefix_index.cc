@@ -166,6 +166,25 @@ void PrefixIndex::Remove(SetId set) {
   pool_.SetCached(set.value, false);
 }
 
+void PrefixIndex::Shorten(SetId set, int32_t num_tokens) {
+  Node& node = nodes_[set.value];
+  TS_CHECK(node.num_children == 0 && IsRemembered(set), "only a leaf becomes a tail");
+  for (int32_t row = node.first_snapshot, next = 0; row != 0; row = next) {
+    next = snapshots_.next(row);
+    if (snapshots_.offset(RowId(row)) > num_tokens) DetachSnapshot(RowId(row));
+  }
+  if (node.num_tokens == block_tokens_ && num_tokens < block_tokens_) {
+    for (size_t w = 0; w < windows_.size(); ++w) {
+      if (window(set, static_cast<int32_t>(w)).value != 0) TellPool(*windows_[w], set, false);
+    }
+    TellSet(set, false);
+    EraseSlot(node.key, set.value);
+    node.key = Hash128{};
+    ++stamps_[set.value];
+  }
+  node.num_tokens = num_tokens;
+}
+
 void PrefixIndex::AttachWindow(SetId set, int32_t w, WindowId window) {
   int32_t& mine = window_of_set_[static_cast<size_t>(set.value) * windows_.size() + w];
   TS_CHECK(Has(set) && mine == 0, "an indexed set without a window block gets one");
@@ -268,8 +287,6 @@ void PrefixIndex::Remember(NodeId parent, int32_t set) {
   if (displaced != 0 && nodes_[displaced].num_tokens < block_tokens_) Remove(SetId(displaced));
 }
 
-// What hangs on a tail that goes is as good on a node that has its tokens. Window blocks stay with
-// their set: theirs may be written up to another position.
 void PrefixIndex::MoveParts(int32_t from, int32_t to) {
   snapshots_.MoveAll(nodes_[from].first_snapshot, SetId(to), nodes_[to].first_snapshot,
                      nodes_[to].num_tokens);
@@ -331,8 +348,8 @@ void PrefixIndex::CheckInvariants() const {
     TS_CHECK(node.num_tokens > 0 ? is_cached : !is_cached, "exactly the indexed sets are cached");
     if (node.num_tokens == 0) continue;
     ++num_nodes;
-    TS_CHECK(pool_.account(set) == (node.parent.is_root() ? account(node.parent)
-                                                          : pool_.account(node.parent.value)),
+    TS_CHECK(pool_.account(set) ==
+                 (node.parent.is_root() ? account(node.parent) : pool_.account(node.parent.value)),
              "a set is of the account of its namespace");
     ++(node.parent.is_root() ? root_children[~node.parent.value] : children[node.parent.value]);
     TS_CHECK(node.parent.is_root() || Has(SetId(node.parent.value)), "a node's parent is indexed");

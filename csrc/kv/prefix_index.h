@@ -142,6 +142,13 @@ class PrefixIndex {
   // REQUIRES: indexed, no children.
   void Remove(SetId set);
 
+  // Forgets what a set holds beyond its first tokens; it goes on as a tail of these.
+  // REQUIRES: indexed, no children, remembered by its parent; 0 < num_tokens, at most what it has.
+  void Shorten(SetId set, int32_t num_tokens);
+  // What hangs on a node that goes is as good on a node that has its tokens. Window blocks stay
+  // with their set: theirs may be written up to another position.
+  void MoveParts(int32_t from, int32_t to);
+
   // Window block of a node in window group w, WindowId(0) for none; and whose it is, if anyone's.
   WindowId window(SetId set, int32_t w) const {
     return WindowId(window_of_set_[static_cast<size_t>(set.value) * windows_.size() + w]);
@@ -171,6 +178,9 @@ class PrefixIndex {
   bool Has(SetId set) const { return nodes_[set.value].num_tokens > 0; }
   bool IsFull(SetId set) const { return nodes_[set.value].num_tokens == block_tokens_; }
   int32_t num_tokens(SetId set) const { return nodes_[set.value].num_tokens; }
+  bool IsRemembered(SetId set) const {
+    return std::ranges::count(children(parent(set)), set.value) > 0;
+  }
   int32_t num_children(SetId set) const { return nodes_[set.value].num_children; }
   // Sets at and below a node, at most `limit`; and the leaf that a walk down its first children
   // ends at. REQUIRES: there are window or state groups, else children are not linked.
@@ -232,7 +242,6 @@ class PrefixIndex {
   void Attach(SetId set, NodeId parent, const Hash128& key, Tokens tokens);
   void Remember(NodeId parent, int32_t set);
   void Grow(int32_t set, Tokens tokens);
-  void MoveParts(int32_t from, int32_t to);
   void DropSuperseded(int32_t by, NodeId parent, Tokens tokens);
   void LinkChild(int32_t parent, int32_t set);
   void UnlinkChild(int32_t parent, int32_t set);

@@ -87,11 +87,13 @@ class TierItems {
   GroupId group(ItemId item) const { return items_[item.value].group; }
   BlockId slot(ItemId item) const { return items_[item.value].slot; }
   const Hash128& key(ItemId item) const { return items_[item.value].key; }
+  const Hash128& parent(ItemId item) const { return items_[item.value].parent; }
   std::span<const int32_t> tokens(ItemId item) const {
     return {&tokens_[static_cast<size_t>(item.value) * block_tokens_],
             static_cast<size_t>(items_[item.value].num_tokens)};
   }
 
+  int32_t max_items() const { return static_cast<int32_t>(items_.size()) - 1; }
   int32_t num_items() const { return num_items_; }
   int32_t num_present() const { return num_present_; }
   int64_t num_evictions() const { return num_evictions_; }

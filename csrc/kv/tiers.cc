@@ -46,6 +46,27 @@ bool Tiers::Write(const Content& content, BlockId block, BatchId batch) {
   return true;
 }
 
+void Tiers::Drop(std::span<const int32_t> tokens, const ChainKeys& keys, size_t num_tokens,
+                 std::span<int64_t> blocks) {
+  const auto block_tokens = static_cast<size_t>(config_.block_tokens);
+  std::unordered_map<Hash128, size_t, KeyHash> begin_after;  // position, by the key before it
+  for (size_t i = num_tokens / block_tokens; i <= keys.size(); ++i) {
+    begin_after.emplace(keys.parent(i), i * block_tokens);
+  }
+  for (int32_t id = 1; id <= host_.max_items(); ++id) {
+    const ItemId item(id);
+    if (!host_.is_present(item) || host_.pins(item) > 0) continue;
+    const auto begin = begin_after.find(host_.parent(item));
+    if (begin == begin_after.end()) continue;
+    const std::span<const int32_t> held = host_.tokens(item);
+    const size_t end = begin->second + held.size();
+    if (end <= num_tokens || end > tokens.size()) continue;
+    if (!std::ranges::equal(held, tokens.subspan(begin->second, held.size()))) continue;
+    ++blocks[host_.group(item).value];
+    host_.Remove(item);
+  }
+}
+
 BatchId Tiers::Open(int32_t owner) {
   batches_[++num_opened_].owner = owner;
   return BatchId(num_opened_);

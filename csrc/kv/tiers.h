@@ -23,6 +23,7 @@
 #include <utility>
 #include <vector>
 
+#include "kv/chain_keys.h"
 #include "kv/store_index.h"
 #include "kv/tier_items.h"
 #include "kv/tier_rows.h"
@@ -82,6 +83,12 @@ class Tiers {
   // Copies a device block to the host, unless it is there or on its way. `batch` waits for it.
   // Returns: false when the host tier has no room for it.
   bool Write(const Content& content, BlockId block, BatchId batch = BatchId());
+
+  // Forgets the host's items of a sequence that hold more than its first `num_tokens`; what is on
+  // its way from or to a tier stays, and so does what the store has. Adds the items of each group
+  // to `blocks`. O(items).
+  void Drop(std::span<const int32_t> tokens, const ChainKeys& keys, size_t num_tokens,
+            std::span<int64_t> blocks);
 
   // Opens a batch. Nothing of it ends before Close.
   BatchId Open(int32_t owner);

@@ -90,7 +90,8 @@ Scheduler::Admission Scheduler::TryAdmit(RequestIndex index, int32_t& budget, bo
   if (num_query == 0) return Admission::kBlocked;
   num_query = CutAtPoint(request, match.num_tokens, num_query);
   num_query = ShrinkToFit(request, match.table, match.num_tokens, num_query);
-  const bool has_room = kv_.Grow(match.table, BlocksFor(match.num_tokens + num_query), AccountOf(request));
+  const bool has_room =
+      kv_.Grow(match.table, BlocksFor(match.num_tokens + num_query), AccountOf(request));
   TS_CHECK(has_room, "an admitted request has room for its first chunk");
   if (match.tail_tokens > 0) EmitCopies(match);
   const MatchEvidence evidence = EvidenceOf(request, match);
@@ -201,6 +202,9 @@ void Scheduler::Enter(RequestIndex index, PrefixMatch match, const MatchEvidence
   request.computed = request.planned = matched;
   request.published_blocks = matched >> block_shift_;
   request.snapshot = match.snapshot;
+  // Who goes on from another session's state forks its chain: both may come back to it.
+  const bool is_fork = request.previous ? request.previous->common < matched : request.session != 0;
+  if (is_fork && match.snapshot) kv_.MarkBranch(match.snapshot);
   StartRunning(index, matched);
   Move(request, Admit{*slots_.Acquire(), std::move(match.table)});
   for (int32_t i = 0; writer_ != nullptr && i < request.published_blocks; ++i) {

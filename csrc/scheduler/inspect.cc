@@ -28,6 +28,8 @@ std::map<std::string, int64_t> Scheduler::Stats() const {
       {"created_tokens", all.created},
       {"recomputed_tokens", all.recomputed},
       {"output_tokens", output_tokens_},
+      {"sessions_released", num_released_},
+      {"released_tokens", released_tokens_},
       {"retractions", num_retractions_},
       {"evictions", kv_.num_evictions()},
       {"submitted", num_submitted_},

@@ -1,5 +1,5 @@
-// Tenants with a floor and a cap: figures that change while running, who gives way for whom, and who
-// may go first when there is no room for the first of the queue.
+// Tenants with a floor and a cap: figures that change while running, who gives way for whom, and
+// who may go first when there is no room for the first of the queue.
 #include <algorithm>
 #include <stdexcept>
 #include <string>
@@ -31,8 +31,9 @@ void Scheduler::CheckLimits(int64_t tenant, const TenantLimits& limits) const {
     throw std::invalid_argument("limits of tenant " + std::to_string(tenant) + ": " + rest);
   };
   if (!kv_.can_limit()) {
-    refuse("the model has window or state groups; allowed: full groups only, whose blocks alone are "
-           "counted by tenant; serve this model without limits");
+    refuse(
+        "the model has window or state groups; allowed: full groups only, whose blocks alone are "
+        "counted by tenant; serve this model without limits");
   }
   if (limits.floor < 0 || limits.cap < 1 || limits.cap < limits.floor) {
     refuse("floor " + std::to_string(limits.floor) + " and cap " + std::to_string(limits.cap) +
@@ -41,9 +42,8 @@ void Scheduler::CheckLimits(int64_t tenant, const TenantLimits& limits) const {
   }
   const AccountId account = kv_.accounts().Find(tenant);
   if (account.value == 0 && kv_.accounts().is_full()) {
-    refuse("it would be tenant number " + std::to_string(kMaxAccounts) +
-           " with limits; allowed: " + std::to_string(kMaxAccounts - 1) +
-           "; take another tenant's limits away first");
+    refuse("it would be tenant number " + std::to_string(kMaxAccounts) + " with limits; allowed: " +
+           std::to_string(kMaxAccounts - 1) + "; take another tenant's limits away first");
   }
   const int64_t others = kv_.accounts().FloorsBeside(account);
   if (others + limits.floor > kv_.sets().max_items()) {
@@ -91,10 +91,8 @@ std::vector<TenantUsage> Scheduler::Tenants() {
   std::array<size_t, kMaxAccounts> place{};
   kv_.accounts().ForEach([&](AccountId account, const Accounts::Account& it) {
     place[account.value] = tenants.size();
-    tenants.push_back({.tenant = it.tenant,
-                       .limits = it.limits,
-                       .held = it.held,
-                       .cached = it.cached()});
+    tenants.push_back(
+        {.tenant = it.tenant, .limits = it.limits, .held = it.held, .cached = it.cached()});
   });
   for (const RequestIndex index : requests_.Live()) {
     const AccountId account = AccountOf(requests_[index]);

@@ -31,8 +31,8 @@ void Put(std::string& bytes, const Submission& submission) {
   for (const int64_t value :
        {int64_t{submission.max_new_tokens}, int64_t{submission.min_new_tokens},
         int64_t{submission.priority}, int64_t{submission.match_prefix}, submission.deadline_us,
-        submission.session, submission.tenant, submission.gap_us, submission.queue_key,
-        submission.victim_key, submission.retain_us, submission.max_queue_us,
+        submission.session, submission.root, submission.tenant, submission.gap_us,
+        submission.queue_key, submission.victim_key, submission.retain_us, submission.max_queue_us,
         int64_t{submission.max_drafts}, int64_t{submission.device_drafts}}) {
     Put(bytes, value);
   }
@@ -67,6 +67,12 @@ void Record::Rekey(RequestId id, int64_t gap_us, int64_t victim_key) {
   if (!is_on_) return;
   bytes_.push_back(static_cast<char>(Call::kRekey));
   for (const int64_t value : {id.value, gap_us, victim_key}) Put(bytes_, value);
+}
+
+void Record::Release(int64_t session, int64_t now_us) {
+  if (!is_on_) return;
+  bytes_.push_back(static_cast<char>(Call::kRelease));
+  for (const int64_t value : {session, now_us}) Put(bytes_, value);
 }
 
 void Record::SetTenantLimits(int64_t tenant, const std::optional<TenantLimits>& limits,

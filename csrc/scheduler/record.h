@@ -1,7 +1,7 @@
 // The input stream of a scheduler as compact bytes: every call with its arguments and time, and a
 // digest of every plan. As nothing else goes in, replaying it gives the same plans, bit for bit.
 //
-//   "TSR1" then calls: a byte for which, then its integers as variable-length bytes
+//   "TSR2" then calls: a byte for which, then its integers as variable-length bytes
 //
 // Thread: scheduler thread only.
 #pragma once
@@ -34,6 +34,7 @@ class Record {
   void SubmitTurn(const Submission& submission, const TurnBase& base, int64_t now_us);
   void End(RequestId id, bool is_abort, int64_t now_us);
   void Rekey(RequestId id, int64_t gap_us, int64_t victim_key);
+  void Release(int64_t session, int64_t now_us);
   void SetTenantLimits(int64_t tenant, const std::optional<TenantLimits>& limits, int64_t now_us);
   void Propose(RequestId id, std::span<const int32_t> drafts);
   void Plan(int64_t now_us, const StepPlan* plan);
@@ -44,7 +45,7 @@ class Record {
   // Returns what was recorded since the last call; the first part begins with the magic.
   std::string Take() { return std::exchange(bytes_, std::string()); }
 
-  static constexpr const char* kMagic = "TSR1";
+  static constexpr const char* kMagic = "TSR2";
 
  private:
   enum class Call : uint8_t {
@@ -58,7 +59,8 @@ class Record {
     kCommit,
     kNotify,
     kNotifyStore,
-    kTenantLimits
+    kTenantLimits,
+    kRelease
   };
   friend int64_t Replay(Scheduler& scheduler, std::string_view record);
   friend class Player;

@@ -16,7 +16,7 @@ class Player {
   Player(Scheduler& scheduler, std::string_view bytes) : scheduler_(scheduler), bytes_(bytes) {}
 
   int64_t Run() {
-    Require(bytes_.starts_with(Record::kMagic), "it does not begin with TSR1");
+    Require(bytes_.starts_with(Record::kMagic), "it does not begin with TSR2");
     next_ = std::string_view(Record::kMagic).size();
     while (next_ < bytes_.size()) {
       const auto call = static_cast<Record::Call>(bytes_[next_++]);
@@ -82,6 +82,7 @@ class Player {
     submission.match_prefix = Get() != 0;
     submission.deadline_us = Get();
     submission.session = Get();
+    submission.root = Get();
     submission.tenant = Get();
     submission.gap_us = Get();
     submission.queue_key = Get();
@@ -168,6 +169,11 @@ class Player {
           key.hi = static_cast<uint64_t>(Get());
         }
         scheduler_.NotifyStore(keys, Get() != 0);
+        return;
+      }
+      case Record::Call::kRelease: {
+        const int64_t session = Get();
+        scheduler_.Release(session, Get());
         return;
       }
     }

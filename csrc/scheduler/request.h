@@ -36,13 +36,14 @@ struct Request : StepLine {
   int32_t priority = 0;
   bool match_prefix = true;
   bool is_open_ended = false;  // may have as many outputs as fit
-  bool is_short = false;  // waits in the short queue too
-  int64_t arrival = 0;    // counts submits
+  bool is_short = false;       // waits in the short queue too
+  int64_t arrival = 0;         // counts submits
   int64_t since_us = 0;
   int32_t given_outputs = 0;  // generated before (resume)
   NodeId root;
   std::string salt;
   int64_t session = 0;
+  int64_t root_session = 0;
   int64_t tenant = 0;
   std::array<int32_t, 3> reuse_points{};  // 0 ends it
   int64_t gap_us = 0;

@@ -57,6 +57,13 @@ struct PhysicalView {
   int32_t refs = 0;
 };
 
+// What the release of a session freed.
+struct Released {
+  int64_t tokens = 0;                // cached tokens that left the device
+  std::vector<int64_t> blocks;       // [group] logical blocks of the device
+  std::vector<int64_t> host_blocks;  // [group] of the host tier
+};
+
 // What a step brought: flat, row by row.
 struct StepOutcome {
   std::span<const int32_t> tokens;    // one per row, or W per row when `accepted` is given
@@ -91,8 +98,12 @@ class Scheduler {
   bool StopRequest(RequestId id, int64_t now_us);
   bool Rekey(RequestId id, int64_t gap_us, int64_t victim_key);
 
-  // Gives a tenant other figures from now on, or none. Returns: requests that can never fit now, which
-  // have ended. Throws std::invalid_argument.
+  // Forgets a session, and drops what its last turn left in the cache and nobody else's has: on the
+  // device and in the host tier. Returns: nullopt if it is not known. Throws RequestError while a
+  // request of it lives.
+  std::optional<Released> Release(int64_t session, int64_t now_us);
+  // Gives a tenant other figures from now on, or none. Returns: requests that can never fit now,
+  // which have ended. Throws std::invalid_argument.
   std::vector<RequestId> SetTenantLimits(int64_t tenant, const std::optional<TenantLimits>& limits,
                                          int64_t now_us);
   // Blocks of block_tokens tokens that fit.
@@ -137,6 +148,8 @@ class Scheduler {
   std::vector<RequestView> Requests();
   std::vector<PhysicalView> PhysicalBlocks() const;
   void CheckInvariants();
+  // For tests.
+  const FlatKv& kv() const { return kv_; }
 
  private:
   // submit.cc
@@ -155,6 +168,12 @@ class Scheduler {
   size_t CommonWithPrevious(const Submission& submission) const;
   std::optional<MatchEvidence::Turn> PreviousTurn(const Submission& submission,
                                                   size_t common) const;
+
+  // release.cc
+  int32_t NumLive(int64_t session) const;
+  template <class Visit>
+  void ForEachSequence(const Visit& visit) const;
+  void DropOwn(const Sequence& own, NodeId root, Released& released);
 
   // plan.cc
   bool PlanStep(int64_t now_us, std::shared_ptr<StepPlan> buffer);
@@ -405,6 +424,7 @@ class Scheduler {
   int64_t num_loaded_ = 0, num_loads_failed_ = 0, loaded_tokens_ = 0, num_saved_ = 0;
   int64_t num_drafted_ = 0, num_accepted_ = 0;  // draft tokens of committed rows
   int64_t output_tokens_ = 0;
+  int64_t num_released_ = 0, released_tokens_ = 0;  // sessions, and what went with them
   std::array<int64_t, kMatchEnds.size()> num_match_ends_{};
 };
 

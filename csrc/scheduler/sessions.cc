@@ -85,6 +85,16 @@ void Sessions::Keep(int64_t session, Chain chain, std::string salt, int64_t tena
   Trim(session);
 }
 
+std::optional<Sessions::Left> Sessions::Release(int64_t session) {
+  const auto found = sessions_.find(session);
+  if (found == sessions_.end()) return std::nullopt;
+  num_bytes_ -= BytesOf(found->second.chain);
+  Left left{std::exchange(found->second.chain, Chain{}), std::move(found->second.salt),
+            found->second.tenant};
+  Forget(session);
+  return left;
+}
+
 void Sessions::Count(int64_t session, const SessionTotals& totals) {
   all_.Add(totals);
   if (session == 0) {

@@ -63,6 +63,12 @@ struct Chain {
   }
 };
 
+// Tokens, and the chain keys of some of their first blocks, wherever they lie.
+struct Sequence {
+  std::span<const int32_t> tokens;
+  const ChainKeys& keys;
+};
+
 // Digest of the first `num_tokens` of a chain: of the key of its full blocks and the rest's tokens.
 // REQUIRES: the keys of those blocks are there.
 uint64_t DigestOf(const Chain& chain, size_t num_tokens, size_t block_tokens);
@@ -109,6 +115,22 @@ class Sessions {
 
   // Keeps what a turn that ended leaves. Session 0 keeps nothing.
   void Keep(int64_t session, Chain chain, std::string salt, int64_t tenant);
+
+  // Forgets a session. Returns: what its last turn left, nullopt if it is not known.
+  struct Left {
+    Chain chain;
+    std::string salt;
+    int64_t tenant;
+  };
+  std::optional<Left> Release(int64_t session);
+  // Calls visit(chain) for each chain that is here.
+  template <class Visit>
+  void ForEach(const Visit& visit) const {
+    for (const int64_t session : by_use_) {
+      const Chain& chain = sessions_.at(session).chain;
+      if (!chain.tokens.empty()) visit(chain);
+    }
+  }
 
   void Count(int64_t session, const SessionTotals& totals);
   SessionTotals totals(int64_t session) const;

@@ -46,6 +46,11 @@ void Scheduler::FillRequests(RequestColumns& columns) {
     if (queue->empty()) continue;
     columns.wait[place[queue->first().value]] = WaitOfFirst(requests_[queue->first()]);
   }
+  kv_.accounts().ForEach([&](AccountId account, const Accounts::Account& it) {
+    const RequestIndex first = queue_.FirstOf(std::span(&it.tenant, 1));
+    if (first.value < 0 || !blocked_[account.value].is_capped) return;
+    if (IsStillBlocked(requests_[first])) columns.wait[place[first.value]] = Wait::kTenantCap;
+  });
   for (const Parked& parked : parked_) {
     const int32_t row = place[parked.request.value];
     columns.wait[row] = Wait::kComputing;

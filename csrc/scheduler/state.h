@@ -19,6 +19,7 @@ enum class Wait : uint8_t {
   kQueue,         // others go first
   kSlots,         // it is next, and as many run as may
   kRoom,          // it is next, and does not fit beside those who run
+  kTenantCap,     // it is its tenant's next, and does not fit below the cap
   kLatencyFloor,  // those who run would miss their floor
   kNextStep,      // it is next, and was not looked at yet
   kComputing,     // another request computes its next block
@@ -26,8 +27,8 @@ enum class Wait : uint8_t {
   kSaving,        // its blocks go to a tier before it starts again
   kDisplaced      // shorter ones go first in this step
 };
-inline constexpr std::array<const char*, 10> kWaits = {
-    "",          "queue",     "slots",   "room",   "latency_floor",
+inline constexpr std::array<const char*, 11> kWaits = {
+    "",          "queue",     "slots",   "room",   "tenant_cap", "latency_floor",
     "next_step", "computing", "loading", "saving", "displaced"};
 
 // One entry per live request, in order of arrival.

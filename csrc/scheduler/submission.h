@@ -23,6 +23,7 @@ struct Submission {
   int64_t deadline_us = 0;
 
   int64_t session = 0;  // 0: none
+  int64_t root = 0;     // session that all of its family descend from; 0: none
   int64_t tenant = 0;
   std::span<const int32_t> reuse_points = {};  // at most 3, increasing
   int64_t gap_us = 0;      // expected time to the session's next turn; 0: unknown

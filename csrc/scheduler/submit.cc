@@ -63,6 +63,7 @@ void Scheduler::Accept(const Submission& submission, NodeId root, Chain chain, i
   request.deadline_us = submission.deadline_us;
   request.match_prefix = submission.match_prefix;
   request.session = submission.session;
+  request.root_session = submission.root;
   request.tenant = submission.tenant;
   std::ranges::copy(submission.reuse_points, request.reuse_points.begin());
   request.gap_us = submission.gap_us;
@@ -197,8 +198,8 @@ int32_t Scheduler::ResolveMaxOutputs(const Submission& submission, int64_t promp
   if (prompt + wanted > fits) {
     throw CapacityError("this can never fit: " + std::to_string(prompt) + " prompt tokens and " +
                         std::to_string(wanted) + " new tokens need " +
-                        std::to_string(BlocksFor(prompt + wanted)) + " blocks; " +
-                        RoomOf(account) + " of " + std::to_string(config_.block_tokens) +
+                        std::to_string(BlocksFor(prompt + wanted)) + " blocks; " + RoomOf(account) +
+                        " of " + std::to_string(config_.block_tokens) +
                         " tokens; shorten the prompt, lower max_tokens or give the " +
                         (kv_.accounts().empty() ? "cache" : "tenant") + " more memory");
   }

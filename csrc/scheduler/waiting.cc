@@ -50,10 +50,10 @@ void Scheduler::Park(RequestIndex index, RequestIndex owner, size_t block) {
   parked_.push_back({index, owner, requests_[owner].admission, block});
 }
 
-// Work of a tenant; both queues know of it.
+// Work of a tenant and a root session; both queues know of it.
 void Scheduler::Charge(const Request& request, int32_t num_tokens, bool is_served) {
-  queue_.Charge(request.tenant, num_tokens, is_served);
-  short_queue_.Charge(request.tenant, num_tokens, is_served);
+  queue_.Charge(request.tenant, request.root_session, num_tokens, is_served);
+  short_queue_.Charge(request.tenant, request.root_session, num_tokens, is_served);
 }
 
 void Scheduler::ReturnParked() {
@@ -98,6 +98,7 @@ void Scheduler::Enqueue(RequestIndex index) {
   const auto cached = static_cast<int64_t>(EstimateCached(request)) * config_.block_tokens;
   const Waiting waiting{.index = index,
                         .tenant = request.tenant,
+                        .root = request.root_session,
                         .priority = request.priority,
                         .since_us = request.since_us,
                         .queue_key = request.queue_key,

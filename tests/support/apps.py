@@ -28,6 +28,7 @@ from tokenspeed.server.conversation.prompts import PromptReader
 from tokenspeed.server.conversation.rules import load_rules
 from tokenspeed.server.conversation.sessions import Sessions
 from tokenspeed.server.conversation.template_facts import facts_of
+from tokenspeed.server.engine_health import EngineHealth
 from tokenspeed.server.http.api_keys import ApiKeys
 from tokenspeed.server.metrics import Metrics
 from tokenspeed.server.parsers import AnswerFormat, ChosenParsers
@@ -131,7 +132,8 @@ class PlayedEngine:
     submits: list[Submit] = field(default_factory=list)
     terms: list[Terms] = field(default_factory=list)
     stats: None = None
-    is_alive: bool = True
+    silent_s: float = 0.0
+    unhealthy_s: float = 0.0
     epoch: int = 1
     unhealthy_reason: str | None = None
 
@@ -231,6 +233,7 @@ class App:
     Args:
         turn_memory_mib: 0: every turn is rendered.
         rules: against client noise, behind the core's.
+        record: flight record of the engine; None: there is none.
         parts: other ones than the usual.
     """
 
@@ -241,6 +244,7 @@ class App:
         context: int = 4096,
         turn_memory_mib: int = 0,
         rules: tuple[NamedRule, ...] = (),
+        record: Path | None = None,
         **parts: Any,
     ) -> None:
         path = write_scripted_model(folder / "m")
@@ -271,15 +275,17 @@ class App:
             *load_rules(config.client_rules, core_registry(), facts_of(template)),
             *rules,
         )
+        self.chats = make_chats(config, prompts, tokenizer, model, rules, self.metrics)
         made = {
             "frontend": frontend,
             "tokenizer": tokenizer,
             "prompts": prompts,
-            "chats": make_chats(config, prompts, tokenizer, model, rules, self.metrics),
+            "chats": self.chats,
             "sessions": Sessions(),
             "metrics": self.metrics,
             "report": report,
             "keys": ApiKeys({}),
+            "health": EngineHealth(frontend, record or folder / "no_record", stall_s=10.0),
             "parsers": ChosenParsers(form),
             **parts,
         }

@@ -10,7 +10,11 @@ from tokenspeed.contracts.grammar import GrammarSpec, GrammarVocabulary
 from tokenspeed.errors import RequestError
 
 if TYPE_CHECKING:
+    import random
+
     from numpy.typing import NDArray
+
+    from tokenspeed.contracts.grammar import CompiledGrammar
 
 CALLS = ("compile", "num_bytes", "matcher", "fill", "accept", "rollback")
 
@@ -111,3 +115,38 @@ def byte_vocabulary(end_id: int = 256, size: int = 257) -> GrammarVocabulary:
     """Return a vocabulary with a token for each byte."""
     spelled = [bytes([i]) for i in range(256)] + [b""] * (size - 256)
     return GrammarVocabulary(spelled, (end_id,), frozenset({end_id}))
+
+
+END, MOST_BYTES = 256, 400
+_CLOSERS = b'",}]:'
+
+
+def holds(grammar: CompiledGrammar, text: str) -> bool:
+    """Say whether a text is in a language over `byte_vocabulary`."""
+    matcher = grammar.matcher(0)
+    return all(map(matcher.accept, text.encode())) and matcher.accept(END)
+
+
+def random_text(
+    grammar: CompiledGrammar, rng: random.Random, *, hides_escapes: bool = True
+) -> bytes | None:
+    """Return a random text of a language over `byte_vocabulary`; None: it became too long.
+
+    Args:
+        hides_escapes: no escapes, where something else can go on.
+    """
+    matcher, mask, text = grammar.matcher(0), np.full(9, -1, dtype=np.int32), bytearray()
+    while len(text) < MOST_BYTES:
+        matcher.fill(mask)
+        bits = np.unpackbits(mask.view(np.uint8), bitorder="little")[: END + 1]
+        ids = np.flatnonzero(bits).tolist()
+        assert ids, f"nothing follows {bytes(text)!r}"
+        if END in ids and (len(ids) == 1 or rng.random() < 0.5):
+            return bytes(text)
+        plain = [i for i in ids if 33 <= i < 127 and (i != 92 or not hides_escapes)]
+        shown = plain or [i for i in ids if i != END]
+        closers = [i for i in shown if i in _CLOSERS]
+        token = rng.choice(closers if closers and rng.random() < 0.4 else shown)
+        assert matcher.accept(token)
+        text.append(token)
+    return None

@@ -39,7 +39,7 @@ SCHEMAS: dict[str, Any] = {
     "notype_items": {"items": {"type": "integer"}},
     "strlen": {"type": "string", "minLength": 3, "maxLength": 5},
     "pat": {"type": "string", "pattern": "^[a-z]{2,4}-\\d+$"},
-    "pat_un": {"type": "string", "pattern": "ab"},
+    "pat_un": {"type": "string", "pattern": "[a-z]"},
     "pat_half": {"type": "string", "pattern": "^ab"},
     "pat_alt": {"type": "string", "pattern": "^a$|^b$"},
     "pat_alt2": {"type": "string", "pattern": "^(a|b)c?$"},
@@ -157,6 +157,7 @@ SCHEMAS: dict[str, Any] = {
         "properties": {"b": {"type": "integer"}, "a": {"type": "integer"}},
         "required": ["a", "b"],
     },
+    "prop_false": {"type": "object", "properties": {"a": False, "b": {"type": "null"}}},
     "emptyobj": {"type": "object", "properties": {}, "additionalProperties": False},
     "empty": {},
     "intmin_f": {"type": "integer", "minimum": 1.5, "maximum": 2.5},
@@ -198,6 +199,34 @@ SCHEMAS: dict[str, Any] = {
 }
 
 REFUSED: dict[str, tuple[Any, str]] = {
+    "two_patterns": (
+        {
+            "type": "object",
+            "patternProperties": {"^a": {"type": "integer"}, "^ab": {"maximum": 2}},
+            "additionalProperties": False,
+        },
+        "grammar.patternProperties",
+    ),
+    "items_of_another_part": (
+        {"allOf": [{"prefixItems": [{"minimum": 3}]}], "items": {"minimum": 5}},
+        "grammar.allOf.0",
+    ),
+    "unevaluated_part": (
+        {"allOf": [{"properties": {"foo": True}}, {"unevaluatedProperties": False}]},
+        "grammar.allOf.1",
+    ),
+    "unevaluated_part_of_parts": (
+        {"allOf": [{"unevaluatedProperties": False, "anyOf": [{"required": ["a"]}]}]},
+        "grammar.allOf.0.unevaluatedProperties",
+    ),
+    "ref_beside_id": (
+        {
+            "$defs": {"a": {"$id": "http://x/a", "$ref": "#/$defs/b"}, "b": {"type": "null"}},
+            "properties": {"x": {"$ref": "#/$defs/a"}},
+        },
+        "grammar.properties.x.$ref",
+    ),
+    "names_false": ({"propertyNames": False}, "grammar.propertyNames"),
     "false": (False, "grammar"),
     "not": ({"not": {"type": "string"}}, "grammar.not"),
     "not2": ({"type": "integer", "not": {"minimum": 3}}, "grammar.not"),
@@ -290,10 +319,6 @@ REFUSED: dict[str, tuple[Any, str]] = {
     ),
     "req_false": (
         {"type": "object", "properties": {"a": False}, "required": ["a"]},
-        "grammar.properties.a",
-    ),
-    "prop_false": (
-        {"type": "object", "properties": {"a": False, "b": {"type": "null"}}},
         "grammar.properties.a",
     ),
     "intimp": ({"type": "integer", "minimum": 1.2, "maximum": 1.8}, "grammar"),

@@ -74,6 +74,9 @@ class NaiveRequests:
         self.all: dict[int, NaiveRequest] = {}
         self.committed: set[int] = set()
         self.last_turns: dict[int, list[int]] = {}
+        self.nodes_of_turns: dict[int, list[int]] = {}
+        self.uncertain: set[int] = set()
+        """Prefixes that went with a session, unless somebody else's blocks hold them too."""
         self.capacity: int | None = None
         self.tenants: NaiveTenants | None = None
         self.totals = {"cached_tokens": 0, "created_tokens": 0, "recomputed_tokens": 0}
@@ -150,6 +153,28 @@ class NaiveRequests:
                 return index
         return longest
 
+    def sure_match(self, request: NaiveRequest) -> int:
+        """Return the tokens that no release can have taken away."""
+        ideal = self.ideal_match(request)
+        for index in range(ideal):
+            if request.nodes[index] in self.uncertain:
+                return index
+        return ideal
+
+    def released(self, session: int, known: Sequence[int]) -> None:
+        """Note that a session is over: what another one's last turn or a request has stays.
+
+        Args:
+            known: sessions whose last turn is remembered.
+        """
+        own = self.nodes_of_turns.pop(session)
+        others = [self.nodes_of_turns[other] for other in known if other != session]
+        kept = {node for nodes in others for node in nodes[:-1]}
+        for request in self.live.values():
+            kept.update(request.nodes[: request.num_committed - 1])
+        self.uncertain.update(node for node in own if node not in kept)
+        del self.last_turns[session]
+
     def took_ended(self, entries: Sequence[Entry], now_us: int, allowed: Mapping[int, str]) -> None:
         """Check what ended outside a commit: asked for in `allowed`, a timeout, or no room left."""
         for entry in entries:
@@ -187,6 +212,7 @@ class NaiveRequests:
         del self.live[request.id]
         if request.session:
             self.last_turns[request.session] = request.tokens[: request.num_committed]
+            self.nodes_of_turns[request.session] = request.nodes[: request.num_committed]
 
     def _may_end(self, request: NaiveRequest, reason: str, now_us: int) -> bool:
         if reason == "timeout":
@@ -212,7 +238,9 @@ class NaiveRequests:
         request.num_uncommitted -= 1
         request.has_failed |= plan.failed[row]
         if not request.has_failed:
-            self.committed.update(request.nodes[place : place + end - begin - num_rejected])
+            written = request.nodes[place : place + end - begin - num_rejected]
+            self.committed.update(written)
+            self.uncertain.difference_update(written)
         if request.ended:
             return None
         if plan.failed[row]:

@@ -95,10 +95,12 @@ class RandomRun:
                 self._submit()
         elif draw < 0.225:
             self._end("abort" if draw < 0.215 else "stop")
-        elif draw < 0.245:
+        elif draw < 0.24:
             self._rekey()
-        elif draw < 0.25:
+        elif draw < 0.245:
             self._set_limits()
+        elif draw < 0.255:
+            self._release()
         elif draw < 0.32:
             self._propose()
         elif draw < 0.66:
@@ -151,6 +153,7 @@ class RandomRun:
         keywords = {
             **given,
             "session": session,
+            "root": chance.choice([0, 1, 2]),
             "output_ids": np.array(outputs, np.int32) if outputs else None,
         }
         keywords |= self._choices.reuse_points(len(prompt))
@@ -232,6 +235,25 @@ class RandomRun:
         }
         answer = self._log.call("rekey", request_id, **keys)
         require(answer == (request_id in self.requests.live), f"rekey returned {answer}")
+
+    def _release(self) -> None:
+        """Whose session is over loses what it alone left; others find what they found."""
+        session = self._chance.choice([0, 1, 2, 3])
+        is_live = any(request.session == session for request in self.requests.live.values())
+        known = [s for s in (1, 2, 3) if self._log.call("session_base", s) is not None]
+        has_base = session in known
+        try:
+            freed = self._log.call("release", session, now_us=self._now_us)
+        except RequestError as error:
+            is_busy = is_live or self._out or self._device.tiers.pending
+            require(session and is_busy, f"release of {session}: {error}")
+            return
+        require(not (session and is_live), f"release of {session}, which lives")
+        require(freed is not None or not has_base, f"session {session} is not known")
+        require(self._log.call("session_base", session) is None, "a released session is a base")
+        if has_base:
+            self.requests.released(session, known)
+            self.counts["released"] += freed["tokens"] > 0
 
     def _propose(self) -> None:
         """Drafts as likely right as wrong."""

@@ -122,7 +122,8 @@ class SimulatedDevice:
         where = f"request {request.id} is admitted with {matched} cached tokens"
         require(matched <= ideal, f"{where}; {ideal} are committed")
         require(matched % size % self._share_tokens == 0, f"{where}: not on the sharing grain")
-        require(not self._is_ample or matched >= ideal // size * size, f"{where} of {ideal}")
+        sure = self._requests.sure_match(request) // size * size
+        require(not self._is_ample or matched >= sure, f"{where} of {ideal}")
         if not request.was_admitted:
             request.was_admitted = True
             request.matched, request.ideal = matched, ideal

@@ -230,6 +230,13 @@ class EngineConfig:
         low=1,
         high=64,
     )
+    grammar_cache_mib: int = setting(
+        256,
+        "host memory for compiled grammars that no running request needs, MiB; the least recently "
+        "used go first",
+        low=1,
+        high=1 << 20,
+    )
     policy: str = setting(
         "core/return_time",
         "who goes first and whose cached blocks go first: PLUGIN/NAME; core/return_time evicts "
@@ -310,11 +317,25 @@ class ServeConfig(EngineConfig):
         low=0,
         high=1 << 20,
     )
+    prompt_cache_mib: int = setting(
+        256,
+        "host memory of each API process for text and token ids of prompts, MiB: what was encoded "
+        "before is not encoded again; 256 holds about 10 prompts of a million tokens",
+        low=1,
+        high=1 << 20,
+    )
     keep_alive_s: float = setting(
         10.0,
         "seconds between comment lines on a silent stream; proxies cut at 30 to 60",
         low=0.01,
         high=3600,
+    )
+    health_stall_s: float = setting(
+        10.0,
+        "seconds without a completed step while requests are there, after which /health answers "
+        "503; more than the longest step takes, a first compilation included",
+        low=2,
+        high=86400,
     )
     max_body_mib: int = setting(
         64, "largest request body, MiB; 1M tokens are about 5 MiB", low=1, high=4096

@@ -73,7 +73,9 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.speculator import Speculator
     from tokenspeed.contracts.weights import WeightSource
     from tokenspeed.engine.engine import StepExecutor
+    from tokenspeed.engine.grammars import Grammars
     from tokenspeed.executor.transfers import TierTransfers
+    from tokenspeed.grammar import AnswerMasks
     from tokenspeed.kernels import Binder
     from tokenspeed.kv import ArenaLayout
     from tokenspeed.plugins import PluginPlan, Registry
@@ -226,6 +228,8 @@ def _build_parts(
     transfers = build_transfers(config, layout, storage, runtime, checked)
     settings = _scheduler_settings(config, layout, sizes)
     arena = Arena(layout, storage, copy=binder.bind(ops.kv.copy_tokens))
+    grammars = choices.grammars(vocabulary)
+    masks = _masks(sizes, vocabulary, grammars)
     scheduler = Scheduler(scheduler_config(settings))
     if transfers is not None:
         scheduler.notify_store(transfers.stored_keys(), True)
@@ -233,7 +237,7 @@ def _build_parts(
         sizes=sizes,
         layout=layout,
         executor=_build_executor(
-            config, model, arena, sizes, attention, choices, runtime, transfers, binder, vocabulary
+            config, model, arena, sizes, attention, choices, runtime, transfers, binder, masks
         ),
         scheduler=scheduler,
         tenants=_tenants(config, scheduler, layout),
@@ -242,7 +246,7 @@ def _build_parts(
         drafting=_drafting(config, choices, speculator, scheduler, settings, sizes),
         communicator=choices.communicator(sizes, runtime),
         store=store,
-        grammars=choices.grammars(vocabulary),
+        grammars=grammars,
         policy=policy,
         binder=binder,
         model_config=model_config,
@@ -339,10 +343,9 @@ def _build_executor(
     runtime: DeviceRuntime,
     transfers: TierTransfers | None,
     binder: Binder,
-    vocabulary: GrammarVocabulary,
+    masks: AnswerMasks,
 ) -> StepExecutor:
     from tokenspeed.executor import Executor
-    from tokenspeed.grammar import AnswerMasks
 
     return Executor(
         model,
@@ -356,12 +359,21 @@ def _build_executor(
         device=runtime.torch_device(),
         transfers=transfers,
         mask_logits=binder.bind(ops.sampling.mask_logits),
-        masks=AnswerMasks(
-            sizes.vocab_size,
-            vocabulary.stop_token_ids,
-            vocabulary.special_token_ids,
-            vocabulary.token_bytes,
-        ),
+        masks=masks,
+    )
+
+
+def _masks(
+    sizes: EngineSizes, vocabulary: GrammarVocabulary, grammars: Grammars | None
+) -> AnswerMasks:
+    from tokenspeed.grammar import AnswerMasks
+
+    return AnswerMasks(
+        sizes.vocab_size,
+        vocabulary.stop_token_ids,
+        vocabulary.special_token_ids,
+        vocabulary.token_bytes,
+        engine=grammars.name if grammars is not None else "",
     )
 
 
@@ -463,6 +475,9 @@ def _finish(
         max_running=config.max_running,
         depth=config.depth,
         cache_groups=parts.cache_groups,
+        cache_block_bytes=tuple(
+            parts.layout.physical_bytes // group.packing for group in parts.layout.groups
+        ),
         drafting=parts.drafting,
         transfers=parts.transfers,
         communicator=parts.communicator,

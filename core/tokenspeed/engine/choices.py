@@ -278,7 +278,8 @@ class Choices:
             return None
         decision = self._decide("grammar", offers, {})
         engine: GrammarEngine = self._load("grammar", decision, vocabulary=vocabulary)
-        return Grammars(engine, decision.winner.pin)
+        cache_bytes = self._config.grammar_cache_mib << 20
+        return Grammars(engine, decision.winner.pin, cache_bytes=cache_bytes)
 
     def policy(self) -> GuardedPolicy:
         """Choose the policy; it is always named, so that installing a wheel changes no order."""

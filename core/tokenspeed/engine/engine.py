@@ -57,6 +57,10 @@ class StepExecutor(Protocol):
         """Wait for the oldest launched step and return its result."""
         ...
 
+    def is_device_well(self) -> bool:
+        """Say, after a step that failed, whether the device still computes."""
+        ...
+
 
 class Transfers(Protocol):
     """Moves between the tiers: started by the executor with each plan, reported here."""
@@ -97,6 +101,8 @@ class Engine:
     """Where the scheduler's input is written to, for `tokenspeed simulate`."""
     cache_groups: tuple[str, ...] = ()
     """Names of the cache groups, in the order that the scheduler counts them."""
+    cache_block_bytes: tuple[int, ...] = ()
+    """Bytes of one block of each of them."""
     drafting: Drafting | None = None
     """Asks the speculator; None: there is none."""
     transfers: Transfers | None = None

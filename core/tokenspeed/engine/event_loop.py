@@ -1,8 +1,9 @@
 """The one loop of an engine: receive, plan, run, commit, publish.
 
 Runs in one thread and decides nothing: the scheduler plans, the executor computes. An exception in
-one request's path ends that request. An exception in a step ends the requests of that step with
-"error"; a second one in a row is taken for a broken device, and the engine exits to be restarted.
+one request's path ends that request. After an exception in a step its requests go on one at a time
+from their last tokens, and the one that fails again without the others is ended with "error". A
+device that fails too, or too many failed steps in a row, end the engine, which is then restarted.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 
 from tokenspeed.contracts.step import StepResult
 from tokenspeed.engine.activity import Activity
+from tokenspeed.engine.blame import Blame
 from tokenspeed.engine.cache_tally import CacheTally
 from tokenspeed.engine.intake import Intake, now_us
 from tokenspeed.engine.messages import EngineStats
@@ -50,8 +52,8 @@ TIER_FAILURES = (
 )
 """The scheduler's counts of moves between tiers that failed."""
 
-MAX_FAILED_STEPS = 2
-"""Failed steps in a row after which the engine gives itself up."""
+MAX_FAILED_STEPS = 8
+"""Failed steps in a row after which the engine gives itself up, though its device is well."""
 
 SILENCE_CHECK_S = 5.0
 
@@ -92,6 +94,7 @@ class EventLoop:
         self._flying: deque[StepPlan] = deque()
         self._failed_steps = 0
         self._model_s = 0.0
+        self._blame = Blame(engine.registry.plugins)
         self._next_silence_check_s = 0.0
         gate = SuspectGate(suspects or {})
         self._snapshot = Snapshot(
@@ -105,6 +108,7 @@ class EventLoop:
             epoch=epoch,
             stats=self.stats,
             snapshot=self._snapshot,
+            record=record,
         )
         self._publisher = Publisher(
             engine,
@@ -126,12 +130,14 @@ class EventLoop:
         """Receive, then run and publish at most one step; False: there was nothing to run.
 
         Raises:
-            EngineError: the executor failed twice in a row.
+            EngineError: the executor failed, and so did its device, or too often in a row.
         """
         started_s = time.perf_counter()
         messages = self._channel.receive(wait_ms)
         if wait_ms:
             started_s = time.perf_counter()
+        if self._record is not None:
+            self._record.enter_turn()
         for client, message in messages:
             self._intake.take(client, message)
         self._intake.admit_compiled()
@@ -139,6 +145,7 @@ class EventLoop:
         for client in self._publisher.take_ended():
             self._intake.drop_client(client)
         self._intake.admit_held()
+        self._intake.release_sessions()
         if self._engine.recorder is not None:
             self._engine.recorder.append(self._engine.scheduler)
         if self._kv_publisher is not None:
@@ -151,6 +158,9 @@ class EventLoop:
         elif started_s > self._next_silence_check_s:
             self._next_silence_check_s = started_s + SILENCE_CHECK_S
             self._intake.drop_silent_clients()
+        if self._record is not None:
+            has_work = bool(self._flying) or self._engine.scheduler.has_work()
+            self._record.leave_turn(has_work=has_work)
         return ran
 
     def wait_ms(self, ran: bool) -> int:
@@ -159,7 +169,7 @@ class EventLoop:
         Args:
             ran: what the last turn returned.
         """
-        if ran or self._flying:
+        if ran or self._flying or self._intake.is_releasing:
             return 0
         is_moving = self.waits_for_transfers() or self.waits_for_grammars()
         if self._engine.scheduler.has_work() or is_moving or self._is_replaying:
@@ -196,6 +206,7 @@ class EventLoop:
         counts = self._engine.scheduler.stats()
         drafting = self._engine.drafting
         store = self._engine.store
+        grammars = self._engine.grammars
         return EngineStats(
             epoch=self._epoch,
             steps=self._meter.num_steps,
@@ -225,6 +236,7 @@ class EventLoop:
             speculator_detached=int(drafting is not None and drafting.detached_s is not None),
             store_failures=0 if store is None else store.num_failures,
             store_detached=int(store is not None and store.is_detached),
+            grammar_bytes=0 if grammars is None else grammars.cached_bytes,
             hook_calls_after_freeze=self._engine.registry.hook_calls_after_freeze,
             step_us_p50=self._meter.step_us_p50,
             overhead_us_p50=self._meter.overhead_us_p50,
@@ -296,8 +308,9 @@ class EventLoop:
         self._commit(plan, result, "its logits were NaN or infinite")
 
     def _fail(self, plan: StepPlan, error: BaseException) -> None:
-        """End the requests of a step that raised; give the engine up at the second in a row."""
-        LOGGER.error("step %d failed", plan.step_id, exc_info=error)
+        """End the request of a step that raised, or suspect its requests if there are several."""
+        cause = f"{error!r}{self._blame.place_of(error)}"
+        LOGGER.error("step %d failed: %s", plan.step_id, cause, exc_info=error)
         self._failed_steps += 1
         rows = plan.num_rows
         result = StepResult(
@@ -305,14 +318,21 @@ class EventLoop:
             tokens=np.full(rows, -1, dtype=np.int32),
             failed=np.ones(rows, dtype=np.bool_),
         )
-        self._commit(plan, result, f"the step it ran in raised {error!r}")
-        if self._failed_steps >= MAX_FAILED_STEPS:
+        reason = f"the step it ran in raised {cause}"
+        self._commit(plan, result, reason, tries_again=rows > 1)
+        is_well = self._engine.executor.is_device_well()
+        if self._failed_steps >= MAX_FAILED_STEPS or not is_well:
             raise EngineError(
-                f"{self._failed_steps} steps in a row failed, the last with {error!r}; "
-                "the engine gives itself up, see its log"
+                f"{self._failed_steps} steps in a row failed, the last with {cause}, and the "
+                f"device {'is well' if is_well else 'fails too'}; the engine gives itself up, see "
+                "its log"
             ) from error
+        for request in self._publisher.take_again():
+            self._intake.try_again(request)
 
-    def _commit(self, plan: StepPlan, result: StepResult, reason_failed: str) -> None:
+    def _commit(
+        self, plan: StepPlan, result: StepResult, reason_failed: str, *, tries_again: bool = False
+    ) -> None:
         committed = self._engine.scheduler.commit(
             plan.step_id,
             result.tokens,
@@ -328,6 +348,7 @@ class EventLoop:
             result,
             last_step_id=self._flying[-1].step_id if self._flying else plan.step_id,
             reason_failed=reason_failed,
+            tries_again=tries_again,
         )
         if self._engine.drafting is not None:
             self._engine.drafting.committed(plan, result, committed, self._model_s)

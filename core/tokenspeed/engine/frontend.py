@@ -23,6 +23,9 @@ from tokenspeed.engine.messages import (
     Hello,
     ModelInfo,
     Refused,
+    SessionQuery,
+    SessionRelease,
+    SessionReply,
     StateQuery,
     StateReply,
     Stop,
@@ -56,8 +59,9 @@ MAX_DRAINED = 32
 """Messages taken in one go: an engine that is faster than this process must not keep its loop from
 seeing that clients went away."""
 STATE_TIMEOUT_S = 5.0
-ALIVE_S = 30.0
-"""Silence after which the engine counts as away; a long prefill step answers no heartbeat."""
+MAX_UNTAKEN_BYTES = 256 << 20
+"""Of messages on their way to an engine that is silent: sockets keep them without a bound."""
+RELEASE_TIMEOUT_S = 30.0
 
 
 class Frontend:
@@ -72,10 +76,12 @@ class Frontend:
         self.plan_digest = ""
         self._streams: dict[str, Stream] = {}
         self._query_id = 0
+        self._state_id = 0
         self._asked: asyncio.Future[bytes] | None = None
-        self._num_questions = 0
-        self._questions: dict[int, asyncio.Future[TenantsReply]] = {}
+        self._questions: dict[int, asyncio.Future[TenantsReply | SessionReply]] = {}
         self._last_heard = time.monotonic()
+        self._unhealthy_since: float | None = None
+        self._untaken_bytes = 0
         self._welcomed = asyncio.Event()
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(FromEngine)
@@ -107,10 +113,15 @@ class Frontend:
         return frontend
 
     @property
-    def is_alive(self) -> bool:
-        """Whether the engine was heard of lately and is not given up."""
-        heard_s = time.monotonic() - self._last_heard
-        return self.unhealthy_reason is None and self.epoch > 0 and heard_s < ALIVE_S
+    def unhealthy_s(self) -> float:
+        """Seconds since the engine was given up; 0.0: it was not."""
+        since = self._unhealthy_since
+        return time.monotonic() - since if since is not None else 0.0
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since the engine was last heard of; it answers heartbeats between steps."""
+        return time.monotonic() - self._last_heard
 
     @property
     def live_requests(self) -> int:
@@ -133,9 +144,16 @@ class Frontend:
         Raises:
             RequestError: a parameter or token id is out of range.
             EngineGoneError: the engine died too often and is not restarted.
+            EngineAwayError: it takes no messages, and too much waits for it already.
         """
         if self.unhealthy_reason is not None:
             raise EngineGoneError(self.unhealthy_reason)
+        if self._untaken_bytes > MAX_UNTAKEN_BYTES:
+            raise EngineAwayError(
+                f"the engine has taken no message for {self.silent_s:.0f} s and "
+                f"{self._untaken_bytes} bytes of requests wait for it, at most {MAX_UNTAKEN_BYTES} "
+                "may; it is in a long step, or is being restarted; send the request again later"
+            )
         message = make_submit(
             self.model, prompt_ids, params, request_id or secrets.token_hex(12), terms=terms
         )
@@ -165,9 +183,9 @@ class Frontend:
         if self.unhealthy_reason is not None:
             raise EngineGoneError(self.unhealthy_reason)
         if self._asked is None or self._asked.done():
-            self._query_id += 1
+            self._state_id = self._next_query()
             self._asked = self._loop.create_future()
-            self._send(StateQuery(self._query_id))
+            self._send(StateQuery(self._state_id))
         try:
             async with asyncio.timeout(timeout_s):
                 packed = await asyncio.shield(self._asked)
@@ -189,7 +207,7 @@ class Frontend:
         Raises:
             EngineError: it does not answer in `timeout_s`.
         """
-        return await self._ask_tenants(TenantsQuery(self._next_question()), timeout_s)
+        return await self._ask_tenants(TenantsQuery(self._next_query()), timeout_s)
 
     async def change_tenant(
         self, name: str, figures: TenantFigures, *, timeout_s: float = STATE_TIMEOUT_S
@@ -201,8 +219,38 @@ class Frontend:
                 tenant.
             EngineError: it does not answer in `timeout_s`; whether it did it is not known.
         """
-        question = TenantChange(self._next_question(), self.epoch, name, figures)
+        question = TenantChange(self._next_query(), self.epoch, name, figures)
         return await self._ask_tenants(question, timeout_s)
+
+    async def session(
+        self, owner: str, session: str, *, timeout_s: float = STATE_TIMEOUT_S
+    ) -> SessionReply:
+        """Ask for a session's family and sums.
+
+        Raises:
+            EngineError: the engine does not answer in `timeout_s`, or is gone.
+        """
+        query = SessionQuery(query_id=self._next_query(), owner=owner, session=session)
+        return await self._ask_session(query, timeout_s)
+
+    async def release_session(
+        self,
+        owner: str,
+        session: str,
+        *,
+        group: bool = False,
+        abort: bool = False,
+        timeout_s: float = RELEASE_TIMEOUT_S,
+    ) -> SessionReply:
+        """Ask that what a session alone left in the cache be dropped.
+
+        Raises:
+            EngineError: the engine does not answer in `timeout_s`, or is gone.
+        """
+        release = SessionRelease(
+            query_id=self._next_query(), owner=owner, session=session, group=group, abort=abort
+        )
+        return await self._ask_session(release, timeout_s)
 
     def give_up(self, reason: str) -> None:
         """End every live request with an EngineError, after what was delivered; take no more."""
@@ -220,16 +268,38 @@ class Frontend:
         self._socket.close()
         self._context.term()
 
-    def _next_question(self) -> int:
-        self._num_questions += 1
-        return self._num_questions
+    def _next_query(self) -> int:
+        self._query_id += 1
+        return self._query_id
 
     async def _ask_tenants(
         self, question: TenantsQuery | TenantChange, timeout_s: float
     ) -> tuple[TenantState, ...]:
+        hint = "look at GET /tenants and ask again"
+        reply = await self._ask(question, timeout_s, f"about tenants in {timeout_s} s", hint)
+        assert isinstance(reply, TenantsReply)
+        if reply.refused is not None:
+            raise error_of(reply.refused)
+        return reply.tenants
+
+    async def _ask_session(
+        self, question: SessionQuery | SessionRelease, timeout_s: float
+    ) -> SessionReply:
+        about = f"about session {question.session!r} in {timeout_s} s"
+        reply = await self._ask(question, timeout_s, about, "ask again")
+        assert isinstance(reply, SessionReply)
+        return reply
+
+    async def _ask(
+        self,
+        question: TenantsQuery | TenantChange | SessionQuery | SessionRelease,
+        timeout_s: float,
+        about: str,
+        hint: str,
+    ) -> TenantsReply | SessionReply:
         if self.unhealthy_reason is not None:
             raise EngineGoneError(self.unhealthy_reason)
-        answer: asyncio.Future[TenantsReply] = self._loop.create_future()
+        answer: asyncio.Future[TenantsReply | SessionReply] = self._loop.create_future()
         self._questions[question.query_id] = answer
         self._send(question)
         try:
@@ -237,14 +307,12 @@ class Frontend:
                 reply = await answer
         except TimeoutError:
             raise EngineAwayError(
-                f"the engine did not answer about tenants in {timeout_s} s: it is in a long step, "
-                "or is being restarted; look at GET /tenants and ask again"
+                f"the engine did not answer {about}: it is in a long step, or is being restarted; "
+                f"{hint}"
             ) from None
         finally:
             self._questions.pop(question.query_id, None)
-        if reply.refused is not None:
-            raise error_of(reply.refused)
-        return reply.tenants
+        return reply
 
     def _end(self, request_id: str, message: ToEngine) -> None:
         stream = self._streams.pop(request_id, None)
@@ -253,7 +321,9 @@ class Frontend:
             stream.finish()
 
     def _send(self, message: ToEngine) -> None:
-        self._socket.send(self._encoder.encode(message), zmq.NOBLOCK)
+        payload = self._encoder.encode(message)
+        self._untaken_bytes += len(payload)
+        self._socket.send(payload, zmq.NOBLOCK)
         # Sending may eat the edge that says a message has arrived: look for one.
         self._loop.call_soon(self._drain)
 
@@ -271,6 +341,7 @@ class Frontend:
             except zmq.Again:
                 return
             self._last_heard = time.monotonic()
+            self._untaken_bytes = 0  # it turns, and takes what has come before it computes
             try:
                 self._take(self._decoder.decode(payload))
             except Exception as error:  # nothing may leave a stream, or a start, waiting for ever
@@ -296,9 +367,9 @@ class Frontend:
         elif isinstance(message, EngineStats):
             self.stats = message
         elif isinstance(message, StateReply):
-            if message.query_id == self._query_id and self._asked and not self._asked.done():
+            if message.query_id == self._state_id and self._asked and not self._asked.done():
                 self._asked.set_result(message.state)
-        elif isinstance(message, TenantsReply):
+        elif isinstance(message, TenantsReply | SessionReply):
             answer = self._questions.get(message.query_id)
             if answer is not None and not answer.done():
                 answer.set_result(message)
@@ -369,6 +440,8 @@ class Frontend:
         return False
 
     def _give_up(self, message: Unhealthy) -> None:
+        if self.unhealthy_reason is None:
+            self._unhealthy_since = time.monotonic()
         self.unhealthy_reason = message.reason
         self._welcomed.set()
         if self._asked is not None and not self._asked.done():

@@ -27,6 +27,12 @@ COMPILE_S = 30.0
 """Longest that a request waits for its grammar."""
 CACHE_BYTES = 256 << 20
 """Of grammars that no request may be using any more."""
+MAX_STUCK = 4
+"""Compilations that were given up and cannot be stopped; beyond so many none begins."""
+LONG_SHARE = 0.9
+"""Of the time that a request waits: a compilation that took it is not waited for."""
+ENTRY_BYTES = 500
+"""What a cached grammar costs beside its text and what its engine says."""
 RETRY_S = 5
 FIELD = GrammarSpec("json_object").field
 
@@ -80,6 +86,15 @@ class Grammars:
         self._under_way: dict[GrammarSpec, tuple[Future[_Compiled], int]] = {}
         self._jobs: SimpleQueue[_Job] = SimpleQueue()
         self._num_threads = 0
+        self._lock = threading.Lock()
+        self._stuck: set[GrammarSpec] = set()
+        self._began_s: dict[GrammarSpec, float] = {}
+
+    @property
+    def num_stuck(self) -> int:
+        """How many compilations go on that were given up."""
+        with self._lock:
+            return len(self._stuck)
 
     def ask(self, spec: GrammarSpec) -> PendingGrammar:
         """Start to compile a grammar, unless it is there or under way."""
@@ -88,6 +103,10 @@ class Grammars:
         give_up_s = time.monotonic() + self._timeout_s
         if spec in self._ready:
             future.set_result(self._ready[spec])
+            return PendingGrammar(spec, field, future, give_up_s)
+        refusal = self._refusal(spec, field)
+        if refusal is not None:
+            future.set_exception(refusal)
             return PendingGrammar(spec, field, future, give_up_s)
         future, num_waiting = self._under_way.get(spec, (future, 0))
         self._under_way[spec] = future, num_waiting + 1
@@ -106,7 +125,9 @@ class Grammars:
         self.drop(pending)
         future = pending.future
         if future.cancelled() or not future.done():
-            raise self._too_long(pending)
+            problem = self._too_long(pending)
+            self._leave_stuck()
+            raise problem
         error = future.exception()
         if isinstance(error, RequestError):
             raise _of_field(error, pending.field)
@@ -131,23 +152,63 @@ class Grammars:
         elif not future.done():
             future.cancel()
 
+    def _refusal(self, spec: GrammarSpec, field: str) -> Exception | None:
+        """Return why a compilation cannot begin; None: it can."""
+        self._leave_stuck()
+        with self._lock:
+            if spec in self._stuck:
+                return self._never_ready("it", field)
+            if len(self._stuck) < MAX_STUCK:
+                return None
+        return CapacityError(
+            f"{field} cannot be compiled: {MAX_STUCK} others, given up after {self._timeout_s:g} s "
+            f"each, still take all threads there are; send it again in {RETRY_S} s, or without it",
+            retry_after_s=RETRY_S,
+        )
+
+    def _leave_stuck(self) -> None:
+        """Leave threads to compilations that do not end: others get new ones."""
+        now_s = time.monotonic()
+        for spec, began_s in list(self._began_s.items()):
+            with self._lock:
+                is_stuck = self._is_long(began_s, now_s) and spec in self._began_s
+                if not is_stuck or spec in self._stuck:
+                    continue
+                self._stuck.add(spec)
+            self._num_threads -= 1
+            if not self._jobs.empty():
+                self._add_thread()
+
+    def _is_long(self, began_s: float, now_s: float) -> bool:
+        return now_s - began_s >= LONG_SHARE * self._timeout_s
+
     def _start(self, spec: GrammarSpec, future: Future[_Compiled]) -> None:
         if self._num_threads < COMPILE_THREADS:
-            self._num_threads += 1
-            # A daemon: the end of the process does not wait for a grammar.
-            threading.Thread(target=self._work, name="grammar", daemon=True).start()
+            self._add_thread()
         self._jobs.put((spec, future))
+
+    def _add_thread(self) -> None:
+        self._num_threads += 1
+        # A daemon: the end of the process does not wait for a grammar.
+        threading.Thread(target=self._work, name="grammar", daemon=True).start()
 
     def _work(self) -> None:
         while True:
             spec, future = self._jobs.get()
             if not future.set_running_or_notify_cancel():
                 continue
+            self._began_s[spec] = time.monotonic()
             try:
                 grammar = self._engine.compile(spec)
-                future.set_result(_Compiled(grammar, int(grammar.num_bytes)))
+                num_bytes = max(0, int(grammar.num_bytes)) + len(spec.text) + ENTRY_BYTES
+                future.set_result(_Compiled(grammar, num_bytes))
             except BaseException as error:
                 future.set_exception(error)
+            with self._lock:
+                self._began_s.pop(spec, None)
+                if spec in self._stuck:
+                    self._stuck.remove(spec)
+                    return  # another thread has its place
 
     def _keep(self, spec: GrammarSpec, compiled: _Compiled) -> None:
         if spec not in self._ready:
@@ -160,16 +221,20 @@ class Grammars:
             self.cached_bytes -= oldest.num_bytes
 
     def _too_long(self, pending: PendingGrammar) -> Exception:
-        if pending.future.running():
-            return RequestError(
-                f"{pending.field} was not ready after {self._timeout_s:g} s of compiling; make it "
-                "simpler, with fewer alternatives and smaller repetition counts",
-                param=pending.field,
-            )
+        began_s = self._began_s.get(pending.spec)
+        if began_s is not None and self._is_long(began_s, time.monotonic()):
+            return self._never_ready(pending.field, pending.field)
         return CapacityError(
             f"{pending.field} was not compiled in {self._timeout_s:g} s, others came before it; "
             f"send the request again in {RETRY_S} s",
             retry_after_s=RETRY_S,
+        )
+
+    def _never_ready(self, what: str, field: str) -> RequestError:
+        return RequestError(
+            f"{what} was not ready after {self._timeout_s:g} s of compiling; make it simpler, "
+            "with fewer alternatives and smaller repetition counts",
+            param=field,
         )
 
 

@@ -6,6 +6,7 @@ Whatever is wrong with one request ends that request and nothing else.
 from __future__ import annotations
 
 import time
+from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,8 @@ from tokenspeed.engine.messages import (
     Abort,
     Hello,
     Refused,
+    SessionQuery,
+    SessionRelease,
     StateQuery,
     StateReply,
     Stop,
@@ -29,6 +32,9 @@ from tokenspeed.engine.messages import (
     Welcome,
 )
 from tokenspeed.engine.requests import LiveRequest, RequestTable, number_of
+from tokenspeed.engine.session_book import SessionBook
+from tokenspeed.engine.session_desk import SessionDesk
+from tokenspeed.engine.submits import resumed
 from tokenspeed.errors import CapacityError, RequestError, TokenSpeedError
 from tokenspeed.log import LOGGER
 
@@ -40,6 +46,7 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.grammar import CompiledGrammar
     from tokenspeed.engine.channel import Client, EngineChannel
     from tokenspeed.engine.engine import Engine
+    from tokenspeed.engine.flight_record import FlightRecord
     from tokenspeed.engine.grammars import PendingGrammar
     from tokenspeed.engine.messages import EngineStats
     from tokenspeed.engine.snapshot import Snapshot
@@ -80,6 +87,7 @@ class Intake:
         epoch: int,
         stats: Callable[[], EngineStats],
         snapshot: Snapshot,
+        record: FlightRecord | None = None,
     ) -> None:
         self._engine = engine
         self._channel = channel
@@ -88,13 +96,21 @@ class Intake:
         self._epoch = epoch
         self._stats = stats
         self._snapshot = snapshot
+        self._record = record
         self._heard_s: dict[Client, float] = {}
         self._held: dict[str, _Held] = {}
+        self._book = SessionBook()
+        self._desk = SessionDesk(engine, channel, requests, self._book, abort=self._abort)
 
     @property
     def num_held(self) -> int:
         """Requests that wait for their grammar."""
         return len(self._held)
+
+    @property
+    def is_releasing(self) -> bool:
+        """Whether sessions are being released."""
+        return self._desk.is_busy
 
     def take(self, client: Client, message: ToEngine) -> None:
         """Act on one message."""
@@ -105,15 +121,33 @@ class Intake:
             self._greet(client, message)
         elif isinstance(message, StateQuery):
             self._answer(client, message)
+        elif isinstance(message, SessionQuery):
+            self._desk.tell(client, message)
+        elif isinstance(message, SessionRelease):
+            self._desk.release(client, message)
         elif isinstance(message, TenantsQuery | TenantChange):
             self._answer_tenants(client, message)
         else:
             self._end(client, message)
 
+    def release_sessions(self) -> None:
+        """Go on with the sessions that are being released."""
+        self._desk.turn()
+
     def admit_held(self) -> None:
         """Let the next suspect in, when the one on trial has passed or ended."""
-        while (held := self._gate.next_held()) is not None:
+        for _ in range(self._gate.num_held):
+            held = self._gate.next_held()
+            if held is None:
+                return
             self.take(*held)
+
+    def try_again(self, request: LiveRequest) -> None:
+        """Let a request of a step that failed go on from its last token, when its trial comes."""
+        assert request.message is not None
+        self._gate.suspect(request.request_id, request.num_outputs)
+        waited_s = time.monotonic() - request.arrived_s
+        self.take(request.client, resumed(request.message, request.outputs, waited_s=waited_s))
 
     def admit_compiled(self) -> None:
         """Let those in whose grammars are ready; refuse those whose never will be."""
@@ -122,7 +156,7 @@ class Intake:
         now_s = time.monotonic()
         settled = [item for item in self._held.values() if item.grammar.is_settled(now_s)]
         for item in settled:
-            del self._held[item.message.request_id]
+            self._release(item.message.request_id)
             self._submit(item.client, item.message, item)
 
     def drop_client(self, client: Client) -> None:
@@ -131,7 +165,8 @@ class Intake:
         for item in [item for item in self._held.values() if item.client == client]:
             self._forget(item)
         for request in self._requests.of_client(client):
-            self._engine.scheduler.abort(request.key, now_us=now_us())
+            self._abort(request.key)
+        self._desk.drop_client(client)
 
     def drop_silent_clients(self) -> None:
         """Drop clients that have sent no heartbeat for a long time."""
@@ -139,6 +174,9 @@ class Intake:
         for client in [name for name, heard in self._heard_s.items() if heard < limit]:
             LOGGER.warning("an API process is silent for %.0f s; dropped", CLIENT_SILENCE_S)
             self.drop_client(client)
+
+    def _abort(self, key: int) -> None:
+        self._engine.scheduler.abort(key, now_us=now_us())
 
     def _greet(self, client: Client, hello: Hello) -> None:
         self._heard_s[client] = time.monotonic()
@@ -195,10 +233,14 @@ class Intake:
     def _submit(self, client: Client, message: Submit, held: _Held | None = None) -> None:
         try:
             if message.params.grammar is None or held is not None:
-                self._enter(client, message, held)
+                self._enter_noted(client, message, held)
             else:
                 self._hold(client, message)
         except Exception as error:
+            is_for_now = isinstance(error, CapacityError) and error.retry_after_s is not None
+            if is_for_now and self._gate.is_suspect(message.request_id):
+                self._gate.hold(client, message)  # it had its place before the fatal step
+                return
             self._gate.note_end(message.request_id)
             if not isinstance(error, TokenSpeedError):
                 LOGGER.exception("request %s could not be taken", message.request_id)
@@ -221,16 +263,34 @@ class Intake:
                 f"the request again in {RETRY_S} s",
                 retry_after_s=RETRY_S,
             )
+        if self._record is not None:
+            self._record.enter(message.request_id)
         pending = self._engine.grammars.ask(message.params.grammar)
         self._held[message.request_id] = _Held(client, message, pending, now_us())
 
     def _forget(self, held: _Held) -> None:
         assert self._engine.grammars is not None
         self._engine.grammars.drop(held.grammar)
-        del self._held[held.message.request_id]
+        self._release(held.message.request_id)
+
+    def _release(self, request_id: str) -> None:
+        """Take a request out that waited for its grammar."""
+        del self._held[request_id]
+        if self._record is not None:
+            self._record.leave(request_id)
+
+    def _enter_noted(self, client: Client, message: Submit, held: _Held | None) -> None:
+        """Enter a request; should that end the process, the next engine knows who did."""
+        self._check_id(message.request_id)
+        if self._record is not None:
+            self._record.enter(message.request_id)
+        try:
+            self._enter(client, message, held)
+        finally:
+            if self._record is not None:
+                self._record.leave(message.request_id)
 
     def _enter(self, client: Client, message: Submit, held: _Held | None) -> None:
-        self._check_id(message.request_id)
         grammar = None
         if held is not None:
             assert self._engine.grammars is not None
@@ -250,6 +310,7 @@ class Intake:
             self._engine.policy.turn_ended(session, now)
             raise
         self._requests.add(request)
+        self._book.note(message)
 
     def _admit(
         self,
@@ -281,6 +342,7 @@ class Intake:
             stop_token_ids=np.array(message.stop_token_ids, dtype=np.int32),
             priority=message.priority,
             salt=message.salt,
+            root=number_of(message.root or message.session, owner=message.owner),
             tenant=arrival.tenant,
             retain_us=int(message.retain_s * 1e6),
             match_prefix=params.prompt_logprobs is None,
@@ -305,7 +367,8 @@ class Intake:
             key,
             message.request_id,
             client,
-            output_ids.size,
+            array("i", message.output_ids),
+            message,
             num_prompt=prompt_ids.size,
             arrived_s=arrived_us / 1e6,
             tenant=message.tenant,

@@ -11,7 +11,7 @@ import msgspec
 from tokenspeed.contracts.sampler import TokenLogprobs
 from tokenspeed.sampling.params import SamplingParams
 
-WIRE_VERSION = 5
+WIRE_VERSION = 6
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,6 +106,34 @@ class StateQuery(msgspec.Struct, frozen=True, tag=True):
     query_id: int
 
 
+class SessionQuery(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Asks for a session's family and sums; answered by a SessionReply of the same number.
+
+    Args:
+        owner, session: as in Terms.
+    """
+
+    query_id: int
+    owner: str
+    session: str
+
+
+class SessionRelease(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """A session is over: what it alone left in the cache goes. Answered by a SessionReply.
+
+    Args:
+        owner, session: as in Terms.
+        group: release all that descend from it, too.
+        abort: end their requests; else one that lives is a reason to refuse.
+    """
+
+    query_id: int
+    owner: str
+    session: str
+    group: bool = False
+    abort: bool = False
+
+
 class TenantFigures(msgspec.Struct, frozen=True):
     """A tenant's floor and cap of KV cache on the device, in bytes; None: none."""
 
@@ -137,7 +165,17 @@ class TenantChange(msgspec.Struct, frozen=True, tag=True):
     figures: TenantFigures
 
 
-ToEngine = Hello | Submit | Abort | Stop | StateQuery | TenantsQuery | TenantChange
+ToEngine = (
+    Hello
+    | Submit
+    | Abort
+    | Stop
+    | StateQuery
+    | TenantsQuery
+    | TenantChange
+    | SessionQuery
+    | SessionRelease
+)
 
 
 # ---- engine -> API process
@@ -296,6 +334,8 @@ class EngineStats(msgspec.Struct, frozen=True, tag=True, kw_only=True, omit_defa
     store_failures: int = 0
     store_detached: int = 0
     """1: the KV store failed too often and is not asked any more."""
+    grammar_bytes: int = 0
+    """Host memory of compiled grammars that are kept."""
     hook_calls_after_freeze: int = 0
     step_us_p50: float = 0.0
     overhead_us_p50: float = 0.0
@@ -313,10 +353,32 @@ class StateReply(msgspec.Struct, frozen=True, tag=True):
     state: bytes
 
 
+class SessionReply(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Answer to a SessionQuery or SessionRelease.
+
+    Args:
+        outcome: "done"; "unknown": no such session; "busy": requests of it live.
+        body: msgpack of what docs/sessions.md describes.
+    """
+
+    query_id: int
+    outcome: str
+    body: bytes
+
+
 class Unhealthy(msgspec.Struct, frozen=True, tag=True):
     """From the supervisor, in the engine's place: it died too often and is not restarted."""
 
     reason: str
 
 
-FromEngine = Welcome | TokensOut | Refused | EngineStats | StateReply | TenantsReply | Unhealthy
+FromEngine = (
+    Welcome
+    | TokensOut
+    | Refused
+    | EngineStats
+    | StateReply
+    | TenantsReply
+    | SessionReply
+    | Unhealthy
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tokenspeed.contracts.policy import Keys
-from tokenspeed.errors import EngineError, plugin_code
+from tokenspeed.errors import EngineError, plugin_code, told
 from tokenspeed.log import LOGGER
 
 if TYPE_CHECKING:
@@ -26,11 +26,17 @@ class GuardedPolicy:
         """Return the policy's keys.
 
         Raises:
-            EngineError: they are no three numbers that the scheduler can hold.
-            Exception: whatever the policy raises; it ends this one request.
+            EngineError: it failed, or they are no three numbers that the scheduler can hold; it
+                ends this one request.
         """
-        with plugin_code():
-            keys = self._policy.keys(arrival)
+        try:
+            with plugin_code():
+                keys = self._policy.keys(arrival)
+        except Exception as error:
+            raise EngineError(
+                f"policy {self.name} failed for this request: {told(error)}; other requests go on; "
+                "report it to its author, or choose another with --policy"
+            ) from error
         if not isinstance(keys, Keys) or not all(map(_is_key, keys)) or keys.gap_us < 0:
             raise EngineError(
                 f"policy {self.name} returned {repr(keys)[:100]}; Keys of 64-bit integers with a "

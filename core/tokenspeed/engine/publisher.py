@@ -51,6 +51,7 @@ class Publisher:
         self._activity = activity
         self._tally = tally
         self._gone: list[Client] = []
+        self._again: list[LiveRequest] = []
         self._retiring: deque[tuple[int, int]] = deque()
         self._last_step_id = 0
         self._committed_step_id = 0
@@ -63,12 +64,15 @@ class Publisher:
         *,
         last_step_id: int,
         reason_failed: str,
+        tries_again: bool = False,
     ) -> None:
         """Send what a step made final.
 
         Args:
             last_step_id: newest step that is launched; it may still hold rows of ended requests.
             reason_failed: why rows with reason "error" failed, for the client.
+            tries_again: nobody knows which of the rows failed: those that were in no fatal step
+                before are not told, see `take_again`.
         """
         self._last_step_id = last_step_id
         self._committed_step_id = plan.step_id
@@ -86,9 +90,15 @@ class Publisher:
             reason_failed,
             _drafts_of(plan, result),
             result.reasons or {},
+            tries_again=tries_again,
         )
         self._activity.note_step(computed_tokens=plan.num_tokens, output_tokens=num_output)
         self._retire()
+
+    def take_again(self) -> list[LiveRequest]:
+        """Return the requests that are to be tried again; they have left the tables."""
+        again, self._again = self._again, []
+        return again
 
     def take_ended(self) -> list[Client]:
         """Send what ended outside a commit; return the clients that turned out to be gone."""
@@ -106,6 +116,8 @@ class Publisher:
         reason_failed: str,
         drafts: Mapping[int, tuple[int, int]],
         reasons: Mapping[int, str],
+        *,
+        tries_again: bool = False,
     ) -> int:
         """Send deltas; return how many output tokens are in them."""
         num_output = 0
@@ -128,6 +140,10 @@ class Publisher:
                 continue
             if FINISH_REASONS[reason] == "error" and request.refusal:
                 self._refuse(request, request.refusal)
+                continue
+            if tries_again and self._may_go_on(request, FINISH_REASONS[reason]):
+                self._end(request)
+                self._again.append(request)
                 continue
             scored = logprobs[row] if logprobs is not None and row >= 0 else None
             delta = self._delta(request, tokens, FINISH_REASONS[reason], cached, scored)
@@ -160,7 +176,7 @@ class Publisher:
             request.cached_tokens = cached
             if not request.is_resumed:
                 self._activity.note_first_token(time.monotonic() - request.arrived_s)
-        request.num_outputs += len(tokens)
+        request.outputs.extend(tokens)
         prompt_logprobs = None
         if tokens and request.prompt_logprobs:
             prompt_logprobs = tuple(request.prompt_logprobs)
@@ -187,6 +203,11 @@ class Publisher:
                 tenant=request.tenant,
             )
         return msgspec.structs.replace(delta, cache=report)
+
+    def _may_go_on(self, request: LiveRequest, reason: str) -> bool:
+        """Say whether a request of a step that failed is tried again."""
+        is_known = self._gate.is_suspect(request.request_id)
+        return reason == "error" and request.message is not None and not is_known
 
     def _has_waited_too_long(self, request: LiveRequest) -> bool:
         """Say whether a timeout is that of the queue and not the request's own."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+from array import array
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
     from tokenspeed.contracts.sampler import TokenLogprobs
     from tokenspeed.engine.channel import Client
-    from tokenspeed.engine.messages import CacheReport
+    from tokenspeed.engine.messages import CacheReport, Submit
 
 
 def number_of(name: str, *, owner: str = "") -> int:
@@ -32,7 +33,8 @@ class LiveRequest:
 
     Args:
         key: integer id towards scheduler and executor.
-        num_outputs: output tokens so far, those from before a resume included.
+        outputs: output tokens so far, those from before a resume included.
+        message: as it was submitted; None: it is not tried again after a step that failed.
         num_prompt: tokens of the prompt.
         tenant, session: as the client named them.
         parent, root: of the session; "": it has no parent, it is its own root.
@@ -50,7 +52,8 @@ class LiveRequest:
     key: int
     request_id: str
     client: Client
-    num_outputs: int
+    outputs: array[int] = field(default_factory=lambda: array("i"))
+    message: Submit | None = None
     num_prompt: int = 0
     arrived_s: float = 0.0
     tenant: str = ""
@@ -65,6 +68,11 @@ class LiveRequest:
     cache: CacheReport | None = None
     embedding: bytes | None = None
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+
+    @property
+    def num_outputs(self) -> int:
+        """Number of its output tokens."""
+        return len(self.outputs)
 
 
 class RequestTable:
@@ -99,6 +107,10 @@ class RequestTable:
         """Take out a request that ended."""
         del self._by_id[request.request_id]
         del self._by_key[request.key]
+
+    def keys_of_session(self, session_number: int) -> list[int]:
+        """Return the keys of a session's live requests."""
+        return [item.key for item in self._by_key.values() if item.session_number == session_number]
 
     def of_client(self, client: Client) -> Iterator[LiveRequest]:
         """Iterate over a copy of one client's requests."""

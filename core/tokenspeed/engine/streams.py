@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tokenspeed.engine.messages import Delta, Refused, Submit
+from tokenspeed.engine.submits import resumed
 from tokenspeed.errors import CapacityError, EngineError, RequestError, TokenSpeedError
 
 if TYPE_CHECKING:
@@ -24,8 +25,9 @@ if TYPE_CHECKING:
 class Stream:
     """An async iterator of the request's deltas; leaving it early aborts the request.
 
-    The last delta carries `finish_reason`. A refusal or an engine failure is raised as the class
-    of `errors.py` that it names. `aclose()` (or `async with`) ends the request when it is not done.
+    One reader at a time. The last delta carries `finish_reason`. A refusal or an engine failure is
+    raised as the class of `errors.py` that it names. `aclose()` (or `async with`) ends the request
+    when it is not done.
     """
 
     def __init__(self, submit: Submit, *, on_close: Callable[[str], None]) -> None:
@@ -38,7 +40,7 @@ class Stream:
         self._output_ids = array("i", submit.output_ids)
         self._pending: deque[Delta] = deque()
         self._error: TokenSpeedError | None = None
-        self._wake = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None
         self._times_suspected = 0
         self._cleared_at = -1
 
@@ -57,8 +59,8 @@ class Stream:
                 raise self._error
             if self.is_done:
                 raise StopAsyncIteration
-            self._wake.clear()
-            await self._wake.wait()
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
         merged = merge_deltas(tuple(self._pending))
         self._pending.clear()
         return merged
@@ -77,19 +79,9 @@ class Stream:
 
     def message(self, epoch: int) -> Submit:
         """Return the Submit for an engine of this epoch: it goes on after the delivered tokens."""
-        timeout_s = self._submit.timeout_s
-        params = self._submit.params
-        if timeout_s is not None:
-            timeout_s = max(0.001, timeout_s - (time.monotonic() - self._arrived))
-        if self._output_ids and params.prompt_logprobs is not None:
-            params = msgspec.structs.replace(params, prompt_logprobs=None)
-        return msgspec.structs.replace(
-            self._submit,
-            epoch=epoch,
-            output_ids=self._output_ids.tobytes(),
-            params=params,
-            timeout_s=timeout_s,
-        )
+        waited_s = time.monotonic() - self._arrived
+        message = resumed(self._submit, self._output_ids, waited_s=waited_s)
+        return msgspec.structs.replace(message, epoch=epoch)
 
     def deliver(self, delta: Delta) -> None:
         """Take one delta from the engine."""
@@ -101,7 +93,7 @@ class Stream:
             return
         self._pending.append(delta)
         self.is_done = delta.finish_reason is not None
-        self._wake.set()
+        self._wake()
 
     def suspect(self, position: int) -> bool:
         """Note that the request was in an engine's fatal step; True: for the second time."""
@@ -117,7 +109,11 @@ class Stream:
     def finish(self) -> None:
         """End the iteration after what was delivered."""
         self.is_done = True
-        self._wake.set()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
 
 def merge_deltas(deltas: tuple[Delta, ...]) -> Delta:

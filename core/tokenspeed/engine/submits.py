@@ -12,6 +12,7 @@ from tokenspeed.engine.messages import ModelInfo, Submit, Terms
 from tokenspeed.errors import RequestError
 
 if TYPE_CHECKING:
+    from array import array
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
@@ -58,6 +59,22 @@ def make_submit(
         params=params,
         stop_token_ids=tuple(dict.fromkeys((*eos, *params.stop_token_ids))),
         **_checked(terms or Terms(), ids.size),
+    )
+
+
+def resumed(submit: Submit, output_ids: array[int], *, waited_s: float) -> Submit:
+    """Return the Submit of a request that goes on after tokens that were delivered.
+
+    Args:
+        waited_s: time since it arrived: its time limit is one for all of it.
+    """
+    params, timeout_s = submit.params, submit.timeout_s
+    if timeout_s is not None:
+        timeout_s = max(0.001, timeout_s - waited_s)
+    if output_ids and params.prompt_logprobs is not None:
+        params = msgspec.structs.replace(params, prompt_logprobs=None)
+    return msgspec.structs.replace(
+        submit, output_ids=output_ids.tobytes(), params=params, timeout_s=timeout_s
     )
 
 

@@ -23,7 +23,7 @@ import msgspec
 from tokenspeed import errors
 from tokenspeed.config.ranges import check_settings
 from tokenspeed.config.schema import EngineConfig, settings_of
-from tokenspeed.engine.flight_record import step_age_s
+from tokenspeed.engine.flight_record import read_doing, record_of
 from tokenspeed.engine.reports import (
     EngineReport,
     Progress,
@@ -81,7 +81,7 @@ class EngineSupervisor:
         folder: an existing folder of this server alone; the flight record lies there.
         plugins: the plan that every engine must see as it is; None: planned here.
         on_progress: called from the watching thread while the engine starts.
-        hang_timeout_s: a step that takes longer counts as hung, and the engine is killed.
+        hang_timeout_s: an engine whose step, or turn of its loop, takes longer is killed.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class EngineSupervisor:
         self.report: StartReport | None = None
         self._settings = _engine_settings(config, plugins or plugins_of(config))
         self.has_plugins = False
-        self._record = folder / "flight_record"
+        self._record = record_of(folder)
         self._on_progress = on_progress or (lambda progress: None)
         self._hang_timeout_s = hang_timeout_s
         self._log_level = log_level
@@ -281,9 +281,11 @@ class EngineSupervisor:
                 LOGGER.error("engine %d could not start: %s", self.epoch, error_of(report))
 
     def _kill_if_hung(self, process: subprocess.Popen[bytes]) -> None:
-        age_s = step_age_s(self._record)
+        doing = read_doing(self._record)
+        age_s = max(doing.step_s, doing.turn_s)
         if self.state is EngineState.READY and age_s > self._hang_timeout_s:
-            LOGGER.error("engine %d hangs in a step for %.0f s; killed", self.epoch, age_s)
+            where = "in a step" if doing.step_s else "between steps"
+            LOGGER.error("engine %d hangs %s for %.0f s; killed", self.epoch, where, age_s)
             process.kill()
 
     def _reason_to_give_up(self) -> str:

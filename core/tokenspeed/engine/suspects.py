@@ -1,7 +1,8 @@
 """Trials of suspects: requests from a fatal step run again one at a time.
 
-A suspect that comes back while another is on trial is held until that one has got past the output
-position at which the last engine died, or has ended. Innocent requests pass at once.
+A step is fatal that ended the engine before this one, or failed in this one. A suspect that comes
+back while another is on trial is held until that one has got past its output position in the fatal
+step, or has ended. Innocent requests pass at once.
 """
 
 from __future__ import annotations
@@ -23,6 +24,28 @@ class SuspectGate:
         self.positions = dict(positions)
         self._on_trial: str | None = None
         self._held: deque[tuple[Client, Submit]] = deque()
+
+    def is_suspect(self, request_id: str) -> bool:
+        """Say whether a request has not got past a fatal step since."""
+        return request_id in self.positions
+
+    def suspect(self, request_id: str, position: int) -> None:
+        """Suspect a request.
+
+        Args:
+            position: output index that the fatal step was to fill.
+        """
+        self.positions[request_id] = position
+
+    def hold(self, client: Client, message: Submit) -> None:
+        """Hold a suspect that found no place, though it may enter; it comes next."""
+        self._on_trial = None
+        self._held.appendleft((client, message))
+
+    @property
+    def num_held(self) -> int:
+        """Suspects that wait for their trial."""
+        return len(self._held)
 
     def admits(self, client: Client, message: Submit) -> bool:
         """Say whether the request may enter now; else it is held here."""

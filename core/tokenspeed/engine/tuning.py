@@ -188,7 +188,11 @@ def _measure(tuning: Tuning, weights: Mapping[str, float], tell: ProgressCallbac
         _try(trial, finalist, file)
     tell(Progress("tuning", len(todo), len(todo)))
     file.models[evidence.model_key] = {
-        work.request: [(trial.shape, weighed(trial.calls, weights)) for trial in work.trials]
+        work.request: [
+            (trial.shape, weighed(trial.calls, weights))
+            for trial in work.trials
+            if _was_timed(trial, file)
+        ]
         for work in works
     }
     _check_kept(file.save())
@@ -203,6 +207,18 @@ def _try(trial: Trial, finalist: RegisteredOffer[Any], file: EvidenceFile) -> No
     except Exception as error:
         LOGGER.warning("%s failed when it was timed on %s: %s", finalist.pin, trial.shape, error)
         file.failures.setdefault(trial.shape, {})[finalist.pin] = told(error)
+
+
+def _was_timed(trial: Trial, file: EvidenceFile) -> bool:
+    """Say whether anybody could be timed; if not, the trial is wrong: it refuses nobody.
+
+    One of them has computed this in the watched engine.
+    """
+    if not file.shapes.get(trial.shape):
+        file.failures.pop(trial.shape, None)
+        LOGGER.warning("no candidate could be timed on %s; it is left out", trial.shape)
+        return False
+    return True
 
 
 def _works(tuning: Tuning) -> Iterator[_Work]:

@@ -206,6 +206,13 @@ class Executor:
             embeddings=launched.embeddings,
         )
 
+    def is_device_well(self) -> bool:
+        """Say, after a step that failed, whether the device still computes."""
+        try:
+            return bool((torch.ones(2, device=self._device) + 1).sum().item() == 4)
+        except RuntimeError:
+            return False
+
     def _admit(self, plan: StepPlan) -> None:
         for row, slot in plan.admitted.tolist():
             request = self._requests[int(plan.request_ids[row])]

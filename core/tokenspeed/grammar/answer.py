@@ -34,6 +34,7 @@ class GuidedAnswer:
         stop_ids: every id that ends the request.
         marks: those of them that spell no text: allowed wherever the language may end.
         end_ids: ids that the matcher allows where the language may end.
+        engine: PLUGIN/NAME of what compiled the language, for messages.
         output_ids: tokens generated before: the place is a function of them.
     """
 
@@ -45,9 +46,11 @@ class GuidedAnswer:
         stop_ids: Sequence[int] = (),
         marks: Sequence[int] = (),
         end_ids: Sequence[int] = (),
+        engine: str = "",
         output_ids: Sequence[int] = (),
     ) -> None:
         self.failure = ""
+        self._engine = engine
         self._after = tuple(after)
         self._stop_ids = frozenset(stop_ids)
         self._marks = tuple(marks)
@@ -149,7 +152,8 @@ class GuidedAnswer:
 
     def _fail(self, problem: BaseException | str) -> None:
         said = problem if isinstance(problem, str) else repr(problem)
-        self.failure = f"its grammar failed: {said[:MAX_REASON_CHARS]}"
+        engine = f" (grammar engine {self._engine})" if self._engine else ""
+        self.failure = f"its grammar failed{engine}: {said[:MAX_REASON_CHARS]}"
 
 
 def _has(mask_W: NDArray[np.int32], token: int) -> bool:

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 
 Schema = dict[str, Any]
 
+_UNEVALUATED = {
+    "unevaluatedProperties": "additionalProperties",
+    "unevaluatedItems": "items",
+}
 _NUMERIC = ("integer", "number")
 
 
@@ -27,9 +31,10 @@ def merged(one: Schema, other: Schema, path: Path) -> Schema:
     closing = _closing(one, other)
     if closing:
         raise unsupported(
-            path, f"{closing} beside properties of another part is not supported",
-            "write one object with all properties",
-        )  # fmt: skip
+            path,
+            f"{closing} beside properties or items of another part is not supported",
+            "write one schema with all of them",
+        )
     joined = dict(one)
     for name, value in other.items():
         if name not in joined:
@@ -44,13 +49,37 @@ def are_disjoint(schemas: Sequence[Schema]) -> bool:
     return all(_disjoint(one, other) for one, other in combinations(schemas, 2))
 
 
+def standing_alone(schema: Schema, path: Path) -> Schema:
+    """Return a schema that will be merged into another one, in whose parts it does not look.
+
+    What it says of unevaluated properties and items is of its own, so it is said of additional
+    ones.
+
+    Raises:
+        RequestError: it looks into parts of its own, which are not merged yet.
+    """
+    own = dict(schema)
+    for name, instead in _UNEVALUATED.items():
+        if name in own:
+            if any(word in own for word in ("$ref", "allOf", "anyOf", "oneOf")):
+                raise unsupported(
+                    (*path, name), f"{name} of a part that has parts itself", f"use {instead}"
+                )
+            own.setdefault(instead, own.pop(name))
+    return own
+
+
 def _closing(one: Schema, other: Schema) -> str:
-    """Return the keyword by which one part forbids properties that only the other declares."""
+    """Return the keyword by which one part is about what only the other declares."""
     for part, rest in ((one, other), (other, one)):
         if part.get("additionalProperties", True) is not True:
             theirs = set(rest.get("properties", {})) | set(rest.get("patternProperties", {}))
-            if theirs - set(part.get("properties", {})):
+            mine = set(part.get("properties", {})) | set(part.get("patternProperties", {}))
+            if theirs - mine:
                 return "additionalProperties"
+        is_about_all = part.get("items", True) is not True
+        if is_about_all and part.get("prefixItems", []) != rest.get("prefixItems", []):
+            return "items"
     return ""
 
 

@@ -62,12 +62,14 @@ class AnswerMasks:
         end_ids: the model's own end tokens, which matchers allow where a language may end.
         text_free_ids: ids that spell no text.
         token_bytes: what each token spells; (): it is not known.
+        engine: PLUGIN/NAME of what compiled their languages, for messages.
     """
 
     vocab_size: int
     end_ids: tuple[int, ...] = ()
     text_free_ids: frozenset[int] = frozenset()
     token_bytes: Sequence[bytes] = ()
+    engine: str = ""
     _slots: dict[int, _Slot] = field(default_factory=dict)
     _thread: ThreadPoolExecutor | None = None
 
@@ -107,6 +109,7 @@ class AnswerMasks:
                 stop_ids=stop_ids,
                 marks=[token for token in stop_ids if token in self.text_free_ids],
                 end_ids=self.end_ids,
+                engine=self.engine,
                 output_ids=output_ids,
             )
         budget = None

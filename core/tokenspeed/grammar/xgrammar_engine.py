@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tokenspeed.errors import RequestError
+from tokenspeed.grammar.endless import has_finite_text
 from tokenspeed.grammar.json_schema import prepared_schema
+from tokenspeed.grammar.patterns_aside import Patterns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,7 +58,7 @@ class XGrammarEngine:
         compiler = self._ready(self._named(spec))
         make = _MAKERS[spec.kind]
         try:
-            compiled = make(compiler, spec)
+            compiled = make(self._library, compiler, spec)
         except RuntimeError as error:
             raise RequestError(_said(error), param="grammar") from error
         grammar = XGrammar(self._library, compiled)
@@ -162,20 +164,36 @@ class XGrammarMatcher:
         return bool(self._matcher.is_terminated())
 
 
-def _compile_schema(compiler: Any, spec: GrammarSpec) -> Any:
-    schema = prepared_schema(_json_of(spec.text), closed=spec.closed)
-    return compiler.compile_json_schema(
-        json.dumps(schema), strict_mode=False, max_whitespace_cnt=MAX_WHITESPACE
+def _compile_schema(library: Any, compiler: Any, spec: GrammarSpec) -> Any:
+    patterns = Patterns()
+    schema = json.dumps(
+        patterns.set_aside(prepared_schema(_json_of(spec.text), closed=spec.closed))
     )
+    options = {"strict_mode": False, "max_whitespace_cnt": MAX_WHITESPACE}
+    if not patterns:
+        return compiler.compile_json_schema(schema, **options)
+    grammar = library.Grammar.from_json_schema(schema, **options)
+    return compiler.compile_grammar(patterns.put_back(str(grammar)))
 
 
-def _compile_any_object(compiler: Any, spec: GrammarSpec) -> Any:
+def _compile_any_object(library: Any, compiler: Any, spec: GrammarSpec) -> Any:
     return compiler.compile_json_schema(
         _ANY_OBJECT, strict_mode=False, max_whitespace_cnt=MAX_WHITESPACE
     )
 
 
-def _compile_choice(compiler: Any, spec: GrammarSpec) -> Any:
+def _compile_grammar(library: Any, compiler: Any, spec: GrammarSpec) -> Any:
+    grammar = library.Grammar.from_ebnf(spec.text)
+    if not has_finite_text(str(grammar)):
+        raise RequestError(
+            "no text belongs to it: every text of its rule root would have to go on without end; "
+            "give a rule that leads back to itself an alternative that does not",
+            param="grammar",
+        )
+    return compiler.compile_grammar(grammar)
+
+
+def _compile_choice(library: Any, compiler: Any, spec: GrammarSpec) -> Any:
     choices = _json_of(spec.text)
     if not isinstance(choices, list) or not choices or not all(map(_is_text, choices)):
         raise RequestError(
@@ -186,16 +204,21 @@ def _compile_choice(compiler: Any, spec: GrammarSpec) -> Any:
     return compiler.compile_grammar(f"root ::= {rules}")
 
 
-def _compile_tag(compiler: Any, spec: GrammarSpec) -> Any:
-    tag = _with_schemas(_json_of(spec.text), (), spec.closed)
-    return compiler.compile_structural_tag(json.dumps(tag))
+def _compile_tag(library: Any, compiler: Any, spec: GrammarSpec) -> Any:
+    patterns = Patterns()
+    tag = json.dumps(_with_schemas(_json_of(spec.text), (), spec.closed, patterns))
+    if not patterns:
+        return compiler.compile_structural_tag(tag)
+    return compiler.compile_grammar(
+        patterns.put_back(str(library.Grammar.from_structural_tag(tag)))
+    )
 
 
-_MAKERS: dict[str, Callable[[Any, GrammarSpec], Any]] = {
+_MAKERS: dict[str, Callable[[Any, Any, GrammarSpec], Any]] = {
     "json_object": _compile_any_object,
     "json_schema": _compile_schema,
-    "regex": lambda compiler, spec: compiler.compile_regex(spec.text),
-    "ebnf": lambda compiler, spec: compiler.compile_grammar(spec.text),
+    "regex": lambda library, compiler, spec: compiler.compile_regex(spec.text),
+    "ebnf": _compile_grammar,
     "choice": _compile_choice,
     "structural_tag": _compile_tag,
 }
@@ -212,18 +235,19 @@ def _json_of(text: str) -> Any:
         raise RequestError(f"is no JSON: {error}; correct it", param="grammar") from error
 
 
-def _with_schemas(tag: Any, path: Path, closed: bool) -> Any:
+def _with_schemas(tag: Any, path: Path, closed: bool, patterns: Patterns) -> Any:
     """Return a structural tag with the JSON schemas in it prepared."""
     if isinstance(tag, list):
-        return [_with_schemas(item, (*path, i), closed) for i, item in enumerate(tag)]
+        return [_with_schemas(item, (*path, i), closed, patterns) for i, item in enumerate(tag)]
     if not isinstance(tag, dict):
         return tag
     done = {}
     for name, value in tag.items():
         if name in ("json_schema", "schema") and isinstance(value, dict | bool):
-            done[name] = prepared_schema(value, (*path, name), closed=closed)
+            prepared = prepared_schema(value, (*path, name), closed=closed)
+            done[name] = patterns.set_aside(prepared)
         else:
-            done[name] = _with_schemas(value, (*path, name), closed)
+            done[name] = _with_schemas(value, (*path, name), closed, patterns)
     return done
 
 

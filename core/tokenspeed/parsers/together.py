@@ -182,6 +182,8 @@ def _drop(source: Source, told: Told, marks: Marks) -> Steps[None]:
 def added(deltas: Iterable[ParsedDelta]) -> ParsedDelta:
     """Return deltas that follow each other as one."""
     told = tuple(deltas)
+    if len(told) == 1:
+        return told[0]
     return ParsedDelta(
         reasoning="".join(delta.reasoning for delta in told),
         content="".join(delta.content for delta in told),

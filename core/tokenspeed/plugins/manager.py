@@ -22,6 +22,7 @@ from tokenspeed.plugins.registry import Registry
 from tokenspeed.plugins.slots import API_VERSION, SLOTS
 from tokenspeed.plugins.stated import check_stated
 from tokenspeed.plugins.targets import resolve
+from tokenspeed.plugins.time_limit import time_limit
 from tokenspeed.plugins.trust import CORE_ID
 
 if TYPE_CHECKING:
@@ -109,9 +110,9 @@ def _register(
     registry: Registry, plugin: FoundPlugin, role: str, config: Mapping[str, Any]
 ) -> None:
     registration = StagedRegistration(manifest_of(plugin), role, dict(config))
-    imported = _imported(plugin)
     try:
-        run_hooks(imported, registration, registry.on_hook_call)
+        with time_limit(plugin.id):
+            run_hooks(_imported(plugin), registration, registry.on_hook_call)
         check_stated(manifest_of(plugin), registration.staged)
         commands = [offer.name for slot, offer in registration.staged if slot == CLI_SLOT]
         check_command_offers(manifest_of(plugin), commands)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import TYPE_CHECKING
 
 from tokenspeed.errors import PluginError
 from tokenspeed.log import LOGGER
 from tokenspeed.plugins.registry import PluginStatus
+from tokenspeed.plugins.trust import CORE_ID
 
 if TYPE_CHECKING:
     from tokenspeed.plugins.discovery import FoundPlugin
@@ -16,7 +18,10 @@ if TYPE_CHECKING:
 
 def status_of(plugin: FoundPlugin, state: str, reason: str) -> PluginStatus:
     """Return the status of a plugin in this state."""
-    return PluginStatus(plugin.id, plugin.version, plugin.distribution, state, reason)
+    package = "" if plugin.id == CORE_ID else re.split("[.:]", plugin.target)[0]
+    return PluginStatus(
+        plugin.id, plugin.version, plugin.distribution, state, reason, package=package
+    )
 
 
 def failed_at(plugin: FoundPlugin, stage: str, error: PluginError) -> PluginError:

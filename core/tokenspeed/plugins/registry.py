@@ -32,6 +32,7 @@ class PluginStatus:
             "stated" (known by its manifest only).
         reason: why it is not registered; "" when it is.
         devices: what its probe found.
+        package: top-level package that it came in; "" for the core's own.
     """
 
     id: str
@@ -40,6 +41,7 @@ class PluginStatus:
     state: str
     reason: str = ""
     devices: tuple[DeviceFacts, ...] = ()
+    package: str = ""
 
 
 class Registry:

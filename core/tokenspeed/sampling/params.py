@@ -14,6 +14,25 @@ MAX_LOGPROBS = 20
 MAX_GRAMMAR_CHARS = 1 << 18
 """Of a schema or grammar: what takes longer to compile than anybody waits is longer still."""
 
+MAX_TOKENS = 2**31 - 1
+RANGES: dict[str, tuple[float, float]] = {
+    "temperature": (0.0, 100.0),
+    "top_k": (0, 2**31 - 1),
+    "top_p": (0.0, 1.0),
+    "min_p": (0.0, 1.0),
+    "repetition_penalty": (0.0, 100.0),
+    "frequency_penalty": (-2.0, 2.0),
+    "presence_penalty": (-2.0, 2.0),
+    "seed": (-(2**63), 2**63 - 1),
+    "max_tokens": (1, MAX_TOKENS),
+    "min_tokens": (0, MAX_TOKENS),
+    "logprobs": (0, MAX_LOGPROBS),
+    "prompt_logprobs": (0, MAX_LOGPROBS),
+}
+"""Field -> least and greatest value."""
+ABOVE_ZERO = frozenset({"top_p", "repetition_penalty"})
+"""Fields whose least value is not allowed itself."""
+
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How to choose tokens and when to stop.
@@ -68,21 +87,11 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         Raises:
             RequestError: names the field, the value and what is allowed.
         """
-        _check_range("temperature", self.temperature, 0.0, 100.0)
-        _check_range("top_k", self.top_k, 0, 2**31 - 1)
-        _check_range("top_p", self.top_p, 0.0, 1.0, low_open=True)
-        _check_range("min_p", self.min_p, 0.0, 1.0)
-        _check_range("repetition_penalty", self.repetition_penalty, 0.0, 100.0, low_open=True)
-        _check_range("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
-        _check_range("presence_penalty", self.presence_penalty, -2.0, 2.0)
-        if self.seed is not None:
-            _check_range("seed", self.seed, -(2**63), 2**63 - 1)
-        if self.max_tokens is not None:
-            _check_range("max_tokens", self.max_tokens, 1, 2**31 - 1)
-        _check_range("min_tokens", self.min_tokens, 0, self.max_tokens or 2**31 - 1)
-        for name, count in (("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)):
-            if count is not None:
-                _check_range(name, count, 0, MAX_LOGPROBS)
+        for name, (low, high) in RANGES.items():
+            value = getattr(self, name)
+            if value is not None:
+                _check_range(name, value, low, high, low_open=name in ABOVE_ZERO)
+        _check_range("min_tokens", self.min_tokens, 0, self.max_tokens or MAX_TOKENS)
         for text in self.stop:
             if not text:
                 raise RequestError("stop: an empty string; give non-empty strings", param="stop")

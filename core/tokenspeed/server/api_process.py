@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 import msgspec
 
 from tokenspeed.config.schema import ServeConfig
+from tokenspeed.engine.flight_record import record_of
 from tokenspeed.engine.reports import StartFailure, StartReport, failure_of
 from tokenspeed.engine.start_settings import adopt_plan
 from tokenspeed.errors import PluginError, TokenSpeedError
@@ -103,6 +104,7 @@ async def _serve(settings: ApiSettings) -> None:
     import uvicorn
 
     from tokenspeed.engine.frontend import Frontend
+    from tokenspeed.server.http.connection import Connection
     from tokenspeed.tokenizer.load import load_tokenizer
 
     registry = load_planned(adopt_plan(settings.plugins, role="api"), role="api")
@@ -119,6 +121,7 @@ async def _serve(settings: ApiSettings) -> None:
         tokenizer,
         report,
         parsers=parsers,
+        folder=Path(settings.folder),
         responses=_response_store(settings),
         registry=registry,
     )
@@ -134,7 +137,7 @@ async def _serve(settings: ApiSettings) -> None:
         uvicorn.Config(
             app,
             loop="asyncio",
-            http="h11",
+            http=Connection,
             ws="none",
             lifespan="off",
             log_config=None,
@@ -190,6 +193,7 @@ def make_app(
     report: StartReport,
     *,
     parsers: ChosenParsers,
+    folder: Path,
     responses: ResponseStore | None = None,
     registry: Registry | None = None,
 ) -> ASGIApp:
@@ -200,7 +204,11 @@ def make_app(
     from tokenspeed.server.conversation.rules import load_rules
     from tokenspeed.server.conversation.sessions import Sessions
     from tokenspeed.server.conversation.template_facts import facts_of
+    from tokenspeed.server.engine_health import EngineHealth
+    from tokenspeed.server.host_memory import HostMemory
     from tokenspeed.server.http.api_keys import read_api_keys
+    from tokenspeed.server.http.bodies import Bodies
+    from tokenspeed.server.http.unread import Unread
     from tokenspeed.server.metrics import Metrics
     from tokenspeed.server.parts import ApiParts
     from tokenspeed.tokenizer.chat import ChatTemplate
@@ -208,10 +216,18 @@ def make_app(
 
     metrics = Metrics(lambda: frontend.stats, report.plan)
     template = ChatTemplate.of(tokenizer)
-    prompts = PromptReader(
-        tokenizer, template=template, cache=EncodeCache(tokenizer), model=frontend.model
-    )
+    cache = EncodeCache(tokenizer, max_bytes=config.prompt_cache_mib << 20)
+    prompts = PromptReader(tokenizer, template=template, cache=cache, model=frontend.model)
     rules = load_rules(config.client_rules, registry, facts_of(template)) if registry else ()
+    unread, bodies = Unread(), Bodies()
+    stores = {
+        "prompt_cache": lambda: cache.num_bytes,
+        "unread_answers": lambda: unread.num_bytes,
+        "bodies": lambda: bodies.num_bytes,
+        "stored_responses": lambda: responses.num_bytes if responses is not None else 0,
+    }
+    host_memory = HostMemory(metrics.host, stores, unread)
+    host_memory.keep_telling()
     parts = ApiParts(
         frontend=frontend,
         tokenizer=tokenizer,
@@ -221,11 +237,15 @@ def make_app(
         metrics=metrics,
         report=report,
         keys=read_api_keys(config),
+        health=EngineHealth(frontend, record_of(folder), stall_s=config.health_stall_s),
         keep_alive_s=config.keep_alive_s,
         max_body_bytes=config.max_body_mib << 20,
         max_waiting=config.max_waiting,
         parsers=parsers,
         responses=responses,
+        unread=unread,
+        bodies=bodies,
+        host_memory=host_memory,
     )
     return create_app(parts)
 

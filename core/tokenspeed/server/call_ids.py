@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import replace
+from operator import is_
 from typing import TYPE_CHECKING
 
 import msgspec
 
 if TYPE_CHECKING:
+    from tokenspeed.contracts.parser import ToolCallDelta
     from tokenspeed.server.pieces import Piece
 
 
@@ -25,13 +27,13 @@ class CallIds:
 
     def filled(self, piece: Piece) -> Piece:
         """Return a piece whose calls have ids, each with its first delta only."""
-        if not piece.tool_calls:
+        calls = tuple(map(self._filled, piece.tool_calls))
+        if all(map(is_, calls, piece.tool_calls)):
             return piece
-        calls = []
-        for call in piece.tool_calls:
-            if call.index in self._opened:
-                calls.append(replace(call, call_id=""))
-                continue
-            self._opened.add(call.index)
-            calls.append(replace(call, call_id=call.call_id or new_id("call")))
-        return msgspec.structs.replace(piece, tool_calls=tuple(calls))
+        return msgspec.structs.replace(piece, tool_calls=calls)
+
+    def _filled(self, call: ToolCallDelta) -> ToolCallDelta:
+        if call.index in self._opened:
+            return replace(call, call_id="") if call.call_id else call
+        self._opened.add(call.index)
+        return call if call.call_id else replace(call, call_id=new_id("call"))

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tokenspeed.sampling.params import SamplingParams
     from tokenspeed.server.conversation.next_turn import TurnRecorder
     from tokenspeed.server.conversation.prompts import Prompt
+    from tokenspeed.server.http.unread import Unread
     from tokenspeed.server.metrics import RequestTimer
     from tokenspeed.server.parsers import AnswerFormat, GuardedAnswer
     from tokenspeed.server.pieces import Piece
@@ -46,6 +47,7 @@ class Generation:
         parser: splits reasoning and calls off each choice; None: answers are left as they are.
         conversation: what the prompt was rendered from, for the parser; None: a plain text.
         thinking_tokens: how many tokens each choice may think; None: as many as it likes.
+        unread: counts what the client has not taken; None: by itself.
     """
 
     def __init__(
@@ -62,12 +64,13 @@ class Generation:
         parser: AnswerFormat | None = None,
         conversation: Conversation | None = None,
         thinking_tokens: int | None = None,
+        unread: Unread | None = None,
     ) -> None:
         self.request_id = request_id
         self.prompts = prompts
         self.params = params
         self.num_choices = len(prompts) * n
-        self.mailbox = Mailbox()
+        self.mailbox = Mailbox(unread)
         self.timer = timer
         self.parser = parser
         self._conversation = conversation or Conversation(())
@@ -97,6 +100,7 @@ class Generation:
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
+        self.mailbox.close()
         return bool(running)
 
     def prompt_of(self, choice: int) -> Prompt:

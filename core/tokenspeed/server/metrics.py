@@ -34,6 +34,7 @@ _GAUGES = {
     "waiting": "requests in the queue",
     "blocks_total": "KV blocks of the arena",
     "blocks_used": "KV blocks held by live requests",
+    "grammar_bytes": "host memory of compiled grammars that are kept",
     "blocks_cached": "KV blocks that hold reusable prefixes and can be evicted",
     "host_blocks_total": "KV blocks of the host tier; 0: there is none",
     "host_blocks_free": "KV blocks of the host tier that hold nothing",
@@ -136,6 +137,7 @@ class Metrics:
             registry=own,
         )
         self.turns = TurnMetrics(own)
+        self.host = HostMetrics(own)
 
     def render(self) -> bytes:
         """Return the exposition text."""
@@ -144,6 +146,29 @@ class Metrics:
     def timer(self, num_choices: int) -> RequestTimer:
         """Start timing a generation."""
         return RequestTimer(self, num_choices)
+
+
+class HostMetrics:
+    """What the stores of the API processes hold, and readers that were given up."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.held = Gauge(
+            "tokenspeed_host_bytes",
+            "host memory that a store of the API processes holds",
+            ("store",),
+            registry=registry,
+            multiprocess_mode="livesum",
+        )
+        self.cut = Counter(
+            "tokenspeed_answers_cut",
+            "answers that ended because too much of them was not read",
+            registry=registry,
+        )
+        self.aborted = Counter(
+            "tokenspeed_connections_aborted",
+            "connections whose clients took nothing of their answer for too long",
+            registry=registry,
+        )
 
 
 class TurnMetrics:

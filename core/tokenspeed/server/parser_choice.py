@@ -118,11 +118,20 @@ def _form(thoughts: Found | None, calls: Found | None) -> AnswerFormat | None:
         return None
     parsers = tuple(loaded.values())
     parts = {REASONING: thoughts, TOOL_CALLS: calls}
-    return AnswerFormat(
-        " + ".join(loaded),
-        parsers[0] if len(parsers) == 1 else Together(*parsers),
-        parses=[part for part, found in parts.items() if found is not None],
-    )
+    pin = " + ".join(loaded)
+    try:
+        with plugin_code():
+            return AnswerFormat(
+                pin,
+                parsers[0] if len(parsers) == 1 else Together(*parsers),
+                parses=[part for part, found in parts.items() if found is not None],
+            )
+    except Exception as error:
+        raise PluginError(
+            f"parser {pin} cannot say what it looks for: {told(error)}; markers is a tuple of "
+            "texts, reasoning_end a text, structures a bool; choose another parser",
+            id="offer-load-failed",
+        ) from error
 
 
 def _loaded(found: Found) -> Parser:

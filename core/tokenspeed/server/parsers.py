@@ -15,9 +15,10 @@ from tokenspeed.contracts.parser import (
     ParsedDelta,
     Parser,
     ThinkingForm,
+    ToolCallDelta,
 )
 from tokenspeed.contracts.thinking import ThinkingBudget
-from tokenspeed.errors import EngineError, plugin_code, told
+from tokenspeed.errors import EngineError, plugin_code, shown, told
 from tokenspeed.parsers.together import Together
 
 if TYPE_CHECKING:
@@ -45,6 +46,11 @@ class AnswerFormat:
         self.pin = pin
         self.parses = frozenset(parses)
         self._parser = parser
+        # Read once, at the start: a fault in them is no request's.
+        self._markers = tuple(parser.markers)
+        self._reasoning_end = str(getattr(parser, "reasoning_end", ""))
+        self._structures = bool(getattr(parser, "structures", False))
+        self._thinking: ThinkingForm | None = getattr(parser, "thinking", None)
 
     def shown_ids(self, tokenizer: Tokenizer, *, reads_calls: bool = True) -> frozenset[int]:
         """Return the special tokens that the parser must see in an answer's text.
@@ -60,8 +66,7 @@ class AnswerFormat:
             return self._parser.thoughts
         is_needed = reads_calls or REASONING in self.parses
         # One that reads both finds its way by the marks of both, whatever it was chosen for.
-        reads_both = bool(getattr(self._parser, "reasoning_end", ""))
-        return self._parser.markers if is_needed or reads_both else ()
+        return self._markers if is_needed or self._reasoning_end else ()
 
     def start(
         self,
@@ -81,15 +86,14 @@ class AnswerFormat:
         Args:
             of_calls: the grammar is that of `structure`.
         """
-        mark: str = getattr(self._parser, "reasoning_end", "")
+        mark = self._reasoning_end
         covers_all = of_calls and not isinstance(self._parser, Together)
         return "" if covers_all or (prompt or "").rstrip().endswith(mark) else mark
 
     @property
     def thinking(self) -> ThinkingForm | None:
         """Return how thinking is written; None: it cannot be bounded."""
-        form: ThinkingForm | None = getattr(self._parser, "thinking", None)
-        return form if REASONING in self.parses else None
+        return self._thinking if REASONING in self.parses else None
 
     def budget(
         self, tokens: int, prompt: str | None, tokenizer: Tokenizer, *, reads_calls: bool
@@ -124,7 +128,7 @@ class AnswerFormat:
         Raises:
             EngineError: the parser failed; names the plugin.
         """
-        if not getattr(self._parser, "structures", False):
+        if not self._structures:
             return None
         try:
             with plugin_code():
@@ -179,9 +183,13 @@ class GuardedAnswer:
 
 
 def _checked(parsed: object) -> ParsedDelta:
-    if isinstance(parsed, ParsedDelta):
-        return parsed
-    raise TypeError(f"{parsed!r} is no ParsedDelta")
+    if not isinstance(parsed, ParsedDelta):
+        raise TypeError(f"{shown(parsed)} is no ParsedDelta")
+    if not isinstance(parsed.content, str) or not isinstance(parsed.reasoning, str):
+        raise TypeError(f"{shown(parsed)} holds something else than text")
+    if not all(isinstance(call, ToolCallDelta) for call in parsed.tool_calls):
+        raise TypeError(f"{shown(parsed)} holds a call that is no ToolCallDelta")
+    return parsed
 
 
 def _failed(pin: str, step: str, error: Exception) -> EngineError:

@@ -7,7 +7,6 @@ client gets fewer, longer ones.
 
 from __future__ import annotations
 
-from functools import reduce
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -31,7 +30,7 @@ _MAX_CALL_CHARS = 500
 """Of a call that cannot be read: how much of it an error shows."""
 
 
-class Piece(msgspec.Struct, frozen=True):
+class Piece(msgspec.Struct, frozen=True, gc=False):
     """Something new about one choice.
 
     Args:
@@ -75,7 +74,7 @@ def join_pieces(pieces: Sequence[Piece]) -> Piece:
     return Piece(
         text="".join([piece.text for piece in pieces]),
         reasoning="".join([piece.reasoning for piece in pieces]),
-        tool_calls=reduce(join_calls, [piece.tool_calls for piece in pieces], ()),
+        tool_calls=join_calls(tuple(chain.from_iterable([p.tool_calls for p in pieces]))),
         num_tokens=sum([piece.num_tokens for piece in pieces]),
         reasoning_tokens=sum([piece.reasoning_tokens for piece in pieces]),
         logprobs=tuple(chain.from_iterable([piece.logprobs for piece in pieces])),
@@ -89,22 +88,23 @@ def join_pieces(pieces: Sequence[Piece]) -> Piece:
     )
 
 
-def join_calls(
-    earlier: tuple[ToolCallDelta, ...], later: tuple[ToolCallDelta, ...]
-) -> tuple[ToolCallDelta, ...]:
+def join_calls(calls: tuple[ToolCallDelta, ...]) -> tuple[ToolCallDelta, ...]:
     """Add up deltas of tool calls: one of each call, in the order of their index."""
-    if not earlier or not later:
-        return earlier or later
-    calls = {call.index: call for call in earlier}
-    for new in later:
-        old = calls.get(new.index, ToolCallDelta(new.index))
-        calls[new.index] = ToolCallDelta(
-            new.index,
-            old.call_id or new.call_id,
-            old.name or new.name,
-            old.arguments + new.arguments,
-        )
-    return tuple(calls[index] for index in sorted(calls))
+    if len(calls) < 2:
+        return calls
+    by_index: dict[int, list[ToolCallDelta]] = {}
+    for call in calls:
+        by_index.setdefault(call.index, []).append(call)
+    return tuple(_joined(by_index[index]) for index in sorted(by_index))
+
+
+def _joined(deltas: list[ToolCallDelta]) -> ToolCallDelta:
+    return ToolCallDelta(
+        deltas[0].index,
+        next((delta.call_id for delta in deltas if delta.call_id), ""),
+        next((delta.name for delta in deltas if delta.name), ""),
+        "".join([delta.arguments for delta in deltas]),
+    )
 
 
 def read(parsed: ParsedDelta, *, is_cut: bool = False) -> Piece:
@@ -122,8 +122,7 @@ def read(parsed: ParsedDelta, *, is_cut: bool = False) -> Piece:
             f"{text!r}; ask again, or constrain it with strict tools",
             text=text,
         )
-    calls = join_calls(parsed.tool_calls[:1], parsed.tool_calls[1:])
-    return Piece(parsed.content, parsed.reasoning, calls)
+    return Piece(parsed.content, parsed.reasoning, join_calls(parsed.tool_calls))
 
 
 class TextAssembler:

@@ -82,7 +82,11 @@ class Service:
     async def read(self, request: Request, schema: type[Schema]) -> Schema:
         """Read and check a body; the model that it names must be the served one."""
         body = await read_body(
-            request, schema, max_bytes=self.parts.max_body_bytes, limits=self.limits
+            request,
+            schema,
+            max_bytes=self.parts.max_body_bytes,
+            limits=self.limits,
+            bodies=self.parts.bodies,
         )
         name = getattr(body, "model", None)
         if name is not None:
@@ -139,6 +143,7 @@ class Service:
             timer=self.parts.metrics.timer(len(prompts) * n),
             parser=form,
             conversation=conversation,
+            unread=self.parts.unread,
             thinking_tokens=asked.tokens(self.parts.prompts.template_reads, can_bound=can_bound),
         )
 

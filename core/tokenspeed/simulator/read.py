@@ -1,9 +1,10 @@
-"""Reads traces: one JSON object a line, plain or gzip, in one of two public shapes.
+"""Reads traces: one JSON object a line, plain or gzip, in one of three public shapes.
 
 Requests (Mooncake), a line a request: {"timestamp": ms, "input_length", "output_length",
 "hash_ids"}; an id stands for 512 tokens and everything before them.
 Sessions (agentic coding), a line a session: {"block", "req": [[t, agent, in, out, api_time,
 think_time, [[first id, count], ...]], ...]}; ids are local to the session.
+Turns (AIPerf), a line a turn, with what it adds to its session: see `turns.py`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from tokenspeed.simulator.limits import (
     whole_number,
 )
 from tokenspeed.simulator.trace import Conversation, Trace, Turn
+from tokenspeed.simulator.turns import turns_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,6 +60,14 @@ def trace_of(lines: list[dict[str, Any]], name: str, source: str) -> Trace:
     try:
         if "req" in lines[0]:
             return _sessions(lines, name)
+        if "session_id" in lines[0]:
+            return turns_of(
+                lines,
+                name,
+                block_tokens=REQUEST_BLOCK_TOKENS,
+                service_s=DEFAULT_SERVICE_S,
+                join=_runs,
+            )
         return _requests(lines, name)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise ConfigError(

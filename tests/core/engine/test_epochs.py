@@ -28,7 +28,7 @@ from tokenspeed.engine.messages import (
     Welcome,
 )
 from tokenspeed.engine.streams import Stream
-from tokenspeed.errors import EngineError
+from tokenspeed.errors import EngineAwayError, EngineError
 
 MODEL = ModelInfo(
     name="m",
@@ -197,3 +197,30 @@ def test_an_engine_that_is_given_up_ends_streams_and_refuses_new_ones(tmp_path: 
             submit(frontend, "s")
 
     played(tmp_path, scenario)
+
+
+def test_an_engine_that_takes_nothing_is_sent_no_more_than_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tokenspeed.engine.frontend.MAX_UNTAKEN_BYTES", 2000)
+
+    async def scenario(engine: PlayedEngine, frontend: Frontend) -> int:
+        await engine.next()
+
+        def fill() -> None:
+            for index in range(1000):
+                submit(frontend, f"r{index}")
+
+        with pytest.raises(EngineAwayError, match=r"bytes of requests wait for it, at most 2000"):
+            fill()
+        engine.deliver("r0", 5, epoch=1)
+        while frontend._untaken_bytes > 2000:
+            await asyncio.sleep(0.005)
+        submit(frontend, "again")
+        return frontend.live_requests
+
+    async def with_first(engine: PlayedEngine, frontend: Frontend) -> int:
+        submit(frontend, "first")
+        return await scenario(engine, frontend)
+
+    assert 5 < played(tmp_path, with_first) < 100

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 from tests.support.grammars import ListEngine, ListGrammar
 
 from tokenspeed.contracts.grammar import GrammarSpec
-from tokenspeed.engine.grammars import Grammars
+from tokenspeed.engine.grammars import COMPILE_THREADS, ENTRY_BYTES, MAX_STUCK, Grammars
 from tokenspeed.errors import CapacityError, EngineError, RequestError
 
 
@@ -28,15 +29,15 @@ def test_a_grammar_is_compiled_once_for_all_that_ask() -> None:
     one = taken(grammars, spec("1"))
     assert taken(grammars, spec("1", after=(3,), field="guided_regex")) is one
     assert engine.num_compiled == 1
-    assert grammars.cached_bytes == 1000
+    assert grammars.cached_bytes == 1000 + ENTRY_BYTES + 1
 
 
 def test_what_does_not_fit_the_budget_is_forgotten_oldest_first() -> None:
     engine = ListEngine(8, 7)
-    grammars = Grammars(engine, "tests/list", cache_bytes=2500)
+    grammars = Grammars(engine, "tests/list", cache_bytes=3500)
     for text in ("1", "2", "1", "3", "1"):
         taken(grammars, spec(text))
-    assert (engine.num_compiled, grammars.cached_bytes) == (3, 2000)
+    assert (engine.num_compiled, grammars.cached_bytes) == (3, 2 * (1000 + ENTRY_BYTES + 1))
     taken(grammars, spec("2"))
     assert engine.num_compiled == 4
 
@@ -79,13 +80,64 @@ def test_a_grammar_that_takes_too_long_is_refused_and_what_was_not_begun_is_drop
     assert all(item.is_settled(item.give_up_s) for item in pending)
     while not all(item.future.running() for item in pending[:2]):
         pass
+    time.sleep(0.05)
     with pytest.raises(RequestError, match=r"not ready after 0\.05 s"):
         grammars.take(pending[0])
     with pytest.raises(CapacityError, match="others came before it"):
         grammars.take(pending[2])
-    grammars.drop(pending[3])
-    assert pending[3].future.cancelled()
     engine.may_go_on.set()
+
+
+def test_what_nobody_waits_for_any_more_is_not_begun() -> None:
+    engine = SlowEngine()
+    grammars = Grammars(engine, "tests/slow")
+    pending = [grammars.ask(spec(f"slow {i}")) for i in range(3)]
+    grammars.drop(pending[2])
+    assert pending[2].future.cancelled()
+    engine.may_go_on.set()
+
+
+def give_up(grammars: Grammars, text: str) -> None:
+    pending = grammars.ask(spec(text))
+    while not pending.future.running():
+        time.sleep(0.001)
+    time.sleep(0.05)
+    with pytest.raises(RequestError, match="not ready"):
+        grammars.take(pending)
+
+
+def test_stuck_compilations_take_nobodys_thread_and_are_not_begun_again() -> None:
+    engine = SlowEngine()
+    grammars = Grammars(engine, "tests/slow", timeout_s=0.05)
+    for number in range(COMPILE_THREADS):
+        give_up(grammars, f"slow {number}")
+    again = grammars.ask(spec("slow 0"))
+    with pytest.raises(RequestError, match="not ready"):
+        grammars.take(again)
+    assert grammars.num_stuck == COMPILE_THREADS
+    other = grammars.ask(spec("1"))
+    assert other.future.exception(timeout=10) is None
+    assert grammars.take(other)
+    engine.may_go_on.set()
+
+
+def test_too_many_stuck_compilations_refuse_new_ones_until_they_end() -> None:
+    engine = SlowEngine()
+    grammars = Grammars(engine, "tests/slow", timeout_s=0.05)
+    kept = grammars.ask(spec("1"))
+    assert kept.future.exception(timeout=10) is None
+    assert grammars.take(kept)
+    for number in range(MAX_STUCK):
+        give_up(grammars, f"slow {number}")
+    with pytest.raises(CapacityError, match="cannot be compiled"):
+        grammars.take(grammars.ask(spec("2")))
+    assert grammars.take(grammars.ask(spec("1"))), "what is there is given all the same"
+    engine.may_go_on.set()
+    while grammars.num_stuck:
+        time.sleep(0.001)
+    other = grammars.ask(spec("2"))
+    assert other.future.exception(timeout=10) is None
+    assert grammars.take(other)
 
 
 def test_two_that_wait_for_one_grammar_are_told_apart_when_one_gives_up() -> None:
@@ -97,3 +149,18 @@ def test_two_that_wait_for_one_grammar_are_told_apart_when_one_gives_up() -> Non
     engine.may_go_on.set()
     assert other.future.exception(timeout=10) is None
     assert grammars.take(other)
+
+
+def test_stuck_compilations_of_clients_that_went_away_take_nobodys_thread() -> None:
+    engine = SlowEngine()
+    grammars = Grammars(engine, "tests/slow", timeout_s=0.05)
+    for number in range(COMPILE_THREADS):
+        pending = grammars.ask(spec(f"slow {number}"))
+        while not pending.future.running():
+            time.sleep(0.001)
+        grammars.drop(pending)
+    time.sleep(0.05)
+    other = grammars.ask(spec("1"))
+    assert other.future.exception(timeout=10) is None
+    assert grammars.num_stuck == COMPILE_THREADS
+    engine.may_go_on.set()

@@ -19,6 +19,7 @@ from tests.support.kv_consumer import (
     OldStored,
     PositionalBatch,
 )
+from tests.support.schedulers import make_scheduler
 
 from tokenspeed.engine import kv_events, kv_publisher
 from tokenspeed.engine.kv_events import EventGroup, events_of
@@ -118,6 +119,20 @@ def test_the_salt_is_told_with_the_first_block_of_a_prompt_only() -> None:
     (event,) = events_of(make_batch([stored(5, 4), stored(6, 5)], salt=b"s"), BLOCK, ONE)
     assert event.parent_block_hash == short(4)  # type: ignore[union-attr]
     assert event.extra_keys == (None, None)  # type: ignore[union-attr]
+
+
+def test_the_namespace_of_a_named_tenant_is_told_with_its_number() -> None:
+    scheduler = make_scheduler({"name": "full"}, kv_events=True)
+    for request_id, tenant in ((1, 0), (2, 0xAB)):
+        prompt = np.arange(17, dtype=np.int32)
+        scheduler.submit(request_id, prompt, tenant=tenant, salt=b"s", max_new_tokens=1, now_us=1)
+        plan = scheduler.plan(now_us=1)
+        assert plan is not None
+        scheduler.commit(plan.step_id, np.array([7], np.int32), now_us=1)
+    batch = scheduler.drain_events()
+    assert batch is not None
+    keys = [event.extra_keys for event in events_of(batch, BLOCK, ONE)]  # type: ignore[union-attr]
+    assert keys == [(("s",),), (("00000000000000ab/s",),)]
 
 
 def test_tails_are_left_out_and_the_chain_goes_on_past_them() -> None:

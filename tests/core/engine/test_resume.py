@@ -90,7 +90,7 @@ def test_an_engine_that_keeps_dying_is_given_up_and_says_so(tmp_path: Path) -> N
                 await tokens_of(stream)
             with pytest.raises(EngineError, match="restarted 3 times"):
                 frontend.submit([1], SEEDED)
-            assert not frontend.is_alive
+            assert frontend.unhealthy_reason is not None
 
         engine.run(unlucky)
         assert engine.supervisor.state is EngineState.UNHEALTHY

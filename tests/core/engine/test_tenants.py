@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.support.engines import RunningEngine, tokens_of
+from tests.support.engines import TEST_SETTINGS, RunningEngine, tokens_of
 from tests.support.schedulers import make_scheduler
 from tests.support.scripted import write_scripted_model
 
-from tokenspeed import SamplingParams
+from tokenspeed import LLM, SamplingParams
 from tokenspeed.engine.frontend import Frontend
 from tokenspeed.engine.messages import TenantFigures, Terms
 from tokenspeed.engine.requests import number_of
 from tokenspeed.engine.tenants import MAX_TENANTS, Tenants
-from tokenspeed.errors import CapacityError, RequestError
+from tokenspeed.errors import CapacityError, ConfigError, RequestError
 
 BLOCK = 1000
 FULL = {"name": "full"}
@@ -111,6 +111,17 @@ def test_figures_outlive_their_engine(tmp_path: Path) -> None:
     change(second, "c", 1000)  # of the file of the start, and taken away since
     second.keep_in(tmp_path / "tenants", now_us=1)
     assert second.states() == first.states()
+
+
+def test_a_start_with_figures_names_what_a_hybrid_model_keeps(tmp_path: Path) -> None:
+    path = write_scripted_model(tmp_path / "model", window=20, state_layers=2)
+    file = tmp_path / "tenants.toml"
+    file.write_text("[tenants.a]\nfloor_mib = 0\n")
+    with LLM(str(path), tenants=str(file), **TEST_SETTINGS):
+        pass  # no figure at all
+    file.write_text("[tenants.a]\ncap_mib = 1\n")
+    with pytest.raises(ConfigError, match=r"tenants.toml': tenant 'a' .* groups window, state"):
+        LLM(str(path), tenants=str(file), **TEST_SETTINGS)
 
 
 @pytest.fixture

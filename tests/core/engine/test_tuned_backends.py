@@ -112,10 +112,15 @@ def test_every_cache_group_has_times_of_its_own(
     name: str, slots_timed: list[str], tmp_path: Path, space: PluginSpace
 ) -> None:
     model = str(serve_checkpoint(name, tmp_path))
-    options: dict[str, Any] = {"plugins": ("reference",), "block_tokens": 16}
+    options: dict[str, Any] = {
+        "plugins": ("reference",),
+        "block_tokens": 16,
+        "max_context_tokens": 128,
+        "max_running": 4,
+    }
     with LLM(model, **options) as llm:
         plain = llm.generate([PROMPT], GREEDY)[0].token_ids
-    with LLM(model, tune=True, objective="throughput", max_running=4, **options) as llm:
+    with LLM(model, tune=True, objective="throughput", **options) as llm:
         slots = llm.engine.binding_plan.slots
         assert llm.generate([PROMPT], GREEDY)[0].token_ids == plain
     timed = [slot for slot in slots if slots[slot].record["evidence"]["used"]]

@@ -107,3 +107,38 @@ def test_a_cache_folder_that_cannot_be_written_ends_the_start_before_anything_is
     with pytest.raises(ConfigError, match=r"measured times cannot be kept: .*Not a directory"):
         tune(EngineConfig(), lambda _: None, lambda *arguments: built.append(arguments))  # type: ignore[arg-type,func-returns-value]
     assert built == []
+
+
+def test_a_trial_on_which_everybody_fails_refuses_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> float:
+        raise RuntimeError("no clock")
+
+    monkeypatch.setenv("TOKENSPEED_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr("tokenspeed.engine.trials.time_sample", fail)
+    model = make_model(tmp_path)
+    with LLM(model, tune=True, plugins=("reference",), max_context_tokens=64) as llm:
+        record = norm_record(llm)
+        attention = llm.engine.binding_plan.slots["attention.full"].record
+    assert record["evidence"]["note"] == "nothing was measured"
+    assert [entry["offer"] for entry in record["candidates"] if entry["clauses"]] == []
+    assert attention["evidence"]["used"]
+    (file,) = (tmp_path / "cache" / "tuning").glob("*.json")
+    assert json.loads(file.read_text())["failures"] == {}
+
+
+def test_a_kernel_that_fails_is_refused_and_the_next_best_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing = SLOW.replace("    time.sleep(0.002)\n", "    raise SystemExit('no such tile')\n")
+    space = PluginSpace(tmp_path / "site", monkeypatch)
+    space.install("acme", failing, slots='operator = "1.0"', device_kinds='["cpu"]')
+    monkeypatch.setenv("TOKENSPEED_CACHE_DIR", str(tmp_path / "cache"))
+    options: dict[str, Any] = {"plugins": ("acme",), "allow_experimental": ("acme",)}
+    model = make_model(tmp_path)
+    with LLM(model, tune=True, max_context_tokens=64, block_tokens=16, **options) as llm:
+        record = norm_record(llm)
+    assert record["winner"] == "reference/rms_norm_cpu"
+    told = {entry["offer"]: entry["reason"] for entry in record["candidates"]}
+    assert "it ended with SystemExit: no such tile" in told["acme/slow"]

@@ -6,42 +6,22 @@ import json
 import random
 from typing import Any
 
-import numpy as np
 import pytest
-from tests.support.grammars import byte_vocabulary
+from tests.support.grammars import byte_vocabulary, random_text
 from tests.support.json_schemas import REFUSED, SCHEMAS
 
 from tokenspeed.contracts.grammar import GrammarSpec
 from tokenspeed.errors import RequestError
-from tokenspeed.grammar.xgrammar_engine import XGrammar, XGrammarEngine
+from tokenspeed.grammar.xgrammar_engine import XGrammarEngine
 
 pytest.importorskip("xgrammar")
 jsonschema = pytest.importorskip("jsonschema")
-END, WALKS, MOST_BYTES = 256, 12, 400
-CLOSERS = b'",}]:'
+WALKS = 12
 
 
 @pytest.fixture(scope="module")
 def engine() -> XGrammarEngine:
     return XGrammarEngine(byte_vocabulary())
-
-
-def walk(grammar: XGrammar, rng: random.Random) -> bytes | None:
-    """Return a random text of a language; None: it became too long."""
-    matcher, mask, text = grammar.matcher(0), np.full(9, -1, dtype=np.int32), bytearray()
-    while len(text) < MOST_BYTES:
-        matcher.fill(mask)
-        bits = np.unpackbits(mask.view(np.uint8), bitorder="little")[: END + 1]
-        ids = np.flatnonzero(bits).tolist()
-        assert ids, f"nothing follows {bytes(text)!r}"
-        if END in ids and (len(ids) == 1 or rng.random() < 0.5):
-            return bytes(text)
-        shown = [i for i in ids if 33 <= i < 127 and i != 92] or [i for i in ids if i != END]
-        closers = [i for i in shown if i in CLOSERS]
-        token = rng.choice(closers if closers and rng.random() < 0.4 else shown)
-        assert matcher.accept(token)
-        text.append(token)
-    return None
 
 
 @pytest.mark.parametrize("closed", [True, False])
@@ -51,7 +31,7 @@ def test_random_texts_of_a_schema_validate(name: str, closed: bool, engine: XGra
     grammar = engine.compile(GrammarSpec("json_schema", json.dumps(schema), closed=closed))
     rng = random.Random(f"{name} {closed}")
     validator = jsonschema.Draft202012Validator(schema)
-    texts = [walk(grammar, rng) for _ in range(WALKS)]
+    texts = [random_text(grammar, rng) for _ in range(WALKS)]
     assert any(text is not None for text in texts)
     for text in texts:
         if text is not None:
@@ -74,6 +54,8 @@ def test_what_cannot_be_kept_is_refused_with_its_path(name: str, engine: XGramma
         ("regex", "(a", "parenthesis is not closed"),
         ("ebnf", "root ::= nobody", "is not defined"),
         ("ebnf", 'root ::= root "a"', "no text belongs to it"),
+        ("ebnf", 'root ::= "a" root', "would have to go on without end"),
+        ("ebnf", 'root ::= "a" b\nb ::= ("c" | "d") root{1,3}', "would have to go on without end"),
         ("choice", "[]", "a choice is a list"),
         ("json_schema", "{", "is no JSON"),
         ("structural_tag", '{"type": "structural_tag", "format": {"type": "x"}}', "cannot be used"),
@@ -84,3 +66,18 @@ def test_malformed_and_impossible_languages_are_refused(
 ) -> None:
     with pytest.raises(RequestError, match=said):
         engine.compile(GrammarSpec(kind, text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'root ::= "a" root | "b"',
+        'root ::= "(" root* ")"',
+        'root ::= "a" root?',
+        'root ::= "a" (b | c)\nb ::= "b" b\nc ::= [^(|] "]"',
+        'root ::= "a" b{0,2}\nb ::= "b" b',
+        'root ::= ""',
+    ],
+)
+def test_a_grammar_with_an_end_is_kept(text: str, engine: XGrammarEngine) -> None:
+    assert engine.compile(GrammarSpec("ebnf", text)).num_bytes > 0

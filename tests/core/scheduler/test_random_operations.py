@@ -15,7 +15,7 @@ FIRST_SEED = int(os.environ.get("TOKENSPEED_TEST_SEED", "1"))
 OPERATIONS_PER_SEED = 250
 MET = (
     "submitted", "turns", "refused", "planned", "committed", "abort", "stop", "accepted",
-    "retractions", "readmitted", "evictions", "moves", "moves_failed", "loads", "saved",
+    "released", "retractions", "readmitted", "evictions", "moves", "moves_failed", "loads", "saved",
     "limits",
 )  # fmt: skip
 

@@ -85,7 +85,7 @@ def test_a_record_replays_to_the_same_plans() -> None:
     assert make_scheduler(record_events=True).replay(record) == steps
     with pytest.raises(ValueError, match="plan 1 differs"):
         make_scheduler(max_step_tokens=32).replay(record)
-    with pytest.raises(ValueError, match="TSR1"):
+    with pytest.raises(ValueError, match="TSR2"):
         make_scheduler().replay(b"no record")
 
 

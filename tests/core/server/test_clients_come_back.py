@@ -29,7 +29,7 @@ SCHEMA = {"type": "object", "properties": {"x": {"type": "string"}}}
 
 @pytest.fixture
 def app(tmp_path: Path) -> App:
-    made = App(tmp_path, turn_memory_mib=16)
+    made = App(tmp_path, turn_memory_mib=16, context=16_384)
     made.engine.script = SCRIPT
     return made
 

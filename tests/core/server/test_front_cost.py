@@ -16,6 +16,7 @@ from tests.support.scripted import write_scripted_model
 from tokenspeed.engine.messages import ModelInfo
 from tokenspeed.engine.submits import make_submit
 from tokenspeed.server.conversation.prompts import PromptReader
+from tokenspeed.server.http.bodies import Bodies
 from tokenspeed.server.http.body import _parse, read_body
 from tokenspeed.server.http.field_limits import FieldLimits
 from tokenspeed.server.openai.conversation import conversation_of
@@ -102,7 +103,7 @@ async def longest_pause_ms(reader: PromptReader, raw: bytes) -> tuple[float, int
     ticker = asyncio.create_task(tick())
     await asyncio.sleep(0.005)
     request = Request({"type": "http", "headers": []}, receive)
-    body = await read_body(request, ChatRequest, max_bytes=1 << 24, limits=LIMITS)
+    body = await read_body(request, ChatRequest, max_bytes=1 << 24, limits=LIMITS, bodies=Bodies())
     prompt = await reader.chat(conversation_of(body))
     done.set()
     await ticker

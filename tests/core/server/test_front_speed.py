@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NUM_TOKENS = 200_000
-MAX_CALLBACK_MS = 25.0
+MAX_CALLBACK_MS = 15.0
 PATHS = ("/v1/chat/completions", "/v1/messages", "/v1/responses", "/v1/completions")
 
 
@@ -39,9 +39,8 @@ def body_of(path: str, text: str) -> dict[str, Any]:
     return {"model": "m", "messages": [{"role": "user", "content": text}], "max_tokens": 8}
 
 
-async def sent(app: App, path: str, body: dict[str, Any]) -> list[bytes]:
+async def sent(app: App, path: str, raw: bytes) -> list[bytes]:
     """Send a request; return what the application writes, write by write."""
-    raw = json.dumps(body).encode()
     inbox = iter([{"type": "http.request", "body": raw, "more_body": False}])
     writes: list[bytes] = []
 
@@ -70,8 +69,8 @@ async def sent(app: App, path: str, body: dict[str, Any]) -> list[bytes]:
 def test_a_stream_is_written_once_a_step(path: str, tmp_path: Path) -> None:
     app = App(tmp_path)
     app.engine.script, app.engine.pause_s = "abcdef", 0.002
-    body = {**body_of(path, "x"), "stream": True}
-    writes = asyncio.run(sent(app, path, body))
+    raw = json.dumps({**body_of(path, "x"), "stream": True}).encode()
+    writes = asyncio.run(sent(app, path, raw))
     # The opening, six letters, the end of the text (a chunk of its own on two APIs), the closing.
     assert len(writes) in (8, 9), writes
     said = [write for write in writes[1:7] if write.count(b"data: ") <= 3]
@@ -127,7 +126,7 @@ def random_piece(chooser: random.Random, *, is_last: bool) -> Piece:
 
 def test_a_sum_of_many_pieces_is_that_of_each_added_to_the_last() -> None:
     chooser = random.Random(3)
-    for count in (0, 1, 2, 255, 256, 257, 700):
+    for count in (0, 1, 2, 63, 64, 65, 300):
         pieces = [random_piece(chooser, is_last=i == count - 1) for i in range(count)]
         total = PieceSum()
         for piece in pieces:
@@ -147,6 +146,7 @@ def test_the_loop_is_never_busy_for_long_while_a_long_prompt_is_admitted(
     body = body_of(path, text)
     if kind == "ids":
         body["prompt"] = [token % 90 for token in range(NUM_TOKENS)]
+    raw = json.dumps(body).encode()
     spent_ms: list[float] = []
     run = asyncio.events.Handle._run
 
@@ -156,7 +156,7 @@ def test_the_loop_is_never_busy_for_long_while_a_long_prompt_is_admitted(
         spent_ms.append((time.thread_time() - start_s) * 1000)
 
     monkeypatch.setattr(asyncio.events.Handle, "_run", timed)
-    writes = asyncio.run(sent(app, path, body))
+    writes = asyncio.run(sent(app, path, raw))
     assert app.engine.submits, writes
     assert len(app.engine.submits[0].prompt_ids) // 4 >= NUM_TOKENS
     assert max(spent_ms) < MAX_CALLBACK_MS, sorted(spent_ms)[-5:]

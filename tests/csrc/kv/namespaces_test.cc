@@ -22,8 +22,8 @@ constexpr int kLookUps = 1'000'000;
 TEST(NamespacesTest, TenantsAndSaltsNeverMeet) {
   std::set<std::string> names;
   std::string mark(1, kTenantMark);
-  const std::vector<std::string> salts = {"", "a", mark, mark + "a", NamespaceOf(1, ""),
-                                          NamespaceOf(1, "a"), std::string(9, '\0')};
+  const std::vector<std::string> salts = {
+      "", "a", mark, mark + "a", NamespaceOf(1, ""), NamespaceOf(1, "a"), std::string(9, '\0')};
   const std::vector<int64_t> tenants = {0, 1, 2, 256, -1, int64_t{1} << 62};
   for (const int64_t tenant : tenants) {
     for (const std::string& salt : salts) names.insert(NamespaceOf(tenant, salt));

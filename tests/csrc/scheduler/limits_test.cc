@@ -30,7 +30,8 @@ class LimitsTest : public testing::Test {
   }
 
   void Make(int32_t num_blocks) {
-    engine_ = std::make_unique<VirtualEngine>(Config(num_blocks), [](const StepPlan&) { return 1; });
+    engine_ =
+        std::make_unique<VirtualEngine>(Config(num_blocks), [](const StepPlan&) { return 1; });
   }
   Scheduler& scheduler() { return engine_->scheduler; }
   std::vector<RequestId> SetLimits(int64_t tenant, std::optional<TenantLimits> limits) {
@@ -47,11 +48,9 @@ class LimitsTest : public testing::Test {
   int64_t Taken(int64_t tenant) { return Usage(tenant).held + Usage(tenant).cached; }
   void Submit(int64_t id, int64_t tenant, int32_t num_blocks, int32_t first, int32_t outputs = 1,
               int32_t priority = 0) {
-    engine_->Submit({.id = RequestId(id),
-                     .max_new_tokens = outputs,
-                     .priority = priority,
-                     .tenant = tenant},
-                    Counting(num_blocks * kBlock - outputs, first));
+    engine_->Submit(
+        {.id = RequestId(id), .max_new_tokens = outputs, .priority = priority, .tenant = tenant},
+        Counting(num_blocks * kBlock - outputs, first));
   }
   void RunAll() {
     while (engine_->Step() != nullptr) scheduler().CheckInvariants();
@@ -108,6 +107,9 @@ TEST_F(LimitsTest, WhoIsAtHisCapDoesNotKeepOthersWaiting) {
   engine_->Step();
   EXPECT_EQ(Usage(1).waiting, 1);
   EXPECT_EQ(scheduler().Stats()["waiting"], 1) << "the other tenant's runs";
+  const SchedulerState state = scheduler().Inspect();
+  EXPECT_THAT(state.requests.id, ElementsAre(1, 2, 3));
+  EXPECT_EQ(state.requests.wait[1], Wait::kTenantCap);
   RunAll();
   EXPECT_THAT(engine_->ended, ElementsAre(3, 1, 2));
 }
@@ -236,6 +238,36 @@ TEST_F(LimitsTest, BelowItsFloorATenantTakesOthersColdThingsBeforeItsOwn) {
   Submit(4, 1, 10, 2000);  // its own first is coldest of all
   RunAll();
   EXPECT_EQ(Usage(1).cached, 20);
+}
+
+// Three tenants with floors send small requests for ever, each of which grows beyond its floor; a
+// stranger's request needs all that no floor keeps.
+TEST_F(LimitsTest, WhoNeedsAllButTheFloorsGetsItsTurn) {
+  Make(60);
+  for (int64_t tenant = 1; tenant <= 3; ++tenant) SetLimits(tenant, Floor(6));
+  int64_t id = 1;
+  const auto submit_small = [&] {
+    for (int64_t tenant = 1; tenant <= 3; ++tenant) {
+      if (Usage(tenant).waiting > 0) continue;
+      Submit(id, tenant, 5, static_cast<int32_t>(id) * 100, 50);  // from 2 blocks to 5
+      ++id;
+    }
+  };
+  for (int i = 0; i < 100; ++i) {
+    submit_small();
+    engine_->Step();
+  }
+  engine_->Submit({.id = RequestId(9999), .max_new_tokens = 2}, Counting(42 * kBlock - 2));
+  int num_steps = 0, num_passed = 0;
+  for (; engine_->token_us[9999].empty() && num_steps < 2000; ++num_steps) {
+    const int64_t before = id;
+    submit_small();
+    num_passed += id > before;
+    engine_->Step();
+  }
+  EXPECT_LT(num_steps, 2000) << "those who pass do not keep it waiting for ever";
+  EXPECT_GT(num_passed, 0);
+  scheduler().CheckInvariants();
 }
 
 // Tenant 1 asks ten times as much as each of seven others; tenant 2 has a floor. Whatever the

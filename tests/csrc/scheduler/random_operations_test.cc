@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdlib>
 #include <deque>
+#include <functional>
 #include <iostream>
 #include <random>
 #include <set>
@@ -17,6 +18,30 @@
 namespace tokenspeed::test {
 namespace {
 
+using Ids = std::vector<int32_t>;
+
+size_t Common(const Ids& a, const Ids& b) {
+  return static_cast<size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
+}
+
+// A sequence of a namespace: the last turn of a session, or a request.
+struct Told {
+  std::string salt;
+  Ids tokens;
+};
+
+// A node of the prefix index as anybody could draw it.
+struct Drawn {
+  std::string salt;
+  Ids path;  // from the first token to its last
+  size_t begin = 0;
+  int32_t parent = 0;
+  int32_t num_children = 0;
+  bool is_held = false;
+  bool is_remembered = false;    // so that others can share a part of it
+  std::vector<int32_t> windows;  // groups in which it has a block
+};
+
 struct Asked {
   int32_t prompt = 0, outputs = 0, max_new = 0, min_new = 0;
   int64_t session = 0;
@@ -24,6 +49,7 @@ struct Asked {
   std::vector<int32_t> stop_ids;
   std::vector<int32_t> got;
   int32_t max_drafts = 0;  // that the host proposes
+  std::string salt = {};
 };
 
 class RandomRun {
@@ -128,6 +154,8 @@ class RandomRun {
       Propose();
     } else if (choice <= 31) {
       SetLimits();
+    } else if (choice <= 33) {
+      Release();
     } else if (choice <= 64) {
       Plan();
     } else {
@@ -171,6 +199,7 @@ class RandomRun {
                           .match_prefix = Chance(90),
                           .deadline_us = Chance(5) ? now_us_ + Pick(0, 2000) : 0,
                           .session = asked.session,
+                          .root = Pick(0, 3),
                           .tenant = Pick(0, 2),
                           .queue_key = Pick(0, 2),
                           .victim_key = Pick(0, 2),
@@ -201,11 +230,12 @@ class RandomRun {
     } catch (const CapacityError&) {
       return;
     }
+    asked.salt = NamespaceOf(submission.tenant, salt);
     asked.prompt = static_cast<int32_t>(prompt.size());
     asked.outputs = static_cast<int32_t>(outputs.size());
     prompt.insert(prompt.end(), outputs.begin(), outputs.end());
     // What is shared between namespaces would be noticed: each has tokens of its own.
-    expected_[id] = ExpectedSequence(NamespaceOf(submission.tenant, salt), prompt);
+    expected_[id] = ExpectedSequence(asked.salt, prompt);
     asked.known = prompt;
     live_[id] = asked;
   }
@@ -250,6 +280,162 @@ class RandomRun {
     if (live_.empty()) return;
     EXPECT_TRUE(scheduler_.Rekey(RequestId(live_.begin()->first), Pick(0, 500), Pick(0, 2)));
     EXPECT_FALSE(scheduler_.Rekey(RequestId(next_id_), 1, 1));
+  }
+
+  // All nodes of the prefix index.
+  std::map<int32_t, Drawn> Draw() const {
+    const PrefixIndex& index = scheduler_.kv().index();
+    std::map<int32_t, Drawn> drawn;
+    const std::function<Drawn&(int32_t)> draw = [&](int32_t set) -> Drawn& {
+      const auto [found, is_new] = drawn.try_emplace(set);
+      Drawn& node = found->second;
+      if (!is_new) return node;
+      const NodeId parent = index.parent(SetId(set));
+      if (parent.is_root()) {
+        node.salt = index.name(parent);
+      } else {
+        const Drawn& above = draw(parent.value);
+        node.salt = above.salt;
+        node.path = above.path;
+        node.parent = parent.value;
+      }
+      node.begin = node.path.size();
+      const auto tokens = index.tokens(SetId(set));
+      node.path.insert(node.path.end(), tokens.begin(), tokens.end());
+      node.num_children = index.num_children(SetId(set));
+      node.is_held = scheduler_.kv().sets().refs(SetId(set)) > 0;
+      node.is_remembered = std::ranges::count(index.children(parent), set) > 0;
+      for (int32_t w = 0; w < scheduler_.kv().num_window_groups(); ++w) {
+        if (index.window(SetId(set), w).value != 0) node.windows.push_back(w);
+      }
+      return node;
+    };
+    for (int32_t set = 1; set <= scheduler_.kv().sets().max_items(); ++set) {
+      if (index.Has(SetId(set))) draw(set);
+    }
+    return drawn;
+  }
+
+  size_t Floor(size_t num_tokens) const {
+    const auto grain = static_cast<size_t>(scheduler_.kv().share_tokens());
+    return num_tokens / grain * grain;
+  }
+
+  // How far a sequence is found again, as far as sets go: by whole blocks, then in a part of one.
+  size_t Found(const std::map<int32_t, Drawn>& nodes, const Told& told) const {
+    const auto size = static_cast<size_t>(config_.block_tokens);
+    size_t whole = 0, best = 0;
+    for (bool goes_on = true; goes_on;) {
+      goes_on = std::ranges::any_of(nodes, [&](const auto& item) {
+        const Drawn& node = item.second;
+        return node.salt == told.salt && node.begin == whole && node.path.size() == whole + size &&
+               Common(node.path, told.tokens) == node.path.size();
+      });
+      whole += goes_on * size;
+    }
+    for (const auto& [set, node] : nodes) {
+      if (node.salt != told.salt || node.begin != whole || !node.is_remembered) continue;
+      const size_t shared = Common(node.path, told.tokens);
+      if (shared > whole) best = std::max(best, Floor(shared - whole));
+    }
+    return whole + best;
+  }
+
+  // Last turns and live requests, but those of one session, each without its last token, which it
+  // has not computed.
+  std::vector<Told> OthersThan(int64_t session) {
+    std::vector<Told> others;
+    for (const auto& [other, tokens] : last_turn_) {
+      if (other == 0 || other == session || !scheduler_.SessionBase(other)) continue;
+      others.push_back({salt_of_turn_[other], tokens});
+    }
+    for (const RequestView& view : scheduler_.Requests()) {
+      const auto live = live_.find(view.id.value);
+      if (live == live_.end()) {
+        others.push_back(ended_.at(view.id.value));  // it drains
+        continue;
+      }
+      Ids tokens = live->second.known;
+      tokens.insert(tokens.end(), live->second.got.begin(), live->second.got.end());
+      others.push_back({live->second.salt, tokens});
+    }
+    for (Told& other : others) other.tokens.pop_back();
+    return others;
+  }
+
+  // Says whether others find the first tokens of a node as far in a sibling.
+  bool HasSubstitute(const std::map<int32_t, Drawn>& nodes, const Drawn& node, size_t end) const {
+    return std::ranges::any_of(nodes, [&](const auto& item) {
+      const Drawn& sibling = item.second;
+      const bool has_windows = std::ranges::includes(sibling.windows, node.windows);
+      return &sibling != &node && sibling.is_remembered && sibling.salt == node.salt &&
+             sibling.parent == node.parent && sibling.begin == node.begin && has_windows &&
+             Common(sibling.path, node.path) >= end;
+    });
+  }
+
+  // What a release leaves, told from the drawing alone: nodes of the session's tokens that hold
+  // more than anybody else has, from the leaves on.
+  void Forget(std::map<int32_t, Drawn>& nodes, const Told& own, const std::vector<Told>& others) {
+    size_t common = 0;
+    for (const Told& other : others) {
+      if (other.salt == own.salt) common = std::max(common, Common(own.tokens, other.tokens));
+    }
+    const auto goes = [&](const auto& item) {
+      const Drawn& node = item.second;
+      return node.salt == own.salt && Common(node.path, own.tokens) == node.path.size() &&
+             node.num_children == 0 && !node.is_held && node.path.size() > common;
+    };
+    for (auto found = std::ranges::find_if(nodes, goes); found != nodes.end();
+         found = std::ranges::find_if(nodes, goes)) {
+      Drawn& node = found->second;
+      const size_t shared = common > node.begin ? Floor(common - node.begin) : 0;
+      if (shared > 0 && node.is_remembered && !HasSubstitute(nodes, node, node.begin + shared)) {
+        node.path.resize(node.begin + shared);
+        return;  // nothing before it goes either
+      }
+      if (node.parent != 0) --nodes.at(node.parent).num_children;
+      nodes.erase(found);
+    }
+  }
+
+  void Release() {
+    const int64_t session = Pick(0, 4);
+    const auto is_its = [&](const auto& item) { return item.second.session == session; };
+    const bool is_live = session != 0 && std::ranges::any_of(live_, is_its);
+    auto nodes = Draw();
+    const auto others = OthersThan(session);
+    const bool has_turn = scheduler_.SessionBase(session).has_value();
+    std::vector<size_t> found;
+    for (const Told& other : others) found.push_back(Found(nodes, other));
+    std::vector<int64_t> taken;
+    for (int32_t group = 0; group < scheduler_.kv().num_groups(); ++group) {
+      taken.push_back(scheduler_.kv().physical().num_taken(GroupId(group)));
+    }
+    std::optional<Released> released;
+    try {
+      released = scheduler_.Release(session, now_us_);
+    } catch (const RequestError&) {
+      EXPECT_TRUE(is_live || !in_flight_.empty() || config_.host_blocks > 0);
+      return;
+    }
+    EXPECT_FALSE(is_live);
+    if (released && has_turn && config_.prefix_cache) {
+      Forget(nodes, {salt_of_turn_[session], last_turn_[session]}, others);
+    }
+    const auto after = Draw();
+    EXPECT_TRUE(std::ranges::equal(nodes, after, {}, ContentOf, ContentOf)) << "its own goes";
+    for (size_t i = 0; i < others.size(); ++i) {
+      EXPECT_EQ(Found(after, others[i]), found[i]) << "others find what they found";
+    }
+    for (size_t group = 0; released && group < taken.size(); ++group) {
+      const auto id = GroupId(static_cast<int32_t>(group));
+      EXPECT_EQ(scheduler_.kv().physical().num_taken(id), taken[group] - released->blocks[group]);
+    }
+    EXPECT_FALSE(scheduler_.SessionBase(session)) << "its last turn is forgotten";
+  }
+  static std::pair<int32_t, Ids> ContentOf(const std::pair<const int32_t, Drawn>& item) {
+    return {item.first, item.second.path};
   }
 
   // Drafts of which the first are right.
@@ -332,6 +518,8 @@ class RandomRun {
     Asked& asked = live_[id];
     asked.known.insert(asked.known.end(), asked.got.begin(), asked.got.end());
     last_turn_[asked.session] = asked.known;
+    salt_of_turn_[asked.session] = asked.salt;
+    ended_[id] = {asked.salt, asked.known};
     live_.erase(id);
   }
 
@@ -392,7 +580,9 @@ class RandomRun {
   DeviceModel device_;
   std::map<int64_t, ExpectedSequence> expected_;
   std::map<int64_t, Asked> live_;
+  std::map<int64_t, Told> ended_;
   std::map<int64_t, std::vector<int32_t>> last_turn_;  // by session
+  std::map<int64_t, std::string> salt_of_turn_;
   std::deque<std::pair<std::shared_ptr<const StepPlan>, DeviceModel::Sampled>> in_flight_;
   int64_t next_id_ = 1;
   int64_t now_us_ = 1;
@@ -408,9 +598,9 @@ void RunSeeds(int32_t depth) {
   const char* longer = std::getenv("TOKENSPEED_TEST_RUNS");
   const uint64_t num_runs = longer != nullptr ? std::strtoull(longer, nullptr, 10) : 150;
   int64_t num_retractions = 0, num_cached = 0, num_limits = 0, num_misfits = 0;
-  std::map<std::string, int64_t> met = {{"loads", 0},      {"loads_failed", 0}, {"saved", 0},
-                                        {"store_gets", 0}, {"host_writes", 0},  {"drafted", 0},
-                                        {"accepted", 0}};
+  std::map<std::string, int64_t> met = {{"loads", 0},      {"loads_failed", 0},   {"saved", 0},
+                                        {"store_gets", 0}, {"host_writes", 0},    {"drafted", 0},
+                                        {"accepted", 0},   {"released_tokens", 0}};
   for (uint64_t run = 0; run < num_runs; ++run) {
     const uint64_t seed = replay != nullptr ? std::strtoull(replay, nullptr, 10) : run;
     RandomRun random_run(seed, depth);

@@ -20,7 +20,7 @@ from tokenspeed.server.conversation.fingerprint import scope_print
 from tokenspeed.server.conversation.next_turn import NextTurn
 from tokenspeed.server.conversation.prompts import Prompt
 from tokenspeed.server.conversation.rules import ClientRules
-from tokenspeed.server.conversation.turn_memory import TurnMemory
+from tokenspeed.server.conversation.turn_memory import TurnMemory, memory_faults
 from tokenspeed.tokenizer.reuse_points import MAX_REUSE_POINTS
 
 if TYPE_CHECKING:
@@ -82,7 +82,8 @@ class ChatPrompts:
         if memory is None:
             return await self._reader.chat(conversation)
         scope = await asyncio.to_thread(scope_print, conversation, terms)
-        place = memory.find(scope, chat.prints)
+        with memory_faults():
+            place = memory.find(scope, chat.prints)
         if place.refused:
             self._refuse(place.refused)
         prompt = await self._continued(conversation, place)

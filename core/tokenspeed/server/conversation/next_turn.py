@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from tokenspeed.contracts.conversation import Message, ToolCall
 from tokenspeed.server.conversation.fingerprint import message_print
+from tokenspeed.server.conversation.turn_memory import memory_faults
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -47,14 +48,15 @@ class NextTurn:
 
     def remember(self, prompt: Prompt, output: Sequence[int], answer: Message) -> None:
         """Keep a whole answer."""
-        self._memory.remember(
-            self._place,
-            prompt.token_ids,
-            output,
-            message_print(answer),
-            continues=self._continues,
-            reuse_points=prompt.reuse_points,
-        )
+        with memory_faults():
+            self._memory.remember(
+                self._place,
+                prompt.token_ids,
+                output,
+                message_print(answer),
+                continues=self._continues,
+                reuse_points=prompt.reuse_points,
+            )
 
 
 class TurnRecorder:

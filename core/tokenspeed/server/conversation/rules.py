@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tokenspeed.contracts.conversation import Conversation
-from tokenspeed.errors import CapabilityError, EngineError, PluginError, plugin_code
+from tokenspeed.errors import CapabilityError, EngineError, PluginError, plugin_code, told
 from tokenspeed.plugins.trust import CORE_ID
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def _applied(item: NamedRule, conversation: Conversation) -> Conversation:
             raise TypeError(f"it returned {type(changed).__name__}, no Conversation")
     except Exception as error:
         raise EngineError(
-            f"client rule {item.pin} failed: {type(error).__name__}: {error}; this is a mistake of "
+            f"client rule {item.pin} failed: {told(error)}; this is a mistake of "
             f"the plugin: report it to its author, or serve with --client-rules {ALL},{OFF}"
             f"{item.pin}"
         ) from error
@@ -126,7 +126,7 @@ def _loaded(item: RegisteredOffer[Offer], template: TemplateFacts) -> NamedRule:
     except Exception as error:
         raise PluginError(
             f"plugin {item.plugin_id} {item.plugin_version} failed at load of client_rule/"
-            f"{item.offer.name}: {type(error).__name__}: {error}; serve with --client-rules "
+            f"{item.offer.name}: {told(error)}; serve with --client-rules "
             f"{ALL},{OFF}{item.pin}",
             id="offer-load-failed",
         ) from error

@@ -15,15 +15,35 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter, OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tokenspeed.errors import EngineError, told
 from tokenspeed.server.conversation.fingerprint import digest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from tokenspeed.server.conversation.fingerprint import MessagePrint
+
+
+@contextmanager
+def memory_faults() -> Iterator[None]:
+    """Look something up, or keep it: what goes wrong ends the request that asked.
+
+    Raises:
+        EngineError: in place of any exception.
+    """
+    try:
+        yield
+    except Exception as error:
+        raise EngineError(
+            f"the memory of turns failed for this request: {told(error)}; other requests go on; "
+            "send it again, and report it; --turn-memory-mib 0 serves without the memory"
+        ) from error
+
 
 TURN_BYTES = 700
 """What a node costs beside its tokens."""

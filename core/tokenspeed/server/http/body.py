@@ -15,8 +15,11 @@ from tokenspeed.server.http.long_ids import take_out
 from tokenspeed.server.http.schema import Schema, read_request
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from starlette.requests import Request
 
+    from tokenspeed.server.http.bodies import Bodies
     from tokenspeed.server.http.field_limits import FieldLimits
 
 MAX_NEUTRAL_BYTES = 4096
@@ -28,28 +31,37 @@ _SURROGATES = re.compile(
 """Escaped backslashes, which it steps over; high surrogates with their low one; lone low ones."""
 _EMPTY_OF: dict[bytes, Any] = {b"[": [], b'"': "", b"n": None, b"t": True, b"f": False}
 """A JSON text's first byte -> a value of its type; numbers are the rest."""
+STALL_S = 60.0
+"""Longest wait for the next part of a body."""
 LONG_BODY_BYTES = 256 * 1024
 """Above this, parsing leaves the event loop."""
 
 
 async def read_body(
-    request: Request, schema: type[Schema], *, max_bytes: int, limits: FieldLimits
+    request: Request,
+    schema: type[Schema],
+    *,
+    max_bytes: int,
+    limits: FieldLimits,
+    bodies: Bodies,
 ) -> Schema:
     """Read and check a request's body.
 
     Args:
         max_bytes: of the whole body.
         limits: of single fields.
+        bodies: counts it; whoever ends the request releases it.
     Raises:
-        RequestError: too large (413), not JSON, or not what the schema says.
+        RequestError: too large (413), not JSON, not what the schema says, or it does not come.
+        CapacityError: the bodies of other requests fill the memory for them.
     """
-    raw = await _read(request, max_bytes)
+    raw = await _read(request, max_bytes, bodies)
     if len(raw) > LONG_BODY_BYTES:
         return await asyncio.to_thread(_parse, raw, schema, limits)
     return _parse(raw, schema, limits)
 
 
-async def _read(request: Request, max_bytes: int) -> bytes:
+async def _read(request: Request, max_bytes: int, bodies: Bodies) -> bytes:
     encoding = request.headers.get("content-encoding", "identity")
     if encoding != "identity":
         raise RequestError(f"Content-Encoding is {encoding!r}, only identity is allowed; drop it")
@@ -57,13 +69,31 @@ async def _read(request: Request, max_bytes: int) -> bytes:
     chunks: list[bytes] = []
     size = 0
     try:
-        async for chunk in request.stream():
+        stream = request.stream()
+        while (chunk := await _next_of(stream)) is not None:
             size += len(chunk)
             _check_size(size, max_bytes)
+            bodies.take(request.scope, len(chunk))
             chunks.append(chunk)
     except ClientDisconnect:
         raise RequestError("the client went away while it sent its body") from None
     return b"".join(chunks)
+
+
+async def _next_of(stream: AsyncIterator[bytes]) -> bytes | None:
+    """Return the next part of a body; None: that was all.
+
+    Raises:
+        RequestError: it does not come.
+    """
+    try:
+        async with asyncio.timeout(STALL_S):
+            return await anext(stream, None)
+    except TimeoutError:
+        raise RequestError(
+            f"the body did not go on for {STALL_S:g} s, the connection is given up; send it whole",
+            code="body_too_slow",
+        ) from None
 
 
 def _check_size(size: int, max_bytes: int) -> None:

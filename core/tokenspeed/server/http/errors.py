@@ -51,6 +51,7 @@ _CODE_STATUS = {
     "invalid_api_key": 401,
     "not_allowed": 403,
     "body_too_large": 413,
+    "body_too_slow": 408,
 }
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from tokenspeed.server.http.api_keys import ApiKeys
+    from tokenspeed.server.http.bodies import Bodies
     from tokenspeed.server.metrics import Metrics
 
 DRAINED_BYTES = 256 << 20
@@ -34,12 +35,20 @@ class Guard:
     Args:
         keys: clients must send one as a bearer token; none: the server is open.
         paths: the routes; others count as one label, so that scanners cannot grow the metrics.
+        bodies: a request's body is released when it has ended.
     """
 
     def __init__(
-        self, app: ASGIApp, *, keys: ApiKeys, metrics: Metrics, paths: frozenset[str]
+        self,
+        app: ASGIApp,
+        *,
+        keys: ApiKeys,
+        metrics: Metrics,
+        paths: frozenset[str],
+        bodies: Bodies,
     ) -> None:
         self._app = app
+        self._bodies = bodies
         self._keys = keys
         self._metrics = metrics
         self._paths = paths
@@ -71,6 +80,7 @@ class Guard:
             if not status:
                 await response(scope, receive, counted_send)
         finally:
+            self._bodies.release(scope)
             path = scope["path"] if scope["path"] in self._paths else "other"
             self._metrics.requests.labels(path, str(status or 499)).inc()
 

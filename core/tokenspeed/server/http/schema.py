@@ -17,7 +17,14 @@ from tokenspeed.server.http.fields import known_fields, shorten
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from pydantic import GetJsonSchemaHandler
+    from pydantic.json_schema import JsonSchemaValue
+    from pydantic_core import CoreSchema
+
     from tokenspeed.server.http.field_limits import FieldLimits
+
+IS_BODY = "x-body"
+"""Mark of a body in JSON schemas."""
 
 
 class Strict(pydantic.BaseModel):
@@ -51,6 +58,14 @@ class Body(Strict):
         """
         return given
 
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """Say in the JSON schema what the tables say."""
+        schema = handler.resolve_ref_schema(handler(core_schema))
+        return with_tables(schema, cls.neutral, cls.inert) | {IS_BODY: True}
+
 
 Schema = TypeVar("Schema", bound=Body)
 
@@ -73,6 +88,22 @@ def read_request(schema: type[Schema], body: Any, limits: FieldLimits) -> Schema
         return schema.model_validate(schema.prepared(given))
     except pydantic.ValidationError as error:
         raise _request_error(error) from None
+
+
+def with_tables(
+    schema: JsonSchemaValue,
+    neutral: Mapping[str, tuple[Any, ...]],
+    inert: Mapping[str, str],
+) -> JsonSchemaValue:
+    """Return the JSON schema of fields among which tables allow more; null is as good as none."""
+    required = schema.get("required", ())
+    fields: dict[str, Any] = {name: {"description": why} for name, why in inert.items()}
+    fields |= {name: {"enum": [None, *values]} for name, values in neutral.items()}
+    fields |= {
+        name: item if name in required else {"anyOf": [item, {"type": "null"}]}
+        for name, item in schema["properties"].items()
+    }
+    return schema | {"properties": fields}
 
 
 def unsupported(param: str, value: Any, what: str) -> RequestError:

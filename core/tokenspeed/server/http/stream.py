@@ -12,15 +12,21 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from starlette.responses import Response
 
+from tokenspeed.server.http.unread import Unread, bytes_of
+from tokenspeed.server.pieces import join_pieces
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 
     from starlette.types import Receive, Scope, Send
 
+    from tokenspeed.errors import CapacityError
     from tokenspeed.server.pieces import Piece
 
 COMMENT = b": keep-alive\n\n"
 DONE = b"data: [DONE]\n\n"
+MERGED_PIECES = 256
+"""Of a reader that is behind: more are made one, so that each costs its text only."""
 
 encode = msgspec.json.Encoder().encode
 """Returns a value as JSON."""
@@ -40,19 +46,45 @@ def named_event(body: dict[str, Any]) -> bytes:
 class Mailbox:
     """Pieces of all choices of a request, merged by choice until the writer takes them.
 
-    Event-loop thread only. Never blocks its producers: memory is bounded by the answer itself.
+    Event-loop thread only. Never blocks its producers: what waits is bounded by `unread`.
     """
 
-    def __init__(self) -> None:
-        self._pieces: dict[int, Piece] = {}
+    def __init__(self, unread: Unread | None = None) -> None:
+        self.num_unread_bytes = 0
+        self._unread = unread or Unread()
+        self._pieces: dict[int, list[Piece]] = {}
         self._error: BaseException | None = None
+        self._cut: CapacityError | None = None
         self._waiter: asyncio.Future[None] | None = None
 
     def put(self, index: int, piece: Piece) -> None:
-        """Add a piece of choice `index`."""
-        waiting = self._pieces.get(index)
-        self._pieces[index] = piece if waiting is None else waiting + piece
+        """Add a piece of choice `index`.
+
+        Raises:
+            CapacityError: the reader is too far behind; the answer is cut off.
+        """
+        waiting = self._pieces.setdefault(index, [])
+        waiting.append(piece)
+        if len(waiting) > 1:  # the reader is behind
+            self._count(bytes_of(piece))
+        if len(waiting) >= MERGED_PIECES:
+            before = sum(map(bytes_of, waiting[1:]))
+            waiting[:] = [join_pieces(waiting)]
+            self._count(bytes_of(waiting[0]) - before)
         self._wake()
+        if self._cut is not None:
+            raise self._cut
+
+    def cut(self, error: CapacityError) -> None:
+        """Drop what waits, and end with an error."""
+        self._cut = error
+        self.close()
+        self.fail(error)
+
+    def close(self) -> None:
+        """Drop what waits: nobody will take it."""
+        self._pieces.clear()
+        self._count(-self.num_unread_bytes)
 
     def fail(self, error: BaseException) -> None:
         """End the request: the next take raises `error`, after the pieces before it are taken."""
@@ -68,11 +100,17 @@ class Mailbox:
         """Return everything that waits, by choice; an empty list after `timeout_s` of silence."""
         if not self._pieces and self._error is None:
             await self._wait(timeout_s)
-        taken = sorted(self._pieces.items())
+        taken = sorted((index, join_pieces(pieces)) for index, pieces in self._pieces.items())
         self._pieces.clear()
+        if self.num_unread_bytes:
+            self._count(-self.num_unread_bytes)
         if self._error is not None and not taken:
             raise self._error
         return taken
+
+    def _count(self, num_bytes: int) -> None:
+        self.num_unread_bytes += num_bytes
+        self._unread.add(self, num_bytes)
 
     async def _wait(self, timeout_s: float | None) -> None:
         # A bare future and a timer: asyncio's events and timeouts cost more than the chunk itself.

@@ -10,6 +10,7 @@ from pydantic import Field
 from tokenspeed.engine.vectors import unit_vector
 from tokenspeed.errors import EngineError
 from tokenspeed.server.conversation.term_fields import TermFields
+from tokenspeed.server.openai.open_fields import PromptForms
 from tokenspeed.server.openai.replies import usage
 from tokenspeed.server.openai.tables import INERT, NEUTRAL
 
@@ -29,8 +30,7 @@ class EmbeddingsRequest(TermFields):
     inert: ClassVar[Mapping[str, str]] = INERT
 
     model: str
-    input: Any
-    """str | list[str] | list[int] | list[list[int]]; `prompt_forms.py` tells them apart."""
+    input: PromptForms
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = Field(None, ge=1)
 

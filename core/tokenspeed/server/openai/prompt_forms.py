@@ -10,6 +10,8 @@ from tokenspeed.server.http.field_limits import MAX_PROMPTS
 from tokenspeed.server.http.fields import shorten
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tokenspeed.server.http.field_limits import FieldLimits
 
 Ids: TypeAlias = "list[int] | array[int]"
@@ -17,7 +19,7 @@ Ids: TypeAlias = "list[int] | array[int]"
 
 def split_prompts(
     prompt: Any, limits: FieldLimits, *, param: str = "prompt", most: int = MAX_PROMPTS
-) -> list[str] | list[Ids]:
+) -> Sequence[str | Ids]:
     """Tell the four forms of `prompt` apart and return the prompts in it.
 
     Args:

@@ -24,11 +24,23 @@ from tokenspeed.server.conversation.thinking import (
     budget_of,
 )
 from tokenspeed.server.http.fields import known_fields
-from tokenspeed.server.http.schema import Body, Lenient, Strict, unsupported
+from tokenspeed.server.http.schema import Body, Lenient, Strict, unsupported, with_tables
+from tokenspeed.server.openai.open_fields import (
+    Choices,
+    JsonSchema,
+    Pattern,
+    PromptForms,
+    ResponseFormat,
+    StructuredOutputs,
+)
 from tokenspeed.server.openai.tables import INERT, NEUTRAL, NEUTRAL_MESSAGE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from pydantic import GetJsonSchemaHandler
+    from pydantic.json_schema import JsonSchemaValue
+    from pydantic_core import CoreSchema
 
 MAX_CHOICES = 128
 MAX_STOPS = 16
@@ -78,6 +90,14 @@ class ChatMessage(Strict):
     tool_calls: list[ChatToolCall] = Field(default=[])
     tool_call_id: str = ""
     cache_control: CacheControl | None = None
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """Say in the JSON schema what the table says."""
+        schema = handler.resolve_ref_schema(handler(core_schema))
+        return with_tables(schema, NEUTRAL_MESSAGE, {})
 
     def retentions_s(self) -> Iterator[float]:
         """Yield for how long its marks keep the prompt."""
@@ -143,12 +163,12 @@ class _Sampling(OpenAiTermFields):
     repetition_penalty: float = 1.0
     logit_bias: dict[str, float] = Field(default={})
     prompt_logprobs: int | None = None
-    response_format: Any = None
-    structured_outputs: Any = None
-    guided_json: Any = None
-    guided_regex: Any = None
-    guided_choice: Any = None
-    guided_grammar: Any = None
+    response_format: ResponseFormat = None
+    structured_outputs: StructuredOutputs = None
+    guided_json: JsonSchema = None
+    guided_regex: Pattern = None
+    guided_choice: Choices = None
+    guided_grammar: Pattern = None
 
 
 class ChatRequest(_Sampling):
@@ -187,8 +207,7 @@ class ChatRequest(_Sampling):
 class CompletionRequest(_Sampling):
     ids_field: ClassVar[str] = "prompt"
 
-    prompt: Any
-    """str | list[str] | list[int] | list[list[int]], or an array of ids; see `prompt_forms.py`."""
+    prompt: PromptForms
     echo: bool = False
     logprobs: int | None = None
 

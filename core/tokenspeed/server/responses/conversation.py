@@ -12,7 +12,7 @@ from tokenspeed.server.responses.schemas import (
     FunctionCallItem,
     FunctionOutputItem,
     MessageItem,
-    NamedChoice,
+    NamedResponseTool,
     ReasoningItem,
 )
 from tokenspeed.server.responses.tools import flat_name
@@ -118,6 +118,6 @@ def _texts(content: Texts) -> tuple[str, ...]:
 
 def _choice(request: ResponsesRequest) -> ToolChoice:
     choice, parallel = request.tool_choice, request.parallel_tool_calls
-    if isinstance(choice, NamedChoice):
+    if isinstance(choice, NamedResponseTool):
         return ToolChoice("named", flat_name(choice.namespace, choice.name), parallel)
     return ToolChoice(choice, parallel=parallel)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from tokenspeed.server.conversation.term_fields import OpenAiTermFields
 from tokenspeed.server.conversation.thinking import (
@@ -29,7 +29,7 @@ ENCRYPTED = "reasoning.encrypted_content"
 LOGPROBS = "message.output_text.logprobs"
 
 
-class TextPart(Lenient):
+class ResponseTextPart(Lenient):
     type: Literal["input_text", "output_text", "text"]
     text: str
 
@@ -44,10 +44,14 @@ class RefusalPart(Lenient):
         return self.refusal
 
 
-Texts = str | list[Annotated[TextPart | RefusalPart, Field(discriminator="type")]]
+Texts = str | list[Annotated[ResponseTextPart | RefusalPart, Field(discriminator="type")]]
 
 
 class MessageItem(Lenient):
+    """A message; its type may be left out, as `known_item` knows it by its role."""
+
+    model_config = ConfigDict(json_schema_extra=lambda schema: schema["required"].remove("type"))
+
     type: Literal["message"]
     role: Literal["system", "developer", "user", "assistant"]
     content: Texts
@@ -108,7 +112,7 @@ class ResponseTool(Lenient):
     tools: list[ResponseTool] = Field(default=[])
 
 
-class NamedChoice(Lenient):
+class NamedResponseTool(Lenient):
     type: Literal["function"]
     name: str
     namespace: str | None = None
@@ -124,7 +128,7 @@ class TextOptions(Lenient):
     verbosity: str | None = None
 
 
-class StreamOptions(Strict):
+class ResponseStreamOptions(Strict):
     include_obfuscation: bool = False
 
 
@@ -138,12 +142,12 @@ class ResponsesRequest(OpenAiTermFields):
     previous_response_id: str | None = None
     store: bool | None = None
     stream: bool = False
-    stream_options: StreamOptions | None = None
+    stream_options: ResponseStreamOptions | None = None
     max_output_tokens: int | None = None
     temperature: float = 1.0
     top_p: float = 1.0
     tools: list[ResponseTool] = Field(default=[])
-    tool_choice: Literal["none", "auto", "required"] | NamedChoice = "auto"
+    tool_choice: Literal["none", "auto", "required"] | NamedResponseTool = "auto"
     parallel_tool_calls: bool = True
     reasoning: Reasoning | None = None
     thinking_budget: Budget | None = None

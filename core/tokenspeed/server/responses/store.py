@@ -20,6 +20,8 @@ import msgspec
 from tokenspeed.errors import RequestError
 from tokenspeed.server.http.fields import shorten
 
+MAX_RECORDS = 65_536
+"""Of one process: what it knows of each takes about 300 bytes of its memory."""
 MAX_CHAIN = 16_384
 """Responses that one may go on from, one after the other."""
 _ID = re.compile(r"resp_[0-9a-f]{24}")
@@ -67,7 +69,7 @@ class ResponseStore:
         found = path.stat()
         self._sizes[response_id] = (found.st_size, found.st_mtime)
         self.num_bytes += found.st_size
-        while self.num_bytes > self._max_bytes:
+        while self.num_bytes > self._max_bytes or len(self._sizes) > MAX_RECORDS:
             self._evict_one()
 
     def get(self, response_id: str, owner: str) -> Record:
