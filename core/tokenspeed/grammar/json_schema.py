@@ -52,8 +52,8 @@ class _Preparer:
             "string": string,
             "number": number,
             "integer": integer,
-            "array": containers.array,
-            "object": containers.object,
+            "array": containers.of_array,
+            "object": containers.of_object,
         }
         self._names: dict[str, str] = {}
         self._definitions: dict[str, Schema | bool] = {}
