@@ -435,6 +435,7 @@ class Scheduler:
         salt: bytes = b"",
         match_prefix: bool = True,
         deadline_us: int = 0,
+        root: int = 0,
         tenant: int = 0,
         reuse_points: Annotated[
             NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)
@@ -465,6 +466,8 @@ class Scheduler:
             match_prefix: False computes the whole prompt (prompt logprobs); its blocks are still
                 stored.
             deadline_us: absolute; 0: none. Checked in `plan` and `commit`.
+            root: session that the whole family of its session descends from; 0: none. The roots of a
+                tenant share what is its fairly.
             tenant: whom the work is counted for; tenants of a class share the engine fairly, and never
                 find each other's blocks.
             reuse_points: (<= 3,) increasing positions in the prompt after which others will go on.
@@ -503,6 +506,7 @@ class Scheduler:
         salt: bytes = b"",
         match_prefix: bool = True,
         deadline_us: int = 0,
+        root: int = 0,
         tenant: int = 0,
         reuse_points: Annotated[
             NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)
@@ -552,6 +556,20 @@ class Scheduler:
         Replace a live request's policy keys, usually at the end of its turn.
 
         Returns False when the id is not known or has ended.
+        """
+
+    def release(self, session: int, *, now_us: int) -> dict | None:
+        """
+        Forget a session and drop what its last turn alone left in the cache.
+
+        What another session's last turn or a live request begins with stays, and so does what others hang
+        on. Records of a KV store stay.
+
+        Returns None for a session that is not known, else "tokens" (that left the device) and the logical
+        blocks of each group that are free now: "blocks" of the device, "host_blocks" of the host tier.
+
+        Raises:
+            RequestError: requests of it live, code "session_busy".
         """
 
     def set_tenant_limits(

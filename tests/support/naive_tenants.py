@@ -38,7 +38,7 @@ class NaiveTenants:
         """Return (tenant, floor, cap) that may be set now."""
         tenant = chance.choice(TENANTS)
         most = self.num_sets - self._floors_beside(tenant)
-        floor = chance.choice([0, 0, 1, most // 3, most // 2, most])
+        floor = chance.choice([0, 0, min(1, most), most // 3, most // 2, most])
         caps = [None, None, floor, floor + 2, self.num_sets // 2, self.num_sets]
         cap = chance.choice(caps)
         return tenant, floor, None if cap is None else max(cap, floor, 1)

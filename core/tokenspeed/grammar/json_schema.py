@@ -52,7 +52,7 @@ class _Preparer:
             "string": string,
             "number": number,
             "integer": integer,
-            "array": containers.of_array,
+            "array": containers.array,
             "object": containers.of_object,
         }
         self._names: dict[str, str] = {}

@@ -36,7 +36,7 @@ class Containers:
     walk: Callable[[object, Path], Any]
     closed: bool
 
-    def of_array(self, mine: Schema, path: Path) -> Schema:
+    def array(self, mine: Schema, path: Path) -> Schema:
         """Prepare what an array's keywords say."""
         low, high = counts(mine, "minItems", "maxItems", path)
         if mine.get("uniqueItems", False) is not False and high > 1:
