@@ -83,6 +83,7 @@ def played(server: ServerProcess, trace: Path, folder: Path) -> float:
         *("--endpoint-type", "chat", "--streaming", "--use-server-token-count", "--ui", "none"),
         *("--input-file", trace, "--custom-dataset-type", "mooncake_trace"),
         *("--no-fixed-schedule", "--ignore-trace-delays", "--concurrency", 1),
+        *("--request-count", len(trace.read_text(encoding="utf-8").splitlines())),
         *("--extra-inputs", "ignore_eos:true", "--output-artifact-dir", folder),
         HF_HUB_OFFLINE="1",
         HF_HOME=str(folder.parent / "hub-cache"),
