@@ -104,7 +104,7 @@ TEST_P(ReleaseTest, SixteenChildrenCostTheirSuffixesAndClosingOneFreesExactlyIts
     const std::vector<int64_t> before = Taken();
     const Released released = Release(child + 1);
     EXPECT_EQ(released.blocks, cost) << "exactly its own";
-    EXPECT_EQ(released.tokens, 304);
+    EXPECT_EQ(released.tokens, child < 15 ? 303 : 304) << "the first is the others', too";
     EXPECT_EQ(Minus(before, Taken()), cost);
   }
   EXPECT_EQ(Taken(), alone) << "what the parent has";
