@@ -558,7 +558,7 @@ class Scheduler:
         Returns False when the id is not known or has ended.
         """
 
-    def release(self, session: int, *, now_us: int) -> dict | None:
+    def release(self, session: int, *, now_us: int) -> dict[str, Any] | None:
         """
         Forget a session and drop what its last turn alone left in the cache.
 

@@ -115,10 +115,12 @@ bool Rekey(BoundScheduler& self, int64_t request_id, int64_t gap_us, int64_t vic
   return self.scheduler.Rekey(RequestId(request_id), gap_us, victim_key);
 }
 
-std::optional<nb::dict> Release(BoundScheduler& self, int64_t session, int64_t now_us) {
+using Freed = nb::typed<nb::dict, nb::str, nb::any>;
+
+std::optional<Freed> Release(BoundScheduler& self, int64_t session, int64_t now_us) {
   const std::optional<Released> released = self.scheduler.Release(session, now_us);
   if (!released) return std::nullopt;
-  nb::dict dict;
+  Freed dict{nb::dict()};
   dict["tokens"] = released->tokens;
   dict["blocks"] = nb::cast(released->blocks);
   dict["host_blocks"] = nb::cast(released->host_blocks);

@@ -32,7 +32,7 @@ def test_what_was_installed_is_marked(tmp_path: Path) -> None:
     assert not (tmp_path / "clients/small.unreachable").exists()
 
 
-@pytest.mark.parametrize("said", [REFUSED, LACKS])
+@pytest.mark.parametrize("said", [REFUSED, LACKS], ids=["refused", "lacks"])
 def test_a_registry_that_cannot_be_reached_is_told_and_tried_again(
     tmp_path: Path, said: str
 ) -> None:
@@ -45,7 +45,7 @@ def test_a_registry_that_cannot_be_reached_is_told_and_tried_again(
     assert not (tmp_path / "clients/small.unreachable").exists()
 
 
-@pytest.mark.parametrize("said", [CONFLICT, ""])
+@pytest.mark.parametrize("said", [CONFLICT, ""], ids=["conflict", "silent"])
 def test_another_failure_ends_the_make(tmp_path: Path, said: str) -> None:
     done = install(tmp_path, said=said, code=1)
     assert done.returncode == 1

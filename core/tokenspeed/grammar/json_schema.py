@@ -53,7 +53,7 @@ class _Preparer:
             "number": number,
             "integer": integer,
             "array": containers.array,
-            "object": containers.object,
+            "object": containers.of_object,
         }
         self._names: dict[str, str] = {}
         self._definitions: dict[str, Schema | bool] = {}

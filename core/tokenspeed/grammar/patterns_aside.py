@@ -31,7 +31,7 @@ class Patterns:
             return [self.set_aside(item) for item in schema]
         if not isinstance(schema, dict) or "enum" in schema:
             return schema
-        done = {}
+        done: dict[str, Any] = {}
         for name, value in schema.items():
             if name == "pattern":
                 done[name] = self._mark(value)

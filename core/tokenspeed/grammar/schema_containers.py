@@ -63,7 +63,7 @@ class Containers:
         done |= {"minItems": low} if low else {}
         return done | ({"maxItems": int(high)} if high != math.inf else {})
 
-    def object(self, mine: Schema, path: Path) -> Schema:
+    def of_object(self, mine: Schema, path: Path) -> Schema:
         """Prepare what an object's keywords say."""
         low, high = counts(mine, "minProperties", "maxProperties", path)
         declared = mapping(mine, "properties", path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tokenspeed.server.pieces import Piece, join_pieces
 
-_MAX_WAITING = 256
+_MAX_WAITING = 64
 
 
 class PieceSum:

@@ -30,7 +30,7 @@ _MAX_CALL_CHARS = 500
 """Of a call that cannot be read: how much of it an error shows."""
 
 
-class Piece(msgspec.Struct, frozen=True):
+class Piece(msgspec.Struct, frozen=True, gc=False):
     """Something new about one choice.
 
     Args:

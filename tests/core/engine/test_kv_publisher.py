@@ -132,7 +132,7 @@ def test_the_namespace_of_a_named_tenant_is_told_with_its_number() -> None:
     batch = scheduler.drain_events()
     assert batch is not None
     keys = [event.extra_keys for event in events_of(batch, BLOCK, ONE)]  # type: ignore[union-attr]
-    assert keys == [("s",), ("00000000000000ab/s",)]
+    assert keys == [(("s",),), (("00000000000000ab/s",),)]
 
 
 def test_tails_are_left_out_and_the_chain_goes_on_past_them() -> None:

@@ -188,9 +188,10 @@ def test_a_kernel_that_exits_in_a_step_ends_no_process(
     assert good.finish_reason == "length"
 
 
-def test_two_failed_steps_in_a_row_end_the_engine(tmp_path: Path) -> None:
+def test_eight_failed_steps_in_a_row_end_the_engine(tmp_path: Path) -> None:
     with make_llm(tmp_path, raise_on_token=200) as llm:
-        assert llm.generate([200], GREEDY)[0].finish_reason == "error"
+        for _ in range(7):
+            assert llm.generate([200], GREEDY)[0].finish_reason == "error"
         with pytest.raises(EngineError, match="in a row"):
             llm.generate([200], GREEDY)
 

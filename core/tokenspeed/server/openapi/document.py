@@ -21,7 +21,7 @@ from tokenspeed.server.openapi.statuses import headers_of, statuses_of
 from tokenspeed.server.responses.input_items import MAX_PAGE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from tokenspeed.server.route_list import Route
 
@@ -177,7 +177,7 @@ _RELEASE = {
     "Abort": {"name": "abort", "schema": {"enum": ["true", "false"]}},
 }
 """Query of the end of a session."""
-_TAKERS = {
+_TAKERS: Mapping[str, Callable[[Route], bool]] = {
     "Tenant": lambda route: 429 in route.errors or "{response_id}" in route.path,
     "ResponseId": lambda route: "{response_id}" in route.path,
     "ModelName": lambda route: route.path == "/v1/models/{name:path}",

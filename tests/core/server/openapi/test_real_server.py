@@ -64,7 +64,9 @@ def test_an_answer_of_a_server_fits_its_document(
     assert reply.status == 200
 
 
-@pytest.mark.parametrize("path", ["/v1/engine/plan", "/v1/engine/state", "/tenants", "/health", "/metrics"])
+@pytest.mark.parametrize(
+    "path", ["/v1/engine/plan", "/v1/engine/state", "/tenants", "/health", "/metrics"]
+)
 def test_what_a_server_says_of_itself_fits_its_document(
     path: str, hash_server: ServerProcess, contract: Contract
 ) -> None:
