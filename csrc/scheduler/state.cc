@@ -49,7 +49,9 @@ void Scheduler::FillRequests(RequestColumns& columns) {
   kv_.accounts().ForEach([&](AccountId account, const Accounts::Account& it) {
     const RequestIndex first = queue_.FirstOf(std::span(&it.tenant, 1));
     if (first.value < 0 || !blocked_[account.value].is_capped) return;
-    if (IsStillBlocked(requests_[first])) columns.wait[place[first.value]] = Wait::kTenantCap;
+    // Others may have published since: it is looked at again, and mostly finds no more room.
+    const bool was_tried = blocked_[account.value].arrival == requests_[first].arrival;
+    if (was_tried) columns.wait[place[first.value]] = Wait::kTenantCap;
   });
   for (const Parked& parked : parked_) {
     const int32_t row = place[parked.request.value];
