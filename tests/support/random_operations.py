@@ -99,7 +99,7 @@ class RandomRun:
             self._rekey()
         elif draw < 0.245:
             self._set_limits()
-        elif draw < 0.255:
+        elif draw < 0.265:
             self._release()
         elif draw < 0.32:
             self._propose()
