@@ -62,6 +62,7 @@ _SENT = (400, 404, 408, 413)
 _RULED = (403, 503)
 _GENERATED = (*_SENT, 422, 429, 503, 504)
 _STORED = (400, 404)
+_TOLD = (*_STORED, 503)
 _CHAT = (ChatRequest, ChatCompletion, (ChatCompletionChunk, ErrorBody), _GENERATED)
 _COMPLETION = (CompletionRequest, Completion, (Completion, ErrorBody), _GENERATED)
 _MESSAGE = (MessagesRequest, Message, (MessageEvent,), _GENERATED)
@@ -105,13 +106,13 @@ ROUTES = (
     Route("GET", "/v1/models/{name:path}", "openai.model", answer=Model, errors=(404,)),
     Route("POST", "/tokenize", "openai.tokenize", TokenizeRequest, Tokens, errors=_SENT),
     Route("POST", "/detokenize", "openai.detokenize", DetokenizeRequest, Text, errors=_SENT),
-    Route("GET", "/v1/sessions/{name:path}", "sessions.read", answer=Session, errors=_STORED),
+    Route("GET", "/v1/sessions/{name:path}", "sessions.read", answer=Session, errors=_TOLD),
     Route(
         "DELETE",
         "/v1/sessions/{name:path}",
         "sessions.release",
         answer=Released,
-        errors=(*_STORED, 409),
+        errors=(*_TOLD, 409),
     ),
     Route("GET", "/v1/engine/plan", "engine.plan", answer=StartReport),
     Route("GET", "/v1/engine/state", "engine.state", answer=EngineState, errors=(503,)),

@@ -132,7 +132,7 @@ def _links(route: Route) -> dict[str, Any]:
     return {
         "links": {
             name: {"operationId": f"responses_{name}", "parameters": of_it}
-            for name in ("read", "delete")
+            for name in ("read", "input_items", "delete")
         }
     }
 
