@@ -14,13 +14,15 @@ MAX_LOGPROBS = 20
 MAX_GRAMMAR_CHARS = 1 << 18
 """Of a schema or grammar: what takes longer to compile than anybody waits is longer still."""
 
+MIN_TEMPERATURE = 1e-5
+"""Below it an answer is greedy: logits that are divided by less are no finite numbers any more."""
 MAX_TOKENS = 2**31 - 1
 RANGES: dict[str, tuple[float, float]] = {
     "temperature": (0.0, 100.0),
     "top_k": (0, 2**31 - 1),
     "top_p": (0.0, 1.0),
     "min_p": (0.0, 1.0),
-    "repetition_penalty": (0.0, 100.0),
+    "repetition_penalty": (0.01, 100.0),
     "frequency_penalty": (-2.0, 2.0),
     "presence_penalty": (-2.0, 2.0),
     "seed": (-(2**63), 2**63 - 1),
@@ -30,7 +32,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "prompt_logprobs": (0, MAX_LOGPROBS),
 }
 """Field -> least and greatest value."""
-ABOVE_ZERO = frozenset({"top_p", "repetition_penalty"})
+ABOVE_ZERO = frozenset({"top_p"})
 """Fields whose least value is not allowed itself."""
 
 
@@ -38,12 +40,12 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """How to choose tokens and when to stop.
 
     Args:
-        temperature: 0 is greedy.
+        temperature: 0 is greedy, and so is what is below MIN_TEMPERATURE.
         top_k: keep the k most likely; 0 keeps all.
         top_p: keep the smallest set whose probability reaches p, in (0, 1].
         min_p: drop tokens below min_p times the best one's probability, in [0, 1].
         seed: any 64-bit integer; None: the engine gives one.
-        repetition_penalty: > 1 discourages tokens of prompt and output; > 0.
+        repetition_penalty: > 1 discourages tokens of prompt and output; in [0.01, 100].
         frequency_penalty, presence_penalty: in [-2, 2], over the output.
         logit_bias: token id -> value in [-100, 100] added to its logit.
         max_tokens: output tokens at most; None: what fits into the context.

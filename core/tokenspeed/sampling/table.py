@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from tokenspeed.contracts.sampler import Penalties, SamplingBatch
+from tokenspeed.sampling.params import MIN_TEMPERATURE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,10 +83,10 @@ class SamplingTable:
             params: validated; `seed` is set unless temperature is 0.
             stop_token_ids: every id that ends the request, the model's own included.
         """
-        is_greedy = params.temperature == 0
+        is_greedy = params.temperature < MIN_TEMPERATURE
         assert is_greedy or params.seed is not None, "the engine gives every request a seed"
         self.release(slot)
-        self._temperature[slot] = params.temperature
+        self._temperature[slot] = 0.0 if is_greedy else params.temperature
         self._top_k[slot] = 0 if is_greedy or params.top_k >= self._vocab_size else params.top_k
         self._top_p[slot] = 1 if is_greedy else params.top_p
         self._min_p[slot] = 0 if is_greedy else params.min_p

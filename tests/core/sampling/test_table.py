@@ -31,6 +31,13 @@ def test_greedy_batch_is_neutral_even_with_filters_given() -> None:
     assert batch.num_logprobs_R is None
 
 
+@pytest.mark.parametrize("temperature", [5e-324, 1e-44, 1e-38, 9e-6])
+def test_a_temperature_that_logits_cannot_be_divided_by_is_greedy(temperature: float) -> None:
+    batch = make_batch([SamplingParams(temperature=temperature, seed=1, top_k=3)], VOCAB)
+    assert batch.temperature_R is None
+    assert batch.top_k_R is None
+
+
 def test_each_row_gets_its_slots_parameters() -> None:
     table = SamplingTable(4, VOCAB, torch.device("cpu"))
     table.admit(3, SamplingParams(temperature=0.5, top_k=2, seed=-1), (), NO_TOKENS, NO_TOKENS)
