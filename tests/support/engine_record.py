@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
     from tokenspeed.scheduler import CommitResult
 
-MAGIC = b"TSR1"
+MAGIC = b"TSR2"
 SUBMIT, TURN, ABORT, STOP, REKEY, PROPOSE, PLAN, COMMIT = range(8)
 SUBMISSION = (
     "max_new_tokens", "min_new_tokens", "priority", "match_prefix", "deadline_us", "session",
-    "tenant", "gap_us", "queue_key", "victim_key", "retain_us", "max_queue_us", "max_drafts",
-    "device_drafts",
+    "root", "tenant", "gap_us", "queue_key", "victim_key", "retain_us", "max_queue_us",
+    "max_drafts", "device_drafts",
 )  # fmt: skip
 """Numbers of a submission, behind its lists."""
 FLAGS = ("match_prefix", "device_drafts")
