@@ -20,7 +20,7 @@ PAGE_BYTES = 4096
 
 
 class CudaRuntime:
-    """DeviceRuntime of GPU `ordinal`, as CUDA_VISIBLE_DEVICES counts.
+    """DeviceRuntime of the first GPU that CUDA_VISIBLE_DEVICES names.
 
     Raises:
         PluginError: torch was built without CUDA, or does not see the GPU that the driver sees.
@@ -28,7 +28,7 @@ class CudaRuntime:
 
     features: frozenset[str] = frozenset({"pinned"})
 
-    def __init__(self, ordinal: int = 0) -> None:
+    def __init__(self) -> None:
         import torch
 
         if not torch.cuda.is_available():
@@ -39,7 +39,7 @@ class CudaRuntime:
                 id="device-failed",
             )
         self.facts = find_devices()[0]
-        self._device = torch.device("cuda", ordinal)
+        self._device = torch.device("cuda", 0)
         torch.cuda.set_device(self._device)
         # Products of float32 stay float32: TF32 has the mantissa of a float16.
         torch.backends.cuda.matmul.allow_tf32 = False

@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING
 
 from tokenspeed.contracts.placement import ParallelGroup
 from tokenspeed.contracts.weights import LinearWeight
-from tokenspeed.errors import CheckpointError
 from tokenspeed.layers.attention import PagedAttention
 from tokenspeed.layers.linear import Linear
 from tokenspeed.layers.norm import RMSNorm
 from tokenspeed.layers.placements import column_parallel, replicated, row_parallel
-from tokenspeed.layers.weights import WeightSlot
+from tokenspeed.layers.weights import WeightSlot, plain_tensor
 from tokenspeed.ops import linear
 
 if TYPE_CHECKING:
@@ -170,7 +169,7 @@ class LatentAttention:
         import torch
 
         def accept(weight: LinearWeight) -> None:
-            stored = _plain(weight)
+            stored = plain_tensor(weight, "a projection of latent attention")
             rows = stored.view(num_heads, -1, *stored.shape[1:])
             plain, turned = rows.split_with_sizes((num_plain, self.shape.rotary_dim), 1)
             if self.shape.is_woven:
@@ -182,21 +181,11 @@ class LatentAttention:
 
     def _accept_up(self, weight: LinearWeight) -> None:
         shape = self.shape
-        up = _plain(weight).to(self._device).view(shape.num_heads, -1, shape.latent_dim)
+        up = (
+            plain_tensor(weight, "a projection of latent attention")
+            .to(self._device)
+            .view(shape.num_heads, -1, shape.latent_dim)
+        )
         keys_NPC, values_NVC = up.split_with_sizes((shape.plain_dim, shape.value_dim), 1)
         self._keys_NCP = keys_NPC.mT.contiguous()
         self._values_NVC = values_NVC.contiguous()
-
-
-def _plain(weight: LinearWeight) -> torch.Tensor:
-    """Return a tensor whose rows are going to be moved.
-
-    Raises:
-        CheckpointError: it is packed; names the packing.
-    """
-    if weight.plain is None:
-        raise CheckpointError(
-            f"a projection of latent attention, {weight.shape}, is packed as {weight.packing}; "
-            "plain tensors are supported; use an unquantised checkpoint"
-        )
-    return weight.plain

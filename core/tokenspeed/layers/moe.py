@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, cast
 
 from tokenspeed.contracts.moe import ExpertWeights
 from tokenspeed.contracts.placement import ParallelGroup, Partial, Replicate, Shard
-from tokenspeed.errors import CheckpointError
 from tokenspeed.layers.linear import Linear
 from tokenspeed.layers.mlp import GatedMLP
 from tokenspeed.layers.placements import LayerPlacement, replicated
-from tokenspeed.layers.weights import WeightSlot
+from tokenspeed.layers.weights import WeightSlot, plain_tensor
 from tokenspeed.ops import moe
 
 if TYPE_CHECKING:
@@ -109,12 +108,7 @@ def plain_expert(weight: LinearWeight) -> torch.Tensor:
     Raises:
         CheckpointError: it is packed; names the packing.
     """
-    if weight.plain is None:
-        raise CheckpointError(
-            f"an expert's tensor {weight.shape} is packed as {weight.packing}, plain tensors are "
-            "supported; use an unquantised checkpoint"
-        )
-    return weight.plain
+    return plain_tensor(weight, "an expert's tensor")
 
 
 class MoE:

@@ -15,6 +15,8 @@ from tokenspeed.errors import CheckpointError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    import torch
+
     from tokenspeed.contracts.weights import LinearWeight
 
 
@@ -40,6 +42,22 @@ def shared_slot(first: WeightSlot, second: WeightSlot) -> WeightSlot:
         second.accept(weight)
 
     return WeightSlot(first.shape, accept)
+
+
+def plain_tensor(weight: LinearWeight, what: str) -> torch.Tensor:
+    """Return the tensor of a layer that takes plain ones only.
+
+    Args:
+        what: names it in the message.
+    Raises:
+        CheckpointError: it is packed; names the packing.
+    """
+    if weight.plain is None:
+        raise CheckpointError(
+            f"{what} {weight.shape} is packed as {weight.packing}, plain tensors are supported; "
+            "use an unquantised checkpoint"
+        )
+    return weight.plain
 
 
 def fill_slots(
