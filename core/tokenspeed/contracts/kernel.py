@@ -87,6 +87,8 @@ class Operator:
         overwrites: arguments that an implementation may use as scratch.
         tokens: arguments whose first axis is the step's tokens. A token's result depends on its own
             part of them alone; where the operator takes `batch` or `rows`, on its row's.
+        placement: how its tensors may lie over ranks, in the notation of `contracts/placement.py`;
+            "": on every rank alike, whole.
     """
 
     name: str
@@ -97,6 +99,7 @@ class Operator:
     result_dtypes: tuple[str, ...] = ()
     overwrites: tuple[str, ...] = ()
     tokens: tuple[str, ...] = ()
+    placement: str = ""
 
 
 @dataclass(frozen=True, slots=True)

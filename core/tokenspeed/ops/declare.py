@@ -37,10 +37,21 @@ def operator(
     result_dtypes: tuple[str, ...] = (),
     overwrites: tuple[str, ...] = (),
     tokens: tuple[str, ...] = (),
+    placement: str = "",
 ) -> Callable[[Callable[..., Any]], Operator]:
     """Declare the decorated definition as operator `name`; see `Operator` for the rest."""
 
     def declare(definition: Callable[..., Any]) -> Operator:
-        return Operator(name, definition, tolerance, cases, slot, result_dtypes, overwrites, tokens)
+        return Operator(
+            name,
+            definition,
+            tolerance,
+            cases,
+            slot,
+            result_dtypes,
+            overwrites,
+            tokens,
+            placement,
+        )
 
     return declare

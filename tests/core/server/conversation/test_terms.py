@@ -198,6 +198,7 @@ def test_a_wait_beyond_the_queue_limit_is_429_and_in_a_started_stream_its_last_e
     short_queue_server: ServerProcess,
 ) -> None:
     server = short_queue_server
+    server.wait_metric("tokenspeed_running", 0)  # figures of another test's request are over
     with ThreadPoolExecutor(3) as pool:
         running = pool.submit(server.call, TEXT, {**BODY, "max_tokens": 150})
         server.wait_metric("tokenspeed_running", 1)
