@@ -154,6 +154,8 @@ class ForwardContext:
         query_start: (R + 1,) int32 host.
         state_rows: layer index -> rows of its state group; layers of k/v groups are absent. By
             layer, as `kv`: the layout may split a group's layers over several rows.
+        partition_tokens: tokens of every attention-DP partition in this step, T among them; empty:
+            there is one partition.
     """
 
     positions_T: torch.Tensor
@@ -163,6 +165,7 @@ class ForwardContext:
     num_drafts_R: Any
     query_start: Any
     state_rows: Mapping[int, StateRows] = field(default_factory=dict)
+    partition_tokens: Sequence[int] = ()
 
 
 class CausalLM(Protocol):
