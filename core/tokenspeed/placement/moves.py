@@ -12,7 +12,7 @@ memory.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import chain, combinations, count
 from typing import TYPE_CHECKING
@@ -24,7 +24,7 @@ from tokenspeed.placement.program import Collective
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from tokenspeed.placement.cost import CostModel
+    from tokenspeed.placement.cost import CostModel, Link
     from tokenspeed.placement.mesh import Mesh
 
 Axes = tuple[str, ...]
@@ -79,6 +79,7 @@ class Mover:
         self.cost = cost
         self.tokens = tokens
         self.runs = [(axis.name,) for axis in mesh.axes] if runs is None else list(runs)
+        self._links: dict[Axes, Link] = {}
         self._paths: dict[tuple[Layout, Layout, int], Path | None] = {}
 
     def path(self, before: Layout, after: Layout, element_bytes: int) -> Path | None:
@@ -109,19 +110,28 @@ class Mover:
         return None
 
     def _steps(self, layout: Layout, target: Layout, element_bytes: int) -> Iterator[Step]:
-        """Yield what may come next on the way to `target`."""
-        for collective, axes, dim, segment, after in chain(
-            self._free(layout, target), self._reduced(layout, target), self._joined(layout, target)
-        ):
-            elements = self._sent(collective, axes, dim, segment, layout, after)
-            num_bytes = elements * element_bytes
-            time_us = 0.0
-            if num_bytes:
-                link = self.cost.link(self.mesh, axes)
-                time_us = link.time_us(num_bytes * self.tokens)
-            yield Step(collective, axes, dim, segment, layout, after, num_bytes, time_us)
+        """Yield what may come next on the way to `target`.
 
-    def _free(self, layout: Layout, target: Layout) -> Iterator[Change]:
+        A cut that the target has makes all that follows smaller, so it comes at once, and sums come
+        before what is joined; the first rank's whole tensor becomes a summand last of all.
+        """
+        for makes in (self._sliced, self._reduced, self._joined, self._firsts):
+            changes = list(makes(layout, target))
+            for collective, axes, dim, segment, after in changes:
+                elements = self._sent(collective, axes, dim, segment, layout, after)
+                num_bytes = elements * element_bytes
+                time_us = self._link(axes).time_us(num_bytes * self.tokens) if num_bytes else 0.0
+                yield Step(collective, axes, dim, segment, layout, after, num_bytes, time_us)
+            if changes:
+                return
+
+    def _link(self, axes: Axes) -> Link:
+        link = self._links.get(axes)
+        if link is None:
+            link = self._links[axes] = self.cost.link(self.mesh, axes)
+        return link
+
+    def _sliced(self, layout: Layout, target: Layout) -> Iterator[Change]:
         for dim, index, wanted in _segments(target):
             have = layout.dims[dim][index].axes
             missing = wanted.axes[len(have) :]
@@ -131,38 +141,63 @@ class Mover:
             elsewhere = _cutting(layout, but=dim) | layout.partial
             if axes and missing[: len(axes)] == axes and not elsewhere & {*axes}:
                 yield Collective.SLICE, axes, dim, index, _cut(layout, dim, index, have + axes)
+                return
+
+    def _firsts(self, layout: Layout, target: Layout) -> Iterator[Change]:
         for run in self.runs:
             if {*run} <= target.partial - layout.partial - _cutting(layout):
-                partial = layout.partial | {*run}
-                yield Collective.FIRST, run, 0, 0, replace(layout, partial=partial)
+                yield Collective.FIRST, run, 0, 0, Layout(layout.dims, layout.partial | {*run})
+                return
 
     def _reduced(self, layout: Layout, target: Layout) -> Iterator[Change]:
         summed = [run for run in self.runs if {*run} <= layout.partial - target.partial]
+        together = tuple(chain(*summed))
         for axes in _subsets(summed):
             rest = layout.partial - {*axes}
-            yield Collective.ALL_REDUCE, axes, 0, 0, replace(layout, partial=rest)
+            if self._is_worth(axes, together):
+                yield Collective.ALL_REDUCE, axes, 0, 0, Layout(layout.dims, rest)
             for dim, segments in enumerate(layout.dims):
-                if len(segments) == 1 and self._may_scatter(layout, target, dim, axes):
+                if len(segments) == 1 and self._may_scatter(layout, target, dim, axes, together):
                     after = _cut(layout, dim, 0, segments[0].axes + axes)
-                    yield Collective.REDUCE_SCATTER, axes, dim, 0, replace(after, partial=rest)
+                    yield Collective.REDUCE_SCATTER, axes, dim, 0, Layout(after.dims, rest)
 
-    def _may_scatter(self, layout: Layout, target: Layout, dim: int, axes: Axes) -> bool:
-        """Say whether parts of this dim help: the target has them, or they are joined again."""
-        segment = layout.dims[dim][0]
-        wanted = segment.axes + axes
-        is_wanted = target.dims[dim][0].axes[: len(wanted)] == wanted
-        return is_wanted or segment.size == TOKENS
+    def _may_scatter(
+        self, layout: Layout, target: Layout, dim: int, axes: Axes, together: Axes
+    ) -> bool:
+        """Say whether parts of this dim help.
+
+        The target has them; or they are joined again, with others or over a faster link.
+        """
+        segment, wanted = layout.dims[dim][0], target.dims[dim][0].axes
+        parts = segment.axes + axes
+        if wanted[: len(parts)] == parts:
+            return True
+        is_joined = wanted[: len(segment.axes)] != segment.axes
+        is_faster = axes != together and self._is_worth(axes, together)
+        return segment.size == TOKENS and (is_joined or is_faster)
 
     def _joined(self, layout: Layout, target: Layout) -> Iterator[Change]:
         for dim, index, segment in _segments(layout):
             kept = _common(segment.axes, target.dims[dim][index].axes)
+            changes: list[tuple[Axes, Axes]] = []
             axes: Axes = ()
             for run in self._runs_of(segment.axes):
                 axes = run + axes
                 rest = segment.axes[: len(segment.axes) - len(axes)]
                 if len(rest) < kept:
                     break
-                yield Collective.ALL_GATHER, axes, dim, index, _cut(layout, dim, index, rest)
+                changes.append((axes, rest))
+            for axes, rest in changes:
+                if self._is_worth(axes, changes[-1][0]):
+                    after = _cut(layout, dim, index, rest)
+                    yield Collective.ALL_GATHER, axes, dim, index, after
+
+    def _is_worth(self, axes: Axes, together: Axes) -> bool:
+        """Say whether a collective over some axes may be better than one over all at once.
+
+        Over one link it never is: the bytes are no fewer and the latency counts twice.
+        """
+        return axes == together or self._link(axes) != self._link(together)
 
     def _runs_of(self, axes: Axes) -> Iterator[Axes]:
         """Yield the runs that `axes` consist of, the last first."""
@@ -214,9 +249,9 @@ def _cutting(layout: Layout, *, but: int = -1) -> frozenset[str]:
 
 def _cut(layout: Layout, dim: int, index: int, axes: Axes) -> Layout:
     segments = list(layout.dims[dim])
-    segments[index] = replace(segments[index], axes=axes)
+    segments[index] = Segment(segments[index].size, axes)
     dims = (*layout.dims[:dim], tuple(segments), *layout.dims[dim + 1 :])
-    return replace(layout, dims=dims)
+    return Layout(dims, layout.partial)
 
 
 def _subsets(runs: Sequence[Axes]) -> Iterable[Axes]:
