@@ -6,7 +6,7 @@ of a dimension with several segments only the one that moves.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
@@ -20,9 +20,25 @@ if TYPE_CHECKING:
     from tokenspeed.executor.token_counts import TokenCounts
     from tokenspeed.placement.layout import Layout, Segment
     from tokenspeed.placement.mesh import Mesh
-    from tokenspeed.placement.program import Move
 
     Change = Callable[[torch.Tensor, TokenCounts], torch.Tensor]
+
+
+class Move(Protocol):
+    """What there is to do, see `placement.program.Move`."""
+
+    @property
+    def collective(self) -> Collective: ...
+    @property
+    def axes(self) -> tuple[str, ...]: ...
+    @property
+    def dim(self) -> int: ...
+    @property
+    def segment(self) -> int: ...
+    @property
+    def before(self) -> Layout: ...
+    @property
+    def after(self) -> Layout: ...
 
 
 def change_of(move: Move, mesh: Mesh, rank: int, communicator: Communicator) -> Change:

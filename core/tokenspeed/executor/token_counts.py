@@ -1,7 +1,8 @@
 """How many of a step's tokens each rank has where a program cuts them.
 
-Partitions of data-parallel attention have what the plan gave them; over all other axes tokens are
-cut as evenly as it goes, the first ranks with one more:
+All tokens of a step stand in the order of the partitions of data-parallel attention. Cut over these
+partitions first, each has what the plan gave it; over any other axis tokens are cut as evenly as it
+goes, the first ranks with one more:
 
     7 | 2 tokens of two partitions, cut over two ranks each:  4 3 | 1 1
 """
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 from tokenspeed.contracts.placement import ParallelGroup
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from tokenspeed.placement.mesh import Mesh
 
@@ -35,8 +36,7 @@ class TokenCounts:
 
     def local(self, axes: Sequence[str], rank: int) -> int:
         """Return the tokens of a rank where they are cut over `axes`, the slowest first."""
-        places = {axis: self._mesh.place(rank, [axis]) for axis in axes}
-        return self._at(axes, places)
+        return self._at(axes, {axis: self._mesh.place(rank, [axis]) for axis in axes})
 
     def sizes(self, axes: Sequence[str], last: Sequence[str], rank: int) -> list[int]:
         """Return the tokens of the ranks that differ from `rank` in the last axes of `axes`."""
@@ -48,23 +48,20 @@ class TokenCounts:
             for own in product(*spans)
         ]
 
-    def _at(self, axes: Sequence[str], places: dict[str, int]) -> int:
-        count = self._of_partitions(places)
-        for axis in axes:
-            if axis not in self._partition_axes:
-                size = self._mesh.size([axis])
-                count = (count + size - 1 - places[axis]) // size
+    def _at(self, axes: Sequence[str], places: Mapping[str, int]) -> int:
+        known = 0
+        while known < len(axes) and self._partition_axes[known : known + 1] == (axes[known],):
+            known += 1
+        count = self._of_partitions([places[axis] for axis in axes[:known]])
+        for axis in axes[known:]:
+            size = self._mesh.size([axis])
+            count = (count + size - 1 - places[axis]) // size
         return count
 
-    def _of_partitions(self, places: dict[str, int]) -> int:
-        """Return the tokens of all partitions with these places."""
-        sizes = [self._mesh.size([axis]) for axis in self._partition_axes]
-        total = 0
-        for number, count in enumerate(self._by_partition):
-            own = [number // prod(sizes[index + 1 :]) % size for index, size in enumerate(sizes)]
-            if all(
-                places.get(axis, place) == place
-                for axis, place in zip(self._partition_axes, own, strict=True)
-            ):
-                total += count
-        return total
+    def _of_partitions(self, places: Sequence[int]) -> int:
+        """Return the tokens of the partitions with these places on the first axes."""
+        first = 0
+        for axis, place in zip(self._partition_axes, places, strict=False):
+            first = first * self._mesh.size([axis]) + place
+        each = prod(self._mesh.size([axis]) for axis in self._partition_axes[len(places) :])
+        return sum(self._by_partition[first * each : (first + 1) * each])
