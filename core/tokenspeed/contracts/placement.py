@@ -16,14 +16,20 @@ A placement rule is text: the dimensions of the arguments, an arrow, the dimensi
   everywhere. A letter of the arguments that no result has is summed over: cut, the results are
   summands.
 - `D!` is never cut: every rank needs it whole. `_` is such a dimension without a name.
-- `2F` is two parts of F, one behind the other, each cut by itself.
+- `2F` is two parts of F, one behind the other, each cut by itself. `1` is a dimension of one
+  element.
 - `...` is any number of leading dimensions, which are cut alike everywhere.
 - `-` is an argument that is no tensor, or is the same on every rank. Trailing arguments may be left
-  out of a call.
+  out of a call; the step's context is no argument.
+- `V[T]` is an argument of dimensions T whose numbers count the elements of V. Where V is cut, a
+  rank's numbers are less its first one, and the operator says what numbers outside of V do.
 - The results are linear in all arguments marked `~` together: where those are summands, so are the
   results. Where a cut letter is summed over, marked arguments without it are summands.
-- `K<N`, behind a semicolon: where K is cut, N is cut with it; N may be cut further, where K is
-  whole (kv heads that several ranks share; keys of all tokens for some of the queries).
+- `K<N`, behind a semicolon: where K is cut, N is cut with it; N may be cut further, where one unit
+  of K is left or K counts tokens (kv heads that several ranks share; keys of all tokens for some
+  of the queries).
+- `X=routing.top_k`, behind the semicolon: the option that says how large X is, which no argument
+  has.
 """
 
 from __future__ import annotations
