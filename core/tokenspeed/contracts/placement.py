@@ -100,21 +100,18 @@ class Recorder(Protocol):
         weights: Sequence[Sequence[Sequence[int]]] = (),
         spread: Mapping[str, ParallelGroup] | None = None,
         units: Mapping[str, Sequence[int]] | None = None,
-        results: Sequence[Sequence[Sequence[int]]] = (),
         dtypes: Sequence[str] = (),
     ) -> Callable[..., Any]:
         """Return a callable that notes a call of `layer`, or of one of its methods.
 
-        What it is called with are the arguments of the layer's call; `held` and keyword arguments
-        are left out.
+        What it is called with are the arguments of the layer's call; `held` is left out, and so are
+        keyword arguments that the rule does not name.
 
         Args:
             rule: placement rule of the layer's arguments, then its weights.
             weights: sizes of the segments of each dimension of each weight, of all ranks together.
             spread: letter -> group over which it is cut.
             units: letter -> how many equal units each of its segments has; a unit is never cut.
-            results: as `weights`, -1 for tokens; where the rule's results have letters that no
-                argument has.
             dtypes: torch's names for the results; "" or none: the first argument's.
         """
         ...

@@ -13,7 +13,7 @@ from tokenspeed.errors import CheckpointError, PlacementError
 from tokenspeed.ops import packing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     import torch
 

@@ -42,14 +42,13 @@ def bind_held(
     spread: Spread | None = None,
     units: Units | None = None,
     method: str = "",
-    results: Sequence[Sequence[Sequence[int]]] = (),
     dtypes: Sequence[str] = (),
     **traits: object,
 ) -> Callable[..., Any]:
     """Bind an operator that `layer` calls with tensors it holds, last among those that may be cut.
 
     Args:
-        weights, spread, units, method, results, dtypes: see `contracts.placement.Recorder`.
+        weights, spread, units, method, dtypes: see `contracts.placement.Recorder`.
         traits: of the request for a kernel.
     """
     if context.recorder is None:
@@ -61,7 +60,6 @@ def bind_held(
         weights=weights,
         spread=spread,
         units=units,
-        results=results,
         dtypes=dtypes or operator.result_dtypes,
     )
 

@@ -60,7 +60,7 @@ def _children(owner: object) -> Iterator[tuple[str, object]]:
     else:
         items = ((name, child) for name, child in vars(owner).items() if name not in _SKIPPED)
     for name, child in items:
-        if hasattr(child, "__dict__") and not isinstance(child, type) or _holds(child):
+        if (hasattr(child, "__dict__") and not isinstance(child, type)) or _holds(child):
             yield name, child
 
 

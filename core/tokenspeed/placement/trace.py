@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tokenspeed.contracts.model import ModelContext, expert_groups_of
-from tokenspeed.placement.layout import TOKENS
 from tokenspeed.placement.paths import paths_of
 from tokenspeed.placement.proxies import TracedStep
 from tokenspeed.placement.recorder import GraphRecorder
@@ -54,7 +53,7 @@ def trace(
     model = model_class(config, _context(model_class, config, recorder, dtype))
     recorder.name_layers(paths_of(model, recorder.modules), getattr(model, "layers", ()))
     token_ids_T = recorder.input((), "int64", "token_ids")
-    step = TracedStep(recorder.input((), "int64", "positions"))
+    step = TracedStep(recorder.input((), "int64", "positions"), recorder)
     hidden_TD = model.forward(token_ids_T, step)  # type: ignore[arg-type]
     forward = recorder.graph(hidden_TD)
     (features,) = forward.values[forward.outputs[0]].parts[1:]
@@ -89,6 +88,3 @@ class _Backend:
         raise AssertionError("a layer calls its backend in a trace: it has the recorder note it")
 
     write = attend = prepare = forward = plan
-
-
-__all__ = ["TOKENS", "Graphs", "trace"]
