@@ -56,8 +56,8 @@ def trace(
     step = TracedStep(recorder.input((), "int64", "positions"), recorder)
     hidden_TD = model.forward(token_ids_T, step)  # type: ignore[arg-type]
     forward = recorder.graph(hidden_TD)
-    (features,) = forward.values[forward.outputs[0]].parts[1:]
-    hidden_RD = recorder.input((features,), dtype, "hidden")
+    hidden = forward.values[forward.outputs[0]]
+    hidden_RD = recorder.input(tuple(map(sum, hidden.parts[1:])), hidden.dtype, "hidden")
     return Graphs(forward, recorder.graph(model.compute_logits(hidden_RD)))
 
 
