@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tokenspeed.errors import PlacementError
 from tokenspeed.placement.blocks import refs
-from tokenspeed.placement.graph import Kind, StepArgument
+from tokenspeed.placement.graph import StepArgument
 from tokenspeed.placement.layout import Layout, Segment
 from tokenspeed.placement.rule import Cut, Mode, annotated, follow, place
 from tokenspeed.placement.sizes import sized
@@ -58,7 +58,7 @@ class Ways:
         Raises:
             PlacementError: its annotation is wrong.
         """
-        ways = self._of_view(node, given) if node.kind is Kind.VIEW else self._of_call(node, given)
+        ways = self._of_call(node, given) if node.rule else self._of_view(node, given)
         yield from dict.fromkeys(way for way in map(partial(self._fitted, node), ways) if way)
 
     def _fitted(self, node: Node, way: Way) -> Way | None:
