@@ -1,64 +1,93 @@
-"""Cuts whole tensors into what each rank of a mesh has in a layout."""
+"""Tensors on a simulated mesh: what each rank holds of a tensor, and whether ranks hold it.
+
+Written on its own, so that the product's cutting can be compared with it.
+"""
 
 from __future__ import annotations
 
+from itertools import pairwise
+from math import prod
 from typing import TYPE_CHECKING
 
 import torch
 
-from tokenspeed.executor.token_counts import TokenCounts
 from tokenspeed.placement.layout import TOKENS
+from tokenspeed.placement.mesh import Axis, Degrees, Mesh
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tokenspeed.placement.layout import Dim, Layout
-    from tokenspeed.placement.mesh import Mesh
+
+NAMES = "abcdefgh"
 
 
-def cut_over_ranks(
-    whole: torch.Tensor, layout: Layout, mesh: Mesh, partition_tokens: Sequence[int]
-) -> list[torch.Tensor]:
-    """Return every rank's tensor; summands are drawn, and are alike where they must be."""
-    counts = TokenCounts(mesh, partition_tokens)
-    axes = sorted(layout.partial)
-    num_summands = mesh.size(axes)
-    random = torch.Generator().manual_seed(whole.numel())
-    summands = [
-        torch.randn(whole.shape, dtype=whole.dtype, generator=random)
-        for _ in range(num_summands - 1)
-    ]
-    summands.append(whole - sum(summands))
-    return [
-        _cut(summands[mesh.place(rank, axes)], layout, mesh, rank, counts)
-        for rank in range(mesh.world)
-    ]
+def mesh_of(*sizes: int) -> Mesh:
+    """Return a mesh of one stage with axes a, b, ... of these sizes and no groups."""
+    strides = [prod(sizes[place + 1 :]) for place in range(len(sizes))]
+    axes = tuple(Axis(*given) for given in zip(NAMES, sizes, strides, strict=False))
+    return Mesh(Degrees(tp=prod(sizes)), axes, {})
 
 
-def _cut(
-    x: torch.Tensor, layout: Layout, mesh: Mesh, rank: int, counts: TokenCounts
-) -> torch.Tensor:
+def held(tensor: torch.Tensor, layout: Layout, mesh: Mesh, rank: int) -> torch.Tensor:
+    """Return what a rank holds of a tensor that is no summand.
+
+    Tokens are cut as evenly as it goes, the first ranks having one more.
+    """
     for place, dim in enumerate(layout.dims):
-        x = x.index_select(place, torch.tensor(_kept(dim, mesh, rank, counts), dtype=torch.int64))
-    return x
+        tensor = tensor.index_select(place, torch.tensor(_places(tensor.shape[place], dim, mesh, rank),
+                                                         dtype=torch.int64))  # fmt: skip
+    return tensor
 
 
-def _kept(dim: Dim, mesh: Mesh, rank: int, counts: TokenCounts) -> list[int]:
-    """Return the elements of a dimension that a rank has."""
-    kept: list[int] = []
-    start = 0
+def _places(count: int, dim: Dim, mesh: Mesh, rank: int) -> list[int]:
+    """Return which elements of a dimension a rank holds."""
+    if dim[0].size == TOKENS:
+        return _share(range(count), dim[0].axes, mesh, rank)
+    bounds = [0]
     for segment in dim:
-        size = counts.local((), rank) if segment.size == TOKENS else segment.size
-        own = range(start, start + size)
-        for index in range(len(segment.axes)):
-            axes = segment.axes[: index + 1]
-            place = mesh.place(rank, axes[-1:])
-            if segment.size == TOKENS:
-                sizes = counts.sizes(axes, axes[-1:], rank)
-            else:
-                ranks = mesh.size(axes[-1:])
-                sizes = [len(own) // ranks] * ranks
-            own = own[sum(sizes[:place]) : sum(sizes[: place + 1])]
-        kept += own
-        start += size
-    return kept
+        bounds.append(bounds[-1] + segment.size)
+    assert bounds[-1] == count, f"a layout of {bounds[-1]} elements for {count}"
+    return [
+        place
+        for segment, (low, high) in zip(dim, pairwise(bounds), strict=True)
+        for place in _share(range(low, high), segment.axes, mesh, rank)
+    ]
+
+
+def _share(places: Sequence[int], axes: tuple[str, ...], mesh: Mesh, rank: int) -> list[int]:
+    shares = torch.tensor(list(places), dtype=torch.int64).tensor_split(mesh.size(axes))
+    return shares[mesh.place(rank, axes)].tolist()
+
+
+def summand(
+    tensor: torch.Tensor, layout: Layout, mesh: Mesh, rank: int, random: torch.Generator
+) -> torch.Tensor:
+    """Return a rank's random summand of what its peers hold together.
+
+    Args:
+        random: every rank of the peers calls with a generator of the same seed.
+    """
+    own = held(tensor, layout, mesh, rank)
+    axes = sorted(layout.partial)
+    parts = [
+        torch.randn(own.shape, generator=random, dtype=torch.float64)
+        for _ in range(mesh.size(axes) - 1)
+    ]
+    parts.append(own - sum(parts))
+    return parts[mesh.place(rank, axes)] if axes else own
+
+
+def assert_held(
+    results: Sequence[torch.Tensor], tensor: torch.Tensor, layout: Layout, mesh: Mesh
+) -> None:
+    """Check that the ranks' results lie as the layout says and are the tensor.
+
+    Args:
+        results: one a rank.
+    """
+    for rank in range(mesh.world):
+        peers = mesh.peers(rank, sorted(layout.partial))
+        total = torch.stack([results[peer] for peer in peers]).sum(0)
+        expected = held(tensor, layout, mesh, rank)
+        torch.testing.assert_close(total.to(expected.dtype), expected, rtol=1e-9, atol=1e-9)

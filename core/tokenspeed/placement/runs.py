@@ -6,7 +6,6 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from tokenspeed.placement.blocks import signature
-from tokenspeed.placement.graph import Kind
 from tokenspeed.placement.rule import annotated, place
 
 if TYPE_CHECKING:
@@ -32,9 +31,7 @@ def runs_of(graph: Graph, mesh: Mesh) -> tuple[Axes, ...]:
 
 def _cuts(graph: Graph, mesh: Mesh) -> Iterator[Axes]:
     """Yield the axes of every segment that an annotation cuts, of inputs, weights and results."""
-    calls = {
-        signature(node, graph.values): node for node in graph.nodes if node.kind is not Kind.VIEW
-    }
+    calls = {signature(node, graph.values): node for node in graph.nodes if node.rule}
     for node in calls.values():
         placed = place(node, graph.values, annotated(node, mesh), mesh)
         for layout in (*placed.inputs, *placed.outputs):

@@ -7,12 +7,14 @@ computed whole, on summands where it is linear, or on parts of any dimension tha
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING
 
 from tokenspeed.errors import PlacementError
 from tokenspeed.placement.blocks import refs
-from tokenspeed.placement.graph import Kind, StepArgument
+from tokenspeed.placement.graph import StepArgument
+from tokenspeed.placement.layout import Layout, Segment
 from tokenspeed.placement.rule import Cut, Mode, annotated, follow, place
 from tokenspeed.placement.sizes import sized
 from tokenspeed.placement.views import view_layout
@@ -21,12 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from tokenspeed.placement.graph import Node, Value
-    from tokenspeed.placement.layout import Layout
     from tokenspeed.placement.mesh import Mesh
     from tokenspeed.placement.rule import Choice, Placed
 
 Axes = tuple[str, ...]
-Given = tuple[tuple["Layout", ...], ...]
+Given = tuple[tuple[Layout, ...], ...]
 """Layouts in which each input of a node is available."""
 
 
@@ -57,11 +58,17 @@ class Ways:
         Raises:
             PlacementError: its annotation is wrong.
         """
-        if node.kind is Kind.VIEW:
-            ways = self._of_view(node, given)
-        else:
-            ways = self._of_call(node, given)
-        yield from dict.fromkeys(ways)
+        ways = self._of_call(node, given) if node.rule else self._of_view(node, given)
+        yield from dict.fromkeys(way for way in map(partial(self._fitted, node), ways) if way)
+
+    def _fitted(self, node: Node, way: Way) -> Way | None:
+        """Return a way in the values' own segments; None: it cuts a value in others."""
+        inputs = [_fitted(x, self.values[n]) for x, n in zip(way.inputs, refs(node), strict=True)]
+        outputs = [_fitted(x, self.values[n]) for x, n in zip(way.outputs, node.outputs, strict=True)]
+        known = [layout for layout in (*inputs, *outputs) if layout is not None]
+        if len(known) < len(inputs) + len(outputs):
+            return None
+        return Way(tuple(known[: len(inputs)]), way.weights, tuple(known[len(inputs) :]))
 
     def _of_call(self, node: Node, given: Given) -> Iterator[Way]:
         own = annotated(node, self.mesh)
@@ -117,6 +124,18 @@ class Ways:
 def _way(node: Node, placed: Placed) -> Way:
     number = len(refs(node))
     return Way(placed.inputs[:number], placed.inputs[number:], placed.outputs)
+
+
+def _fitted(layout: Layout, value: Value) -> Layout | None:
+    dims = []
+    for dim, parts in zip(layout.dims, value.parts, strict=True):
+        if tuple(segment.size for segment in dim) == parts:
+            dims.append(dim)
+        elif any(segment.axes for segment in dim):
+            return None
+        else:
+            dims.append(tuple(map(Segment, parts)))
+    return Layout(tuple(dims), layout.partial)
 
 
 def _agrees(
