@@ -180,8 +180,8 @@ class ForwardContext:
 class CausalLM(Protocol):
     """A decoder that predicts the next token.
 
-    Optional: `expert_groups`, for models with experts (see `MixtureOfExperts`); `skipped_weights()`,
-    names of tensors that other ranks hold, so that they are not read.
+    Optional: `expert_groups`, for models with experts (see `MixtureOfExperts`), and
+    `skipped_weights()`, the names of tensors that other ranks hold: they are not read.
     """
 
     architectures: ClassVar[tuple[str, ...]]
