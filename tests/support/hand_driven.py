@@ -15,16 +15,16 @@ from tests.support.moe_backends import bound_moe
 
 from tokenspeed.contracts.attention import AttentionBatch, KVView, StateView
 from tokenspeed.contracts.model import ForwardContext, ModelContext, StateRows
-from tokenspeed.executor import load_weights
 from tokenspeed.kernels.registry import KernelRegistry
 from tokenspeed.models.registry import resolve_architecture
 from tokenspeed.plugins import load_plugins
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from tokenspeed.contracts.model import CacheGroup
+    from tokenspeed.contracts.weights import LinearWeight
 
 BLOCK_TOKENS = 16
 NUM_BLOCKS = 64
@@ -142,7 +142,27 @@ def hand_driven(path: Path, *, objective: str = "latency") -> HandDriven:
     formats: list[Any] = [item.offer.load() for item in registry.offers("weight_format")]  # type: ignore[call-arg]
     source = next(item for item in formats if item.matches(path)).open(path)
     config = source.config()
-    model_class: Any = resolve_architecture(registry, config)
+
+    def weights(model: Any) -> Iterator[tuple[str, LinearWeight]]:
+        tensors: Iterator[tuple[str, LinearWeight]] = source.tensors(
+            torch.float32, keep_packed=False
+        )
+        return tensors
+
+    driven = drive(resolve_architecture(registry, config), config, weights, objective=objective)
+    source.close()
+    return driven
+
+
+def drive(
+    model_class: Any,
+    config: Mapping[str, Any],
+    weights: Callable[[Any], Iterator[tuple[str, LinearWeight]]],
+    *,
+    objective: str = "latency",
+) -> HandDriven:
+    """Build a model, and fill it with what `weights` yields for it."""
+    registry = load_plugins(("reference",), role="engine")
     groups = model_class.cache_groups(config)
     traits = {"device": "cpu", "dtype": "float32"}
     binder = KernelRegistry(registry).binder(traits, objective=objective)
@@ -151,6 +171,7 @@ def hand_driven(path: Path, *, objective: str = "latency") -> HandDriven:
             num_heads=config["num_attention_heads"],
             num_kv_heads=group.fields[0].shape[0],
             head_dim=group.fields[0].shape[1],
+            **({"v_head_dim": group.value_dim} if group.value_dim else {}),
             block_tokens=BLOCK_TOKENS,
             dtype=torch.float32,
             device=CPU,
@@ -160,8 +181,7 @@ def hand_driven(path: Path, *, objective: str = "latency") -> HandDriven:
     }
     moe = bound_moe(registry, model_class, config, objective=objective)
     model = model_class(config, ModelContext(binder, attention, torch.float32, CPU, 512, moe))
-    load_weights(model, source, dtype=torch.float32, keep_packed=False)
-    source.close()
+    model.load_weights(weights(model))
     views = dict(view for group in groups for view in _views(group))
     return HandDriven(model, groups, attention, [views[layer] for layer in sorted(views)])
 
@@ -174,8 +194,11 @@ def _views(group: CacheGroup) -> Iterator[tuple[int, KVView | StateView]]:
             yield layer, StateView(states)
         else:
             heads, dim = group.fields[0].shape
-            shape = (NUM_BLOCKS, heads, BLOCK_TOKENS, dim)
-            yield layer, KVView(torch.full(shape, torch.nan), torch.full(shape, torch.nan))
+            keys, values = (
+                torch.full((NUM_BLOCKS, heads, BLOCK_TOKENS, dim), torch.nan) for _ in range(2)
+            )
+            value_dim = group.value_dim
+            yield layer, KVView(keys, keys[..., :value_dim] if value_dim else values)
 
 
 def _tables(streams: Sequence[Stream], window: int) -> np.ndarray:

@@ -14,7 +14,7 @@ A placement rule is text: the dimensions of the arguments, an arrow, the dimensi
 
 - A letter is a dimension that may be cut into equal parts, one a rank. The same letter is cut alike
   everywhere. A letter of the arguments that no result has is summed over: cut, the results are
-  summands (`Partial`).
+  summands.
 - `D!` is never cut: every rank needs it whole. `_` is such a dimension without a name.
 - `2F` is two parts of F, one behind the other, each cut by itself. `1` is a dimension of one
   element.
@@ -34,8 +34,11 @@ A placement rule is text: the dimensions of the arguments, an arrow, the dimensi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
 
 
 class ParallelGroup(Enum):
@@ -49,7 +52,6 @@ class ParallelGroup(Enum):
     """Heads, and with them the cache."""
     DENSE_TP = "dense_tp"
     """Features of dense MLPs."""
-    MOE_TP_EP = "moe_tp_ep"
     MOE_EP = "moe_ep"
     """Experts."""
     MOE_TP = "moe_tp"
@@ -58,24 +60,58 @@ class ParallelGroup(Enum):
     """Rows of the embedding and of the head."""
 
 
-@dataclass(frozen=True, slots=True)
-class Replicate:
-    """Every rank holds the whole tensor."""
+class Shards(Protocol):
+    """What one rank of several holds of a model; its layers are told before weights come."""
+
+    @property
+    def is_first_stage(self) -> bool:
+        """Whether the rank's pipeline stage has the embedding."""
+        ...
+
+    @property
+    def is_last_stage(self) -> bool:
+        """Whether the rank's pipeline stage has the final norm and the head."""
+        ...
+
+    def holds_layer(self, layer: int) -> bool:
+        """Say whether a decoder layer is part of the rank's pipeline stage."""
+        ...
+
+    def place(self, group: ParallelGroup, units: int) -> tuple[int, int]:
+        """Return (parts that so many equal units are cut into, which of them is the rank's).
+
+        They are cut over the first axes of the group, as far as it goes.
+        """
+        ...
 
 
-@dataclass(frozen=True, slots=True)
-class Shard:
-    """Each rank of `group` holds an equal slice along dimension `dim`."""
+class Recorder(Protocol):
+    """Notes what a model calls while it is traced (`placement/trace.py`)."""
 
-    group: ParallelGroup
-    dim: int
+    held: Any
+    """Stands for the tensors that a layer holds: layers call recorded kernels with it."""
 
+    def module(
+        self,
+        layer: object,
+        rule: str,
+        *,
+        method: str = "",
+        weights: Sequence[Sequence[Sequence[int]]] = (),
+        spread: Mapping[str, ParallelGroup] | None = None,
+        units: Mapping[str, Sequence[int]] | None = None,
+        dtypes: Sequence[str] = (),
+    ) -> Callable[..., Any]:
+        """Return a callable that notes a call of `layer`, or of one of its methods.
 
-@dataclass(frozen=True, slots=True)
-class Partial:
-    """Each rank of `group` holds a summand; the tensor is their sum."""
+        What it is called with are the arguments of the layer's call; `held` is left out, and so are
+        keyword arguments that the rule does not name.
 
-    group: ParallelGroup
-
-
-Placement = Replicate | Shard | Partial
+        Args:
+            rule: placement rule of the layer's arguments, then its weights.
+            weights: sizes of the segments of each dimension of each weight, of all ranks together.
+            spread: letter -> group over which it is cut.
+            units: letter -> how many equal units each of its segments has; a unit is never cut.
+            dtypes: torch's names for the results; "" or none: the first argument's.
+        """
+        ...
