@@ -17,7 +17,7 @@ from tokenspeed.placement.blocks import refs, signature
 from tokenspeed.placement.cost import ELEMENT_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Sequence
+    from collections.abc import Hashable, Iterable, Sequence
 
     from tokenspeed.placement.blocks import Block
     from tokenspeed.placement.graph import Node, Value
