@@ -47,7 +47,7 @@ class ProgramRunner:
     """One rank's program.
 
     Args:
-        modules: path -> layer of this rank's model; weights may come later.
+        module_at: finds a layer of this rank's model by its path; weights may come later.
         kernels: binds the operators that are called on activations.
     """
 
@@ -57,14 +57,14 @@ class ProgramRunner:
         *,
         mesh: Mesh,
         rank: int,
-        modules: Mapping[str, Callable[..., Any]],
+        module_at: Callable[[str], Callable[..., Any]],
         kernels: KernelBinder,
         connections: Connections,
     ) -> None:
         self._program = program
         self._mesh = mesh
         self._rank = rank
-        self._modules = modules
+        self._module_at = module_at
         self._kernels = kernels
         self._connections = connections
         self._num_partitions = mesh.size(mesh.groups[ParallelGroup.ATTN_DP])
@@ -145,7 +145,7 @@ class ProgramRunner:
         if node.kind is Kind.VIEW:
             return _view_of(node, len(call.inputs))
         if node.kind is Kind.MODULE:
-            return self._modules[node.target]
+            return self._module_at(node.target)
         assert node.operator is not None
         bound: Callable[..., Any] = self._kernels.bind(node.operator, **node.traits)
         return bound
@@ -163,7 +163,7 @@ class ProgramRunner:
 
     def _reduced(self, reduced: Reduced) -> Step:
         communicator: Any = self._connections.over(reduced.move.axes)
-        norm: Any = self._modules[reduced.call.node.target.removesuffix(".add")]
+        norm: Any = self._module_at(reduced.call.node.target.removesuffix(".add"))
         fused = communicator.all_reduce_add_rms_norm
         source = reduced.move.source
         residual = reduced.call.inputs[1]

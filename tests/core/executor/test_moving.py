@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from tests.support.step_tensors import cut_over_ranks
 from tests.support.rank_threads import on_ranks
+from tests.support.step_tensors import cut_over_ranks
 
 from tokenspeed.executor.moving import change_of
 from tokenspeed.executor.token_counts import TokenCounts
