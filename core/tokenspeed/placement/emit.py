@@ -96,5 +96,3 @@ class Emitter:
     def _new(self) -> int:
         self.next_register += 1
         return self.next_register - 1
-
-

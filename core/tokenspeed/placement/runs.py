@@ -1,4 +1,4 @@
-"""Runs: axes that a graph's annotations never tell apart, so that the search may take them as one."""
+"""Runs: axes that no annotation of a graph tells apart; the search takes them as one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def runs_of(graph: Graph, mesh: Mesh) -> tuple[Axes, ...]:
 
 def _cuts(graph: Graph, mesh: Mesh) -> Iterator[Axes]:
     """Yield the axes of every segment that an annotation cuts, of inputs, weights and results."""
-    seen = set[Hashable]()
+    seen: set[Hashable] = set()
     for node in graph.nodes:
         if not node.rule or (sign := signature(node, graph.values)) in seen:
             continue
