@@ -6,9 +6,9 @@ import random
 from dataclasses import replace
 
 import pytest
-
 from tests.support.exhaustive_placement import least_bytes
 from tests.support.graphs import ADD, ADD_NORM, NORM, SILU_MUL, GraphBuilder, T
+
 from tokenspeed.contracts.placement import ParallelGroup
 from tokenspeed.placement.compiler import compile_graph
 from tokenspeed.placement.cost import CostModel, Link
