@@ -91,8 +91,14 @@ class GraphBuilder:
         made = tuple(self._value(parts, self.dtype, target) for parts in known)
         numbers = tuple(ref.number for ref in made)
         self._add(
-            Node(Kind.VIEW, target, (*refs, *arguments), numbers, layer=self.layer,
-                 where=f"model.py:{len(self.nodes)}")  # fmt: skip
+            Node(
+                Kind.VIEW,
+                target,
+                (*refs, *arguments),
+                numbers,
+                layer=self.layer,
+                where=f"model.py:{len(self.nodes)}",
+            )
         )
         return made if len(made) > 1 else made[0]
 
@@ -196,9 +202,7 @@ def mlp(
     )
 
 
-def _moe(
-    build: GraphBuilder, x: Ref, hidden: int, features: int, experts: int, shared: int
-) -> Ref:
+def _moe(build: GraphBuilder, x: Ref, hidden: int, features: int, experts: int, shared: int) -> Ref:
     logits = build.linear("mlp.router", x, (experts,))
     weights, chosen = build.operator("moe.route", ROUTE, logits, top_k=2)
     routed = build.call(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.model import CacheGroup
     from tokenspeed.contracts.weights import LinearWeight
     from tokenspeed.placement.shards import RankShards
+    from tokenspeed.plugins import Registry
 
 BLOCK_TOKENS = 16
 NUM_BLOCKS = 64
@@ -196,7 +198,7 @@ def build(
     objective: str = "latency",
 ) -> Built:
     """Build a model; with shards, one rank's part of it."""
-    registry = load_plugins(("reference",), role="engine")
+    registry = _plugins()
     groups = model_class.cache_groups(config)
     num_heads, moe_groups = config["num_attention_heads"], expert_groups_of(model_class, config)
     if shards is not None:
@@ -223,6 +225,11 @@ def build(
     views = dict(view for group in groups for view in _views(group))
     listed = [views.get(layer) for layer in range(1 + max(views))]
     return Built(model_class(config, context), groups, attention, listed, binder)
+
+
+@cache
+def _plugins() -> Registry:
+    return load_plugins(("reference",), role="engine")
 
 
 def _views(group: CacheGroup) -> Iterator[tuple[int, KVView | StateView]]:

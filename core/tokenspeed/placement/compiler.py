@@ -8,7 +8,6 @@ The result is equal on all ranks of a stage; `digest` says so.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from hashlib import sha256
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -23,7 +22,7 @@ from tokenspeed.placement.program import Passed, Program
 from tokenspeed.placement.runs import runs_of
 from tokenspeed.placement.search import Search, State, origin_of, outcomes_of
 from tokenspeed.placement.stages import cut_into_stages
-from tokenspeed.placement.text import instruction_text
+from tokenspeed.placement.text import digest_of
 from tokenspeed.placement.ways import Ways
 
 if TYPE_CHECKING:
@@ -161,7 +160,7 @@ class _Compiler:
     ) -> Iterator[Program]:
         emitter = Emitter()
         passed: Passed | None = None
-        for index, (stage, state, layouts) in enumerate(chosen):
+        for index, (stage, state, _) in enumerate(chosen):
             if not stage.nodes:
                 yield _program(stage.index, (), (), Emitter())
                 continue
@@ -198,6 +197,4 @@ def _program(
     stage: int, inputs: tuple[int, ...], outputs: tuple[int, ...], emitter: Emitter
 ) -> Program:
     instructions = tuple(emitter.instructions)
-    lines = (f"stage {stage} inputs {inputs} outputs {outputs}", *map(instruction_text, instructions))
-    digest = sha256("\n".join(lines).encode()).hexdigest()
-    return Program(stage, inputs, outputs, instructions, emitter.next_register, digest)
+    return digest_of(Program(stage, inputs, outputs, instructions, emitter.next_register))

@@ -95,7 +95,6 @@ def local_elements(layout: Layout, mesh: Mesh) -> float:
     return count
 
 
-
 ELEMENT_BYTES = {
     "bool": 1,
     "uint8": 1,

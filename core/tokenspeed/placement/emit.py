@@ -98,5 +98,3 @@ class Emitter:
     def _new(self) -> int:
         self.next_register += 1
         return self.next_register - 1
-
-

@@ -94,6 +94,7 @@ class Mover:
     def _search(self, before: Layout, target: Layout, element_bytes: int) -> Path | None:
         """Return the path of least time; of equals that of fewer bytes, then of fewer steps."""
         tie = count()
+        heap: list[tuple[float, float, int, int, Layout, tuple[Step, ...]]]
         heap = [(0.0, 0.0, 0, next(tie), before, ())]
         done: set[Layout] = set()
         while heap:

@@ -1,4 +1,4 @@
-"""Runs: axes that a graph's annotations never tell apart, so that the search may take them as one."""
+"""Runs: axes that no annotation of a graph tells apart; the search takes them as one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tokenspeed.placement.blocks import signature
 from tokenspeed.placement.rule import annotated, place
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Hashable, Iterator
 
     from tokenspeed.placement.graph import Graph
     from tokenspeed.placement.mesh import Mesh
@@ -31,8 +31,11 @@ def runs_of(graph: Graph, mesh: Mesh) -> tuple[Axes, ...]:
 
 def _cuts(graph: Graph, mesh: Mesh) -> Iterator[Axes]:
     """Yield the axes of every segment that an annotation cuts, of inputs, weights and results."""
-    calls = {signature(node, graph.values): node for node in graph.nodes if node.rule}
-    for node in calls.values():
+    seen: set[Hashable] = set()
+    for node in graph.nodes:
+        if not node.rule or (sign := signature(node, graph.values)) in seen:
+            continue
+        seen.add(sign)
         placed = place(node, graph.values, annotated(node, mesh), mesh)
         for layout in (*placed.inputs, *placed.outputs):
             yield from (segment.axes for dim in layout.dims for segment in dim)

@@ -3,8 +3,8 @@
 A state says in which layouts each living value is available; a copy that was made for one consumer
 serves the others. Of two states one is dropped where the other, having paid for the moves to all
 that the first has, is not dearer: it can do whatever the first can, later, for no more. So nothing
-that could be part of the cheapest program is lost. What is available for nothing, a part of a whole,
-is not written down.
+that could be part of the cheapest program is lost. What is available for nothing, such as a part of
+a whole, is not written down.
 """
 
 from __future__ import annotations
@@ -117,9 +117,7 @@ class Search:
             kept.append(layout)
         return tuple(sorted(kept))
 
-    def run(
-        self, block: Block, states: Sequence[State], alive: Sequence[int]
-    ) -> list[State]:
+    def run(self, block: Block, states: Sequence[State], alive: Sequence[int]) -> list[State]:
         """Return the states after a block, the cheapest first.
 
         Args:
@@ -207,7 +205,9 @@ class Search:
         for outcome in sorted(outcomes, key=lambda item: item.cost):
             has = (*outcome.inputs, *outcome.outputs)
             if not any(
-                self._reaches((*other.inputs, *other.outputs), other.cost, has, outcome.cost, numbers)
+                self._reaches(
+                    (*other.inputs, *other.outputs), other.cost, has, outcome.cost, numbers
+                )
                 for other in kept
             ):
                 kept.append(outcome)

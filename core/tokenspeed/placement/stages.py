@@ -9,6 +9,7 @@ is used; everything else that lives across a cut is passed on.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from tokenspeed.errors import ConfigError
@@ -53,7 +54,7 @@ def layers_of_stages(num_layers: int, num_stages: int) -> tuple[range, ...]:
     bounds = [0]
     for stage in range(num_stages):
         bounds.append(bounds[-1] + least + (stage in larger))
-    return tuple(range(low, high) for low, high in zip(bounds, bounds[1:], strict=False))
+    return tuple(range(low, high) for low, high in pairwise(bounds))
 
 
 def cut_into_stages(graph: Graph, num_stages: int) -> tuple[Stage, ...]:

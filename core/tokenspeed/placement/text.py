@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from tokenspeed.placement.layout import TOKENS
@@ -12,7 +14,7 @@ if TYPE_CHECKING:
 
     from tokenspeed.placement.graph import Node
     from tokenspeed.placement.layout import Dim, Layout
-    from tokenspeed.placement.program import Instruction
+    from tokenspeed.placement.program import Instruction, Program
 
 
 def layout_text(layout: Layout) -> str:
@@ -45,6 +47,16 @@ def instruction_text(instruction: Instruction) -> str:
                 f"pass {_named(instruction.registers, instruction.layouts)} from stage "
                 f"{instruction.stage}"
             )
+
+
+def digest_of(program: Program) -> Program:
+    """Return the program with its digest: of all that ranks of a stage must agree on."""
+    lines = [
+        f"stage {program.stage} inputs {program.inputs} outputs {program.outputs} "
+        f"registers {program.num_registers}",
+        *map(instruction_text, program.instructions),
+    ]
+    return replace(program, digest=sha256("\n".join(lines).encode()).hexdigest())
 
 
 def _call_text(call: Call) -> str:

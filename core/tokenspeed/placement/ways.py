@@ -64,7 +64,9 @@ class Ways:
     def _fitted(self, node: Node, way: Way) -> Way | None:
         """Return a way in the values' own segments; None: it cuts a value in others."""
         inputs = [_fitted(x, self.values[n]) for x, n in zip(way.inputs, refs(node), strict=True)]
-        outputs = [_fitted(x, self.values[n]) for x, n in zip(way.outputs, node.outputs, strict=True)]
+        outputs = [
+            _fitted(x, self.values[n]) for x, n in zip(way.outputs, node.outputs, strict=True)
+        ]
         known = [layout for layout in (*inputs, *outputs) if layout is not None]
         if len(known) < len(inputs) + len(outputs):
             return None
@@ -75,7 +77,7 @@ class Ways:
         yield _way(node, place(node, self.values, own, self.mesh))
         free = [run for run in self.runs if not {*run} & own.keys()]
         letters = self._letters(node)
-        candidates = [Mode.WHOLE, *letters, Mode.SUMMANDS]
+        candidates: list[Choice] = [Mode.WHOLE, *letters, Mode.SUMMANDS]
         for chosen in product(candidates, repeat=len(free)):
             choices: dict[str, Choice] = dict(own)
             for run, choice in zip(free, chosen, strict=True):
@@ -138,10 +140,8 @@ def _fitted(layout: Layout, value: Value) -> Layout | None:
     return Layout(tuple(dims), layout.partial)
 
 
-def _agrees(
-    found: Mapping[str, Choice], own: Mapping[str, str], letters: Sequence[str]
-) -> bool:
-    """Say whether choices that were read off layouts may be made: the annotation's, or free ones."""
+def _agrees(found: Mapping[str, Choice], own: Mapping[str, str], letters: Sequence[str]) -> bool:
+    """Say whether choices that were read off layouts may be made: own or free ones."""
     return own.keys() <= found.keys() and all(
         _letter(choice) == own[axis]
         if axis in own
