@@ -290,6 +290,11 @@ class CommitResult:
         into MATCH_ENDS.
         """
 
+    def entries(self) -> list[tuple[int, tuple[int, ...], int, int, int]]:
+        """
+        Return (request id, its new tokens, finish reason, cached tokens, row) of each entry.
+        """
+
 FINISH_REASONS: tuple[str, ...]
 """Names of `CommitResult.finish_reasons`; the first, "", is of a request that goes on."""
 

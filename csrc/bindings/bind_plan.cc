@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "bindings/bind.h"
 #include "bindings/views.h"
 #include "scheduler/step.h"
@@ -135,6 +137,31 @@ contract is `tokenspeed.contracts.step.StepPlan`.)");
                    "(Y, block_tokens) tokens of each record's block, -1 behind the last; its tag.");
 }
 
+// Request id, its new tokens, finish reason, cached tokens, row.
+using Entry = nb::typed<nb::tuple, int, nb::typed<nb::tuple, int, nb::ellipsis>, int, int, int>;
+using Entries = nb::typed<nb::list, Entry>;
+
+// One pass over the arrays: five lists and their zip cost a loop at batch 1 more than the commit.
+Entries EntriesOf(const View<CommitResult>& view) {
+  const CommitResult& result = *view.data();
+  nb::list entries;
+  size_t start = 0;
+  for (size_t i = 0; i < result.request_ids.size(); ++i) {
+    const auto count = static_cast<size_t>(result.num_tokens[i]);
+    nb::object tokens = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(count)));
+    if (!tokens.is_valid()) nb::raise_python_error();
+    for (size_t j = 0; j < count; ++j) {
+      PyObject* token = PyLong_FromLong(result.tokens[start + j]);
+      if (token == nullptr) nb::raise_python_error();
+      PyTuple_SET_ITEM(tokens.ptr(), static_cast<Py_ssize_t>(j), token);
+    }
+    start += std::max<size_t>(1, count);
+    entries.append(nb::make_tuple(result.request_ids[i], tokens, result.finish_reasons[i],
+                                  result.cached_tokens[i], result.rows[i]));
+  }
+  return nb::borrow<Entries>(entries);
+}
+
 void BindCommitResult(nb::module_& m) {
   nb::class_<View<CommitResult>> result(
       m, "CommitResult",
@@ -159,6 +186,9 @@ void BindCommitResult(nb::module_& m) {
       "(F, 6) (entry, cached, created, recomputed after eviction, match end, why it ended there)\n"
       "with a request's first token: the three counts add up to its prompt; the last is an index\n"
       "into MATCH_ENDS.");
+  result.def(
+      "entries", &EntriesOf,
+      "Return (request id, its new tokens, finish reason, cached tokens, row) of each entry.");
 }
 
 nb::tuple Names(const auto& names) {

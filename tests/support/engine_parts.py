@@ -16,7 +16,6 @@ from tests.support.moe_backends import bound_moe
 from tokenspeed._core import GroupSpec, Scheduler, SchedulerConfig
 from tokenspeed.contracts.model import ModelContext
 from tokenspeed.engine.drafting import Drafting
-from tokenspeed.engine.publisher import tokens_of
 from tokenspeed.executor import Executor, load_weights
 from tokenspeed.kernels.registry import KernelRegistry
 from tokenspeed.kv import Arena, solve_layout
@@ -143,15 +142,8 @@ class Parts:
             failed=result.failed,
             now_us=self._tick(),
         )
-        logprobs = [result.logprobs[r] if result.logprobs else None for r in done.rows.tolist()]
-        for request_id, tokens, scored, reason, cached in zip(
-            done.request_ids.tolist(),
-            tokens_of(done),
-            logprobs,
-            done.finish_reasons.tolist(),
-            done.cached_tokens.tolist(),
-            strict=True,
-        ):
+        for request_id, tokens, reason, cached, row in done.entries():
+            scored = result.logprobs[row] if result.logprobs else None
             index = request_id - first_id
             run.tokens[index].extend(tokens)
             run.logprobs[index].extend((scored or ())[: len(tokens)])

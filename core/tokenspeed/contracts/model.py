@@ -163,6 +163,10 @@ class ForwardContext:
         query_start: (R + 1,) int32 host.
         state_rows: layer index -> rows of its state group; layers of k/v groups are absent. By
             layer, as `kv`: the layout may split a group's layers over several rows.
+        query_metadata: the same for the query tokens that this rank attends for, where ranks share
+            those of a step (context parallelism); empty: as attention_metadata.
+        partition_tokens: tokens of every attention-DP partition in this step, T among them; empty:
+            there is one partition.
     """
 
     positions_T: torch.Tensor
@@ -172,6 +176,8 @@ class ForwardContext:
     num_drafts_R: Any
     query_start: Any
     state_rows: Mapping[int, StateRows] = field(default_factory=dict)
+    query_metadata: Mapping[str, object] = field(default_factory=dict)
+    partition_tokens: Sequence[int] = ()
 
 
 class CausalLM(Protocol):

@@ -40,6 +40,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from tokenspeed.contracts.kernel import Operator
+
 
 class ParallelGroup(Enum):
     """Named groups of ranks over which letters are spread; of one pipeline stage each."""
@@ -101,6 +103,7 @@ class Recorder(Protocol):
         spread: Mapping[str, ParallelGroup] | None = None,
         units: Mapping[str, Sequence[int]] | None = None,
         dtypes: Sequence[str] = (),
+        operator: Operator | None = None,
     ) -> Callable[..., Any]:
         """Return a callable that notes a call of `layer`, or of one of its methods.
 
@@ -113,5 +116,6 @@ class Recorder(Protocol):
             spread: letter -> group over which it is cut.
             units: letter -> how many equal units each of its segments has; a unit is never cut.
             dtypes: torch's names for the results; "" or none: the first argument's.
+            operator: that the layer calls and does nothing else.
         """
         ...

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tokenspeed.engine.committed import tokens_of
 from tokenspeed.engine.messages import CacheReport, Delta, Refused, TokensOut
 from tokenspeed.scheduler import FINISH_REASONS, MATCH_ENDS
 
@@ -122,16 +121,8 @@ class Publisher:
         """Send deltas; return how many output tokens are in them."""
         num_output = 0
         outgoing: dict[Client, list[Delta]] = {}
-        entries = zip(
-            committed.request_ids.tolist(),
-            tokens_of(committed),
-            committed.finish_reasons.tolist(),
-            committed.cached_tokens.tolist(),
-            committed.rows.tolist(),
-            strict=True,
-        )
         reports = _reports_of(committed)
-        for index, (key, tokens, reason, cached, row) in enumerate(entries):
+        for index, (key, tokens, reason, cached, row) in enumerate(committed.entries()):
             request = self._requests.by_key(key)
             if request is None:
                 continue

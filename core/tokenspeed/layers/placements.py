@@ -61,6 +61,7 @@ def bind_held(
         spread=spread,
         units=units,
         dtypes=dtypes or operator.result_dtypes,
+        operator=operator,
     )
 
 

@@ -112,6 +112,7 @@ class GraphRecorder:
         spread: Mapping[str, ParallelGroup] | None = None,
         units: Mapping[str, Sequence[int]] | None = None,
         dtypes: Sequence[str] = (),
+        operator: Operator | None = None,
     ) -> Callable[..., Any]:
         """Return a callable that notes a call of `layer`; see the contract."""
         self.modules.append(layer)
@@ -132,6 +133,7 @@ class GraphRecorder:
                 sizes,
                 spread or {},
                 given,
+                operator,
                 layer=index,
                 where=where,
             )

@@ -100,12 +100,8 @@ class Bench:
             num_drafts=np.array([rows.get(key, (0, 0))[0] for key in new]),
         )  # fmt: skip
         accepted = np.array([rows.get(key, (0, 0))[1] for key in new]) if rows else None
-        committed: Any = SimpleNamespace(
-            request_ids=np.array(list(new)),
-            tokens=np.array([token for tokens in new.values() for token in tokens or [-1]]),
-            num_tokens=np.array([len(tokens) for tokens in new.values()]),
-            finish_reasons=np.array([int(key in ended) for key in new]),
-        )
+        entries = [(key, tuple(run), int(key in ended), -1, -1) for key, run in new.items()]
+        committed: Any = SimpleNamespace(entries=lambda: entries)
         self.drafting.committed(plan, SimpleNamespace(accepted=accepted), committed, 0.01)  # type: ignore[arg-type]
 
 

@@ -67,25 +67,22 @@ class Bench:
 
 def commit(entries: list[Entry], reports: list[tuple[int, ...]] = []) -> Any:  # noqa: B006
     """What the scheduler returns from a commit."""
-    keys, tokens, reasons, cached = zip(*entries, strict=True) if entries else ((),) * 4
-    return SimpleNamespace(
-        request_ids=np.array(keys, dtype=np.int64),
-        tokens=np.array(tokens, dtype=np.int32),
-        num_tokens=np.array([int(token >= 0) for token in tokens], dtype=np.int32),
-        finish_reasons=np.array([FINISH_REASONS.index(name) for name in reasons], dtype=np.uint8),
-        cached_tokens=np.array(cached, dtype=np.int32),
-        rows=np.full(len(keys), -1, dtype=np.int32),
-        reports=np.array(reports, dtype=np.int32).reshape(-1, 6),
-    )
+    runs = [(key, [token] if token >= 0 else [], *end) for key, token, *end in entries]
+    return commit_runs(runs, reports)
 
 
-def commit_runs(runs: list[tuple[int, list[int], str]]) -> Any:
-    """What the scheduler returns when rows had drafts: runs of tokens, -1 where there is none."""
-    keys, tokens, reasons = zip(*runs, strict=True)
-    result = commit([(key, 0, reason, -1) for key, reason in zip(keys, reasons, strict=True)])
-    result.tokens = np.array([token for run in tokens for token in run or [-1]], dtype=np.int32)
-    result.num_tokens = np.array([len(run) for run in tokens], dtype=np.int32)
-    return result
+def commit_runs(
+    runs: list[tuple[Any, ...]],
+    reports: list[tuple[int, ...]] = [],  # noqa: B006
+) -> Any:
+    """What the scheduler returns when rows had drafts: runs of tokens."""
+    listed = [
+        (key, tuple(tokens), FINISH_REASONS.index(reason), *(cached or [-1]), -1)
+        for key, tokens, reason, *cached in runs
+    ]
+    rows = np.array(reports, dtype=np.int32).reshape(-1, 6)
+    keys = np.array([entry[0] for entry in listed], dtype=np.int64)
+    return SimpleNamespace(request_ids=keys, entries=lambda: listed, reports=rows)
 
 
 @pytest.fixture

@@ -281,7 +281,11 @@ def test_two_cut_letters_give_the_parts_of_the_whole(
         ("moe.experts", "T D!, E[T X!], T X!, E 2F D!, E D! F, E 2F, E D! -> T D!", "F"),
         ("moe.experts", "T D!, E[T X!], ~T X!, E 2F D!, ~E D! F, E 2F, ~E D! -> T D!", "F"),
         ("moe.experts", "T D!, T X!, T X!, E 2F D!, ~E D! F, E 2F, ~E D! -> T D!", "E"),
-        ("kda.gates", "T N K, T N, N, N K! -> T N K!, T N", "K"),
+        (
+            "linear_attention.gated_delta",
+            "T J K!, T J K!, T N V!, T N, T N, _ N K! V!, -, - -> T N V!",
+            "N",
+        ),
     ],
 )
 def test_a_wrong_line_is_found(name: str, line: str, way: Choice) -> None:

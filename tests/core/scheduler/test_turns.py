@@ -71,6 +71,7 @@ def test_drafts_go_in_and_accepted_tokens_come_out() -> None:
     result = scheduler.commit(plan.step_id, tokens, accepted=np.array([2], np.int32), now_us=0)
     assert result.tokens.tolist() == [8, 9, 5]
     assert result.num_tokens.tolist() == [3]
+    assert result.entries() == [(1, (8, 9, 5), 0, -1, 0)]
     with pytest.raises(ValueError, match="3 drafts; allowed: up to 0"):
         scheduler.propose(2, prompt(3))
 
