@@ -82,8 +82,8 @@ def _read_config(path: Path) -> Mapping[str, Any]:
     file = path / CONFIG_FILE if path.is_dir() else path
     if not file.is_file():
         raise ConfigError(
-            f"no model is at {path}: {file} is no file; give a folder with a {CONFIG_FILE}, or that "
-            "file"
+            f"no model is at {path}: {file} is no file; give a folder with a {CONFIG_FILE}, or the "
+            "file itself"
         )
     return read_json_object(file)
 
@@ -119,8 +119,8 @@ def _print(explanation: Explanation) -> None:
     groups = "   ".join(f"{group} {axes}" for group, axes in explanation.groups if axes)
     print(f"ranks    {explanation.world}, a stage is {grid}")
     print(f"groups   {groups or 'of one rank each'}")
-    print(f"step     {explanation.tokens:,} tokens, {_bytes(explanation.sent_bytes)} sent by a rank, "
-          f"{explanation.time_us:,.0f} us of collectives (estimated)")  # fmt: skip
+    sent, time = _bytes(explanation.sent_bytes), f"{explanation.time_us:,.0f} us"
+    print(f"step     {explanation.tokens:,} tokens: {sent} sent by a rank in {time} (estimated)")
     print(f"compiled {explanation.compile_ms:.0f} ms")
     print()
     print_table(
