@@ -35,8 +35,8 @@ def held(tensor: torch.Tensor, layout: Layout, mesh: Mesh, rank: int) -> torch.T
     Tokens are cut as evenly as it goes, the first ranks having one more.
     """
     for place, dim in enumerate(layout.dims):
-        tensor = tensor.index_select(place, torch.tensor(_places(tensor.shape[place], dim, mesh, rank),
-                                                         dtype=torch.int64))  # fmt: skip
+        places = _places(tensor.shape[place], dim, mesh, rank)
+        tensor = tensor.index_select(place, torch.tensor(places, dtype=torch.int64))
     return tensor
 
 

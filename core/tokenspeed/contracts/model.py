@@ -163,6 +163,10 @@ class ForwardContext:
         query_start: (R + 1,) int32 host.
         state_rows: layer index -> rows of its state group; layers of k/v groups are absent. By
             layer, as `kv`: the layout may split a group's layers over several rows.
+        query_metadata: the same for the query tokens that this rank attends for, where ranks share
+            those of a step (context parallelism); empty: as attention_metadata.
+        partition_tokens: tokens of every attention-DP partition in this step, T among them; empty:
+            there is one partition.
     """
 
     positions_T: torch.Tensor
@@ -172,13 +176,15 @@ class ForwardContext:
     num_drafts_R: Any
     query_start: Any
     state_rows: Mapping[int, StateRows] = field(default_factory=dict)
+    query_metadata: Mapping[str, object] = field(default_factory=dict)
+    partition_tokens: Sequence[int] = ()
 
 
 class CausalLM(Protocol):
     """A decoder that predicts the next token.
 
-    Optional: `expert_groups`, for models with experts (see `MixtureOfExperts`); `skipped_weights()`,
-    names of tensors that other ranks hold, so that they are not read.
+    Optional: `expert_groups`, for models with experts (see `MixtureOfExperts`), and
+    `skipped_weights()`, the names of tensors that other ranks hold: they are not read.
     """
 
     architectures: ClassVar[tuple[str, ...]]

@@ -100,7 +100,7 @@ class PagedAttention:
         assert isinstance(kv, KVView), "the layer's cache group has no keys and values"
         metadata = step.attention_metadata[self.group]
         self._write(k_TKH, v_TKH, kv, metadata)
-        return self._attend(q_TNH, kv, metadata)
+        return self._attend(q_TNH, kv, step.query_metadata.get(self.group, metadata))
 
     def _accept_sinks(self, weight: LinearWeight) -> None:
         assert weight.plain is not None, "vectors are never packed"

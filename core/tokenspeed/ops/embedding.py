@@ -60,7 +60,7 @@ def embedding(token_ids_T: torch.Tensor, weight_VD: torch.Tensor) -> torch.Tenso
 @operator(
     "embedding.packed",
     cases=_packed_cases,
-    placement="V[T], V D -> T D",
+    placement="V[T], V D, - -> T D",
 )
 def packed_embedding(
     weight: LinearWeight, dtype: torch.dtype

@@ -65,7 +65,7 @@ def decode(weight: LinearWeight, dtype: torch.dtype) -> torch.Tensor:
     "quantise.encode",
     tolerance=EXACT,
     cases=_encode_cases,
-    placement="O I!, - -> O B!",
+    placement="O! I!, - -> O! B!",
 )
 def encode(x_OI: torch.Tensor, packing_name: str) -> torch.Tensor:
     """Round a weight to a packed layout with one scale a block of 32 inputs.

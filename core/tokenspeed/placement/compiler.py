@@ -176,7 +176,8 @@ class _Compiler:
                 emitter.call(node, outcome, label)
             outputs: tuple[int, ...] = ()
             if index + 1 < len(chosen):
-                passed = emitter.hand_on(stage.results, chosen[index + 1][2], stage.index)
+                results = [self.graph.values[number] for number in stage.results]
+                passed = emitter.hand_on(results, chosen[index + 1][2], stage.index)
             else:
                 outputs = self._results(emitter, wanted)
             yield _program(stage.index, inputs, outputs, emitter)

@@ -11,7 +11,7 @@ from tokenspeed.placement.program import Call, Move, Passed
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from tokenspeed.placement.graph import Node
+    from tokenspeed.placement.graph import Node, Value
     from tokenspeed.placement.layout import Layout
     from tokenspeed.placement.moves import Path
     from tokenspeed.placement.program import Instruction
@@ -78,12 +78,14 @@ class Emitter:
             )
         return there[layout]
 
-    def hand_on(self, values: Iterable[int], layouts: Sequence[Layout], stage: int) -> Passed:
+    def hand_on(self, values: Sequence[Value], layouts: Sequence[Layout], stage: int) -> Passed:
         """Write that values go to the next stage."""
         registers = tuple(
-            self.registers[value][layout] for value, layout in zip(values, layouts, strict=True)
+            self.registers[value.number][layout]
+            for value, layout in zip(values, layouts, strict=True)
         )
-        passed = Passed(registers, tuple(layouts), stage)
+        dtypes = tuple(value.dtype for value in values)
+        passed = Passed(registers, tuple(layouts), dtypes, stage)
         self.instructions.append(passed)
         return passed
 

@@ -96,15 +96,16 @@ def _view(layouts: Sequence[Layout], mesh: Mesh | None, *shape: Any) -> tuple[La
 
 def _resolved(sizes: list[int], shape: list[int]) -> list[int]:
     """Return the shape with its one -1 filled in; tokens are in front and stay."""
-    if TOKENS in sizes:
-        if sizes[0] != TOKENS or not shape or shape[0] != TOKENS:
-            _refuse(f"a view of {_shown(sizes)} as {_shown(shape)}", "tokens in front as before")
-        return [TOKENS, *_resolved(sizes[1:], shape[1:])]
-    known = prod(size for size in shape if size != TOKENS)
-    filled = [prod(sizes) // max(known, 1) if size == TOKENS else size for size in shape]
-    if shape.count(TOKENS) > 1 or prod(filled) != prod(sizes):
-        _refuse(f"a view of {_shown(sizes)} as {_shown(shape)}", f"{prod(sizes)} elements")
-    return filled
+    what = f"a view of {_shown(sizes)} as {_shown(shape)}"
+    has_tokens = TOKENS in sizes
+    if has_tokens and (sizes[0] != TOKENS or shape[:1] != [TOKENS]):
+        _refuse(what, "tokens in front as before")
+    count, rest = prod(sizes[has_tokens:]), shape[has_tokens:]
+    known = prod(size for size in rest if size != -1)
+    filled = [count // max(known, 1) if size == -1 else size for size in rest]
+    if rest.count(-1) > 1 or prod(filled) != count:
+        _refuse(what, f"{count} elements{' a token' * has_tokens}")
+    return [TOKENS] * has_tokens + filled
 
 
 def _groups(sizes: list[int], wanted: list[int]) -> Iterator[tuple[range, range]]:

@@ -6,16 +6,15 @@ summands, over 2 and 3 ranks, on the operator's own cases.
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import replace
 from functools import cache
-from itertools import permutations
+from itertools import combinations_with_replacement, product
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from tests.support.cut_tensors import assert_held, held, mesh_of, summand
 
-from support.cut_tensors import assert_held, held, mesh_of, summand
 from tokenspeed.contracts.kernel import Domain
 from tokenspeed.contracts.weights import LinearWeight
 from tokenspeed.errors import PlacementError
@@ -23,26 +22,26 @@ from tokenspeed.ops import OPERATORS, packing
 from tokenspeed.ops.compare import copied, map_tensors, tensors_in
 from tokenspeed.placement.graph import Kind, Node, Ref, Value
 from tokenspeed.placement.layout import TOKENS
-from tokenspeed.placement.rule import Mode, parse, place
+from tokenspeed.placement.rule import Letters, Mode, parse, place
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
     from tokenspeed.contracts.kernel import Case, Operator
     from tokenspeed.placement.layout import Layout
     from tokenspeed.placement.mesh import Mesh
-    from tokenspeed.placement.rule import Choice, Placed
+    from tokenspeed.placement.rule import Choice, Pattern, Placed, Rule
 
 OF_STEPS = {"attention.paged", "kv.write", "kv.gather", "kv.copy_tokens"}
-"""Operators whose lines speak of what a layer passes, beside its cache: tests of their own."""
+"""Operators whose lines speak of what a layer passes, beside its cache: test_steps_cut.py."""
 STEP_ROWS = {"conv.causal_silu", "linear_attention.gated_delta", "kda.delta_rule"}
-"""Operators over the rows of a step: tokens are cut between rows, by a test of its own."""
-MESHES = ((2,), (3,), (2, 2), (2, 3), (3, 2), (3, 3))
-CASES = 2
-"""Cases that a choice is tried on."""
+"""Operators over the rows of a step: tokens are cut between rows, test_steps_cut.py."""
+TIMES = 6
+"""By how much a case's letters are made longer, so that 2 and 3 ranks can have them."""
 
 
 def cuttable(operator: Operator) -> list[str]:
+    """Return the letters that may be cut, of `...` the first dimension."""
     rule = parse(operator.placement)
     letters = {dim.letter for pattern in rule.inputs if pattern for dim in pattern.dims}
     letters = {"...0" if letter == "..." else letter for letter in letters - rule.whole}
@@ -53,14 +52,53 @@ def wide(value: Any) -> Any:
     return map_tensors(value, lambda x: x.double() if x.is_floating_point() else x.clone())
 
 
-class Call:
-    """One call of an operator on the whole: its arguments in the order of the rule."""
+def longer(value: Any, pattern: Pattern | None, times: Mapping[str, int], seed: int) -> Any:
+    """Return an argument whose letters are so many times longer, with numbers of its own."""
+    random = torch.Generator().manual_seed(seed)
+    if isinstance(value, LinearWeight):
+        rows, inputs = (times.get(dim.letter, 1) for dim in pattern.dims) if pattern else (1, 1)
+        data = value.packed["data"].repeat(rows, inputs)
+        shape = (value.shape[0] * rows, value.shape[1] * inputs)
+        return LinearWeight(shape, None, value.packing, {"data": data})
+    if not isinstance(value, torch.Tensor) or pattern is None:
+        return value
+    dims = pattern.dims
+    if dims[0].letter == "...":
+        dims = tuple(Letters(f"...{number}") for number in range(value.dim() - len(dims) + 1))
+        dims += pattern.dims[1:]
+    for number, dim in enumerate(dims):
+        value = value.repeat_interleave(times.get(dim.letter, 1), number)
+    if pattern.counted:
+        factor = times.get(pattern.counted, 1)
+        return value * factor + torch.randint(0, factor, value.shape, generator=random)
+    if value.is_floating_point():
+        return value * (1 + torch.rand(value.shape, generator=random, dtype=value.dtype) / 4)
+    return value
 
-    def __init__(self, operator: Operator, case: Case) -> None:
+
+def tokens_of(rule: Rule) -> set[str]:
+    """Return the letter that counts tokens or rows: it is in front of the first argument."""
+    first = {pattern.dims[0].letter for pattern in rule.inputs[:1] if pattern}
+    return {"...", "...0"} if "..." in first else first & {"T", "R"}
+
+
+class Call:
+    """One call of an operator on the whole: its arguments in the order of the rule.
+
+    Args:
+        times: letter -> by how much it is longer than in the case.
+    """
+
+    def __init__(self, operator: Operator, case: Case, times: Mapping[str, int]) -> None:
         self.operator, self.case = operator, case
+        self.rule = parse(operator.placement)
         tensors = [x for x in case.options.values() if isinstance(x, torch.Tensor)]
-        first = case.calls[-1] if case.calls else ()
-        self.arguments = wide([*first, *case.args, *tensors])
+        first = max(case.calls, key=lambda call: len(call[0])) if case.calls else ()
+        given = wide([*first, *case.args, *tensors])
+        self.arguments = [
+            longer(value, self.rule.inputs[number], times, number)
+            for number, value in enumerate(given)
+        ]
         self.num_first = len(first)
         self.node = Node(
             Kind.OPERATOR,
@@ -68,7 +106,7 @@ class Call:
             tuple(self._given(number, value) for number, value in enumerate(self.arguments)),
             (),
             case.options,
-            parse(operator.placement),
+            self.rule,
         )
         self.values = tuple(self._value(number) for number in range(len(self.arguments)))
         self.after = copied(self.arguments, "cpu")
@@ -89,25 +127,37 @@ class Call:
         return Ref(number) if isinstance(value, torch.Tensor | LinearWeight) else value
 
     def _value(self, number: int) -> Value:
-        value, pattern = self.arguments[number], parse(self.operator.placement).inputs[number]
-        sizes = getattr(value, "shape", ())
-        names = [dim.letter for dim in pattern.dims] if pattern else []
-        counts_tokens = bool(names) and names[0] in ("T", "...") and len(sizes) > 0
-        parts = tuple(
-            (TOKENS,) if counts_tokens and place == 0 and pattern and names[0] != "_" else (size,)
-            for place, size in enumerate(sizes)
-        )
-        return Value(number, parts, "float64", f"argument {number}")
+        pattern = self.rule.inputs[number]
+        sizes = [(size,) for size in getattr(self.arguments[number], "shape", ())]
+        if sizes and pattern and pattern.dims[0].letter in tokens_of(self.rule):
+            sizes[0] = (TOKENS,)
+        return Value(number, tuple(sizes), "float64", f"argument {number}")
 
 
 @cache
-def calls(name: str) -> tuple[Call, ...]:
-    """Return the operator's calls, the smallest first, but for those of nothing."""
-    operator = OPERATORS[name]
+def calls(operator: Operator) -> tuple[Call, ...]:
+    """Return calls on an operator's smallest cases of each kind, their letters made longer."""
+    rule = parse(operator.placement)
     assert operator.cases is not None
-    found = [Call(operator, case) for case in operator.cases(Domain())]
-    found = [call for call in found if all(x.numel() for x in call.results)]
-    return tuple(sorted(found, key=lambda call: sum(x.numel() for x in tensors_in(call.arguments))))
+    letters = dict.fromkeys(set(cuttable(operator)) - tokens_of(rule), TIMES)
+    low = {pair[0] for pair in rule.shared}
+    ways = [letters, *({**letters, **dict.fromkeys(low, count)} for count in (1, 2, 3) if low)]
+    kinds: dict[Any, Case] = {}
+    for case in sorted(operator.cases(Domain()), key=volume):
+        tensors = sum(isinstance(x, torch.Tensor) for x in case.options.values())
+        if volume(case) > 1:
+            kinds.setdefault((len(case.args), tensors), case)
+    return tuple(Call(operator, case, times) for case in kinds.values() for times in ways)
+
+
+def volume(case: Case) -> int:
+    """Return how many numbers a case has; 0 where a tensor has none, 1 where it has one row."""
+    shapes = [x.shape for x in tensors_in([*case.args, *case.options.values()])]
+    if case.calls:
+        return sum(shape.numel() for shape in shapes) if shapes[0][0] > 1 else 1
+    if not all(shape.numel() for shape in shapes):
+        return 0
+    return sum(shape.numel() for shape in shapes) if shapes[0][0] > 1 else 1
 
 
 def local(call: Call, placed: Placed, mesh: Mesh, rank: int) -> list[Any]:
@@ -115,9 +165,9 @@ def local(call: Call, placed: Placed, mesh: Mesh, rank: int) -> list[Any]:
     random = torch.Generator().manual_seed(7)
     layouts = iter(placed.inputs)
     mine: list[Any] = []
-    sizes = iter(call.node.rule.inputs if call.node.rule else ())
-    for given, value in zip(call.node.inputs, call.arguments, strict=True):
-        pattern = next(sizes)
+    for given, value, pattern in zip(
+        call.node.inputs, call.arguments, call.rule.inputs, strict=False
+    ):
         if not isinstance(given, Ref):
             mine.append(copied(value, "cpu"))
             continue
@@ -134,8 +184,7 @@ def local(call: Call, placed: Placed, mesh: Mesh, rank: int) -> list[Any]:
 
 def first_of(call: Call, placed: Placed, letter: str, mesh: Mesh, rank: int) -> int:
     """Return the first element of a letter that a rank has."""
-    assert call.node.rule is not None
-    for pattern, layout in zip(call.node.rule.inputs, placed.inputs, strict=False):
+    for pattern, layout in zip(call.rule.inputs, placed.inputs, strict=False):
         for dim, segments in zip(pattern.dims if pattern else (), layout.dims, strict=True):
             if dim.letter == letter:
                 (segment,) = segments
@@ -165,24 +214,29 @@ def is_proved(call: Call, choices: Mapping[str, Choice], mesh: Mesh) -> bool:
     got = [call.run(arguments) for arguments in mine]
     for number, (whole, layout) in enumerate(zip(call.results, placed.outputs, strict=True)):
         assert_held([results[number] for results in got], whole, layout, mesh)
-    refs = [place for place, given in enumerate(call.node.inputs) if isinstance(given, Ref)]
+    refs = [number for number, given in enumerate(call.node.inputs) if isinstance(given, Ref)]
     for number, layout in zip(refs, placed.inputs, strict=True):  # what was written in place
-        pattern = call.node.rule.inputs[number] if call.node.rule else None
+        pattern = call.rule.inputs[number]
         if isinstance(call.after[number], torch.Tensor) and not (pattern and pattern.counted):
             own = [arguments[number] for arguments in mine]
             assert_held(own, call.after[number], layout, mesh)
     return True
 
 
-def choices_for(operator: Operator, mesh: Mesh) -> Iterator[dict[str, Choice]]:
-    """Yield every letter, or every pair, or summands beside a letter."""
-    ways: list[Choice] = [*cuttable(operator)]
-    rule = parse(operator.placement)
-    ways += [Mode.SUMMANDS] if any(p and p.is_linear for p in rule.inputs[:1]) else []
-    names = [axis.name for axis in mesh.axes]
-    yield from (dict(zip(names, chosen, strict=True)) for chosen in permutations(ways, len(names)))
-    if len(names) == 2:
-        yield from (dict.fromkeys(names, way) for way in ways)
+def ways_of(operator: Operator) -> list[Choice]:
+    """Return what the operator may do over an axis beside computing the same."""
+    has_summands = any(p and p.is_linear for p in parse(operator.placement).inputs[:1])
+    return [*cuttable(operator), *([Mode.SUMMANDS] if has_summands else [])]
+
+
+def prove(operator: Operator, pairs: Iterable[tuple[tuple[int, ...], dict[str, Choice]]]) -> None:
+    """Compare on every case that permits one of the ways; one at least must."""
+    proved = [
+        is_proved(call, choices, mesh_of(*sizes))
+        for sizes, choices in pairs
+        for call in calls(operator)
+    ]
+    assert any(proved), f"no case of {operator.name} can be cut so"
 
 
 CUT = [
@@ -190,22 +244,53 @@ CUT = [
     for operator in OPERATORS.values()
     if cuttable(operator) and operator.name not in OF_STEPS
 ]
+EACH = [(operator, way) for operator in CUT for way in ways_of(operator)]
+PAIRS = [
+    (operator, *pair)
+    for operator in CUT
+    for pair in combinations_with_replacement(ways_of(operator), 2)
+]
 
 
-@pytest.mark.parametrize("operator", CUT, ids=lambda operator: operator.name)
-def test_cut_arguments_give_the_parts_of_the_whole(operator: Operator) -> None:
-    unproved = []
-    for sizes in MESHES:
-        mesh = mesh_of(*sizes)
-        for choices in choices_for(operator, mesh):
-            proved = 0
-            for call in calls(operator.name):
-                proved += is_proved(call, choices, mesh)
-                if proved == CASES:
-                    break
-            if not proved:
-                unproved.append((sizes, choices))
-    print(*unproved, sep="\n")
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize(("operator", "way"), EACH, ids=lambda given: getattr(given, "name", given))
+def test_a_cut_letter_gives_the_parts_of_the_whole(
+    operator: Operator, way: Choice, ranks: int
+) -> None:
+    prove(operator, [((ranks,), {"a": way})])
+
+
+@pytest.mark.parametrize(
+    ("operator", "one", "two"), PAIRS, ids=lambda given: getattr(given, "name", given)
+)
+def test_two_cut_letters_give_the_parts_of_the_whole(
+    operator: Operator, one: Choice, two: Choice
+) -> None:
+    ways = [{"a": one, "b": two}, {"a": two, "b": one}]
+    prove(operator, list(product(((2, 3), (3, 2)), ways)))
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "way"),
+    [
+        ("norm.rms", "... D, D -> ... D", "D"),
+        ("activation.silu_mul", "T F -> T F", "F"),
+        ("linear.dense", "~T I, O I, O -> T O", "I"),
+        ("linear.dense", "~T I, O I, O -> T O", Mode.SUMMANDS),
+        ("moe.add_shared", "~T D, T D, T 1 -> T D", Mode.SUMMANDS),
+        ("moe.experts", "T D!, E[T X!], T X!, E 2F D!, E D! F, E 2F, E D! -> T D!", "F"),
+        ("moe.experts", "T D!, E[T X!], ~T X!, E 2F D!, ~E D! F, E 2F, ~E D! -> T D!", "F"),
+        ("moe.experts", "T D!, T X!, T X!, E 2F D!, ~E D! F, E 2F, ~E D! -> T D!", "E"),
+        (
+            "linear_attention.gated_delta",
+            "T J K!, T J K!, T N V!, T N, T N, _ N K! V!, -, - -> T N V!",
+            "N",
+        ),
+    ],
+)
+def test_a_wrong_line_is_found(name: str, line: str, way: Choice) -> None:
+    with pytest.raises((AssertionError, PlacementError, RuntimeError)):
+        prove(replace(OPERATORS[name], placement=line), [((2,), {"a": way})])
 
 
 def test_every_operator_has_a_line() -> None:
