@@ -26,6 +26,7 @@ DEGREES = {
 }
 HEADS = ("WHAT", "NAME", "TAKES", "GIVES", "OVER", "SENT", "TIME")
 CONFIG_FILE = "config.json"
+STEP_TOKENS = 256
 
 
 def fill_explain(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +44,8 @@ def fill_explain(parser: argparse.ArgumentParser) -> None:
         help="ranks over which features of dense MLPs are spread; absent: as --tp",
     )  # fmt: skip
     parser.add_argument(
-        "--tokens", type=int, default=256, metavar="N", help="tokens of a step, all ranks together"
+        "--tokens", type=int, default=STEP_TOKENS, metavar="N",
+        help="tokens of a step, all ranks together, 256 if absent",
     )
     parser.add_argument(
         "--plugins", default="", metavar="IDS", help="also load these plugins, comma separated"
