@@ -172,16 +172,21 @@ class NcclCommunicator(MovingCommunicator):
 
     def _note(self, work: Any) -> None:
         """Keep the newest work that can be watched; what is captured runs later, and unwatched."""
-        if not torch.cuda.is_current_stream_capturing():
-            self._last = (self._last[0] + 1, work)
+        is_captured = torch.cuda.is_current_stream_capturing()
+        self._last = (self._last[0] + 1, None if is_captured else work)
 
     def _watch(self) -> None:
         """Break the group when the device does not come further for the group's timeout."""
         torch.cuda.set_device(self._device)
-        number, since_s = 0, time.monotonic()
+        number, done, since_s = 0, 0, time.monotonic()
         while not self._done_watching.wait(WATCH_S):
             newest, work = self._last
-            if newest != number or work is None or self._is_done(work):
+            # What is done is not asked again: a capture may have begun since.
+            if work is None or newest == done:
+                number, since_s = newest, time.monotonic()
+            elif self._is_done(work):
+                number, done, since_s = newest, newest, time.monotonic()
+            elif newest != number:
                 number, since_s = newest, time.monotonic()
             elif time.monotonic() - since_s >= self._timeout_s:
                 with contextlib.suppress(EngineError):

@@ -1,4 +1,4 @@
-"""gloo between real processes: what every collective computes, and what becomes of ranks that fail."""
+"""gloo between real processes: what collectives compute, and what becomes of ranks that fail."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tokenspeed.contracts.communicator import OPTIONAL_METHODS
 from tokenspeed_reference.gloo import MESSAGE_BYTES, GlooCommunicator
 from tokenspeed_sdk.collectives import serve_store
 from tokenspeed_sdk.conformance.communicator_check import check_faults, outcomes
-from tokenspeed_sdk.testkit.rank_processes import Failure, RankProcesses
+from tokenspeed_sdk.testkit.rank_processes import Failure, RankProcesses, join_group
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -152,9 +152,7 @@ def test_a_rank_that_fails_is_named_on_every_rank_in_time() -> None:
 
 def test_a_group_that_is_not_complete_names_who_is_missing() -> None:
     with RankProcesses(GlooCommunicator, 2) as ranks:
-        arguments = [("half", GlooCommunicator, rank, 3, "half-group", 1.0) for rank in range(2)]
-        from tokenspeed_sdk.testkit.rank_processes import join_group
-
+        arguments = [("half", GlooCommunicator, rank, 3, "half", 1.0) for rank in range(2)]
         for result in ranks.run(join_group, arguments):
             assert result.kind == "EngineError"
             assert "rank 2 did not come within 1 s" in result.message

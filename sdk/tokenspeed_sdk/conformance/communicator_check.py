@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -135,12 +136,13 @@ def _all_say(results: Sequence[Any], reason: str) -> None:
 
 
 def reduce_ones(state: RankState, name: str, count: int) -> Any:
-    """Reduce until it fails; a device's failure is seen once it is synchronised."""
+    """Reduce, and meet until it fails where calls return before the device has made them."""
     import torch
 
     group = state.groups[name]
     x = group.all_reduce(torch.ones(count, device=state.device))
-    if "late_errors" in group.features:
+    deadline_s = time.monotonic() + FAULT_TIMEOUT_S
+    while "late_errors" in group.features and time.monotonic() < deadline_s:
         group.barrier()
     return x.sum().item()
 

@@ -9,6 +9,7 @@ A call gives a result or a `Failure` a rank: nothing here raises for what a rank
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import pickle
@@ -132,10 +133,8 @@ class RankProcesses:
         members = range(self.size) if members is None else members
         started = time.monotonic()
         for member, given in zip(members, arguments, strict=True):
-            try:
+            with contextlib.suppress(OSError):  # it is gone: said when its answer is read
                 self._ends[member].send_bytes(pickle.dumps((function, given)))
-            except OSError:
-                pass  # it is gone: said when its answer is read
         return [self._answer(member, started, answer_s) for member in members]
 
     def start(self, member: int, function: Callable[..., Any], *arguments: Any) -> None:
