@@ -50,6 +50,13 @@ def two(request: pytest.FixtureRequest) -> Iterator[RankProcesses]:
         yield ranks
 
 
+@pytest.fixture(scope="module")
+def peer() -> Iterator[RankProcesses]:
+    with RankProcesses(_peer, 2, device="cuda") as ranks:
+        assert ranks.join("group") == [None, None]
+        yield ranks
+
+
 def values(results: list[Any]) -> list[Any]:
     assert not [item for item in results if isinstance(item, Failure)], results
     return results
@@ -111,7 +118,7 @@ def test_a_barrier_and_a_broadcast(two: RankProcesses) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(1, 128), (7, 4096), (128, 2880), (200, 1024)])
 def test_a_fused_reduction_is_the_norm_of_the_sum(
-    dtype: torch.dtype, shape: tuple[int, int]
+    peer: RankProcesses, dtype: torch.dtype, shape: tuple[int, int]
 ) -> None:
     torch.manual_seed(1)
     inputs = [torch.randn(shape).to(dtype) for _ in range(2)]
@@ -119,13 +126,11 @@ def test_a_fused_reduction_is_the_norm_of_the_sum(
     summed = (inputs[0].float() + inputs[1].float()).to(dtype)
     total = residual + summed
     normed = torch.nn.functional.rms_norm(total.float(), shape[1:], weight.float(), 1e-6)
-    with RankProcesses(_peer, 2, device="cuda") as ranks:
-        assert ranks.join("group") == [None, None]
-        given: list[Any] = [((x, residual, weight), {"eps": 1e-6}) for x in inputs]
-        for got, got_total in values(ranks.call("group", "all_reduce_add_rms_norm", given)):
-            assert torch.equal(got_total, total)
-            error = (got.float() - normed).norm() / normed.norm()
-            assert error < (1e-6 if dtype == torch.float32 else 5e-3)
+    given: list[Any] = [((x, residual, weight), {"eps": 1e-6}) for x in inputs]
+    for got, got_total in values(peer.call("group", "all_reduce_add_rms_norm", given)):
+        assert torch.equal(got_total, total)
+        error = (got.float() - normed).norm() / normed.norm()
+        assert error < (1e-6 if dtype == torch.float32 else 5e-3)
 
 
 @pytest.mark.parametrize("name", LOADS)
