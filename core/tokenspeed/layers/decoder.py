@@ -252,6 +252,8 @@ class DecoderForCausalLM(ABC, Generic[Config]):
 
     def skipped_weights(self) -> frozenset[str]:
         """Return the names of tensors that other ranks hold and this one does not."""
+        if self.context.shards is None:
+            return frozenset()
         return frozenset(name for name, slot in self.weight_map().items() if not slot.is_held)
 
     def forward(self, token_ids_T: torch.Tensor, context: ForwardContext) -> torch.Tensor:

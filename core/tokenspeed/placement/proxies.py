@@ -172,7 +172,7 @@ def _by_keyword(name: str, given: int, keywords: dict[str, Any]) -> tuple[Any, .
 
 
 def _refused(name: str) -> Any:
-    def refuse(self: Any, *_: Any) -> NoReturn:
+    def refuse(self: Any, *_: Any) -> None:
         instead = _TOKENS if isinstance(self, Tokens) else _INSTEAD.get(name, _OPERATOR)
         self._recorder.refuse(f"{self!r} is asked for {name}", instead)
 

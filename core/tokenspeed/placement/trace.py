@@ -54,8 +54,7 @@ def trace(
     recorder.name_layers(paths_of(model, recorder.modules), getattr(model, "layers", ()))
     token_ids_T = recorder.input((), "int64", "token_ids")
     step = TracedStep(recorder.input((), "int64", "positions"), recorder)
-    hidden_TD = model.forward(token_ids_T, step)  # type: ignore[arg-type]
-    forward = recorder.graph(hidden_TD)
+    forward = recorder.graph(model.forward(token_ids_T, step))  # type: ignore[arg-type]
     hidden = forward.values[forward.outputs[0]]
     hidden_RD = recorder.input(tuple(map(sum, hidden.parts[1:])), hidden.dtype, "hidden")
     return Graphs(forward, recorder.graph(model.compute_logits(hidden_RD)))
