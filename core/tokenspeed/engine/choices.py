@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 from tokenspeed.contracts.attention import CacheDemand
 from tokenspeed.contracts.model import LATENT
@@ -13,6 +12,7 @@ from tokenspeed.engine.built import building, check_built, check_kind
 from tokenspeed.engine.grammars import Grammars
 from tokenspeed.engine.pins import check_pins
 from tokenspeed.engine.policy_guard import GuardedPolicy
+from tokenspeed.engine.ranks.place import ALONE, make_rendezvous
 from tokenspeed.engine.rules import device_traits, rules_of
 from tokenspeed.engine.store_guard import GuardedStore
 from tokenspeed.errors import (
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.sampler import Sampler
     from tokenspeed.contracts.speculator import Speculator
     from tokenspeed.contracts.weights import WeightFormat, WeightSource
+    from tokenspeed.engine.ranks.place import Place
     from tokenspeed.engine.sizes import EngineSizes
     from tokenspeed.kernels.registry import Evidence
     from tokenspeed.plugins import Registry
@@ -59,14 +60,16 @@ SPECULATOR_METHODS = ("start", "extend", "propose", "end")
 class Choices:
     """Chooses and loads what fills each slot; `decisions` is what the BindingPlan is made of.
 
-    Whoever builds sets `evidence`, measured times, once the model's shapes are known.
+    Whoever builds sets `evidence`, measured times, once the model's shapes are known, and `place`,
+    among several ranks, before they meet.
     """
 
-    def __init__(self, config: EngineConfig, registry: Registry) -> None:
+    def __init__(self, config: EngineConfig, registry: Registry, place: Place = ALONE) -> None:
         self.decisions: dict[str, Decision] = {}
         self.evidence: Evidence | None = None
         self._config = config
         self._registry = registry
+        self.place = place
         self.rules = rules_of(config)
         check_pins(self.rules.pins, registry.operators)
 
@@ -197,15 +200,15 @@ class Choices:
         return sampler
 
     def communicator(self, sizes: EngineSizes, runtime: DeviceRuntime) -> Communicator:
-        """Choose the collectives, and join a group of one rank."""
+        """Choose the collectives, and join the group of all ranks of the replica."""
         traits = {**device_traits(runtime.facts), "dtype": sizes.dtype}
         decision = self._decide("communicator", self._registry.offers("communicator"), traits)
         communicator: Communicator = self._load(
             "communicator",
             decision,
-            rank=0,
-            size=1,
-            rendezvous=f"engine-{uuid4().hex}",
+            rank=self.place.rank,
+            size=self.place.world,
+            rendezvous=self.place.rendezvous or make_rendezvous(""),
             device=runtime.torch_device(),
             timeout_s=RANKS_TIMEOUT_S,
         )

@@ -17,6 +17,7 @@ from tokenspeed.engine.completion import Completion, RequestOutput
 from tokenspeed.engine.event_loop import EventLoop
 from tokenspeed.engine.kv_publisher import open_kv_publisher
 from tokenspeed.engine.messages import Abort, Refused, Stop, Terms, TokensOut
+from tokenspeed.engine.ranks.failure import RankFailure
 from tokenspeed.engine.script_input import params_of, prompt_ids, prompts_of
 from tokenspeed.engine.streams import error_of
 from tokenspeed.engine.submits import make_submit
@@ -175,8 +176,11 @@ class LLM:
 
     def close(self) -> None:
         """End what runs; the object cannot be used afterwards, and its memory goes with it."""
-        self._abort_all()
-        self._loop.flush()
+        try:
+            self._abort_all()
+            self._loop.flush()
+        except RankFailure:
+            pass  # said when it happened
         self._channel.close()
         self.engine.close()
         if self._kv_publisher is not None:

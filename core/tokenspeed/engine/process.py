@@ -82,8 +82,10 @@ def _build(settings: EngineSettings, reporter: Reporter) -> Engine:
     plugins = adopt_plan(settings.plugins, role="engine")
     reporter.send(Progress("libraries"))
     from tokenspeed.engine.build import build_engine
+    from tokenspeed.engine.ranks.group import RankStart
 
-    return build_engine(settings.config, progress=reporter.progress, plugins=plugins)
+    ranks = RankStart(ends_process=True)
+    return build_engine(settings.config, progress=reporter.progress, plugins=plugins, ranks=ranks)
 
 
 def _open_publisher(engine: Engine) -> KvPublisher | None:
