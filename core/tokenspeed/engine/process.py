@@ -10,6 +10,7 @@ import argparse
 import gc
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -84,7 +85,16 @@ def _build(settings: EngineSettings, reporter: Reporter) -> Engine:
     from tokenspeed.engine.build import build_engine
     from tokenspeed.engine.ranks.group import RankStart
 
+    source = settings.ranks
     ranks = RankStart(ends_process=True)
+    if source is not None:
+        ranks = RankStart(
+            listener=socket.socket(fileno=source.listener_fd),
+            host=source.host,
+            token=source.token,
+            device_index=source.device_index,
+            ends_process=True,
+        )
     return build_engine(settings.config, progress=reporter.progress, plugins=plugins, ranks=ranks)
 
 

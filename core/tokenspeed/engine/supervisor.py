@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from tokenspeed.engine.ranks.source import RankSource
     from tokenspeed.plugins import PluginPlan
 
 MAX_RESTARTS = 3
@@ -82,6 +83,7 @@ class EngineSupervisor:
         plugins: the plan that every engine must see as it is; None: planned here.
         on_progress: called from the watching thread while the engine starts.
         hang_timeout_s: an engine whose step, or turn of its loop, takes longer is killed.
+        ranks: where further ranks connect; None: the engine starts them itself.
     """
 
     def __init__(
@@ -94,12 +96,14 @@ class EngineSupervisor:
         on_progress: Callable[[Progress], None] | None = None,
         hang_timeout_s: float = HANG_TIMEOUT_S,
         log_level: str = "info",
+        ranks: RankSource | None = None,
     ) -> None:
         self.address = address
         self.state = EngineState.STARTING
         self.epoch = 0
         self.report: StartReport | None = None
-        self._settings = _engine_settings(config, plugins or plugins_of(config))
+        self._settings = _engine_settings(config, plugins or plugins_of(config), ranks)
+        self._passed_fds = () if ranks is None else (ranks.listener_fd,)
         self.has_plugins = False
         self._record = record_of(folder)
         self._on_progress = on_progress or (lambda progress: None)
@@ -228,7 +232,7 @@ class EngineSupervisor:
         process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
-            pass_fds=(report_fd,),
+            pass_fds=(report_fd, *self._passed_fds),
             start_new_session=True,  # a group's signal goes to the launcher, which ends answers
         )
         assert process.stdin is not None
@@ -311,10 +315,10 @@ class EngineSupervisor:
                 responder.answer(wait_ms=200)
 
 
-def _engine_settings(config: EngineConfig, plugins: PluginPlan) -> bytes:
+def _engine_settings(config: EngineConfig, plugins: PluginPlan, ranks: RankSource | None) -> bytes:
     check_settings(config)  # JSON has no word for NaN
     values = {name: getattr(config, name) for name in settings_of(EngineConfig)}
-    settings = EngineSettings(config=EngineConfig(**values), plugins=plugins.to_json())
+    settings = EngineSettings(config=EngineConfig(**values), plugins=plugins.to_json(), ranks=ranks)
     return msgspec.json.encode(settings)
 
 

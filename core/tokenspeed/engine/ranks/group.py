@@ -49,12 +49,14 @@ class RankStart:
         listener: workers connect here; None: they are started on this host.
         host: under which ranks on other hosts reach this one; "": all are on this host.
         token: those that connect must show it.
+        device_index: of rank 0; -1: by the order of the ranks on its host.
         ends_process: this process is the engine's alone, and ends with a failed group.
     """
 
     listener: socket.socket | None = None
     host: str = ""
     token: str = ""
+    device_index: int = -1
     ends_process: bool = False
 
 
@@ -93,7 +95,8 @@ class RankGroup:
             TokenSpeedError: a worker could not be built so far; names it.
         """
         self._watch.wait_for(lambda worker: worker.is_joining, self._world - 1)
-        return self._places(self._watch.workers)[0]
+        own = self._places(self._watch.workers)[0]
+        return msgspec.structs.replace(own, device_index=self._start.device_index)
 
     def check_alike(self, facts: Mapping[str, str]) -> None:
         """Wait until every worker is built, and compare its facts with rank 0's.

@@ -1,0 +1,109 @@
+"""Keeps one further rank at work: connects to rank 0's launcher, starts a worker, and again.
+
+    connect --> worker process (has the socket) --> it ends, or the socket does --> connect ...
+
+Runs in whatever process a launcher has started for the rank. It ends when nobody listens any more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from tokenspeed.engine.ranks.messages import RankHello
+from tokenspeed.engine.ranks.wire import encoded, send_frame
+from tokenspeed.log import LOGGER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tokenspeed.engine.ranks.source import RankAddress
+
+CONNECT_S = 10.0
+FIRST_CONNECT_S = 120.0
+"""Rank 0's launcher may come much later than the others'."""
+RETRY_S = 0.5
+GRACE_S = 5.0
+"""How long a worker may take to end by itself once rank 0 is gone."""
+_POLL_MS = 200
+
+
+def run_agent(
+    address: RankAddress, rank: int, *, is_stopping: Callable[[], bool] = lambda: False
+) -> int:
+    """Serve rank 0's engines, one after another, until its launcher is gone.
+
+    Args:
+        is_stopping: asked a few times a second; the worker is ended when it says so.
+    Returns:
+        The number of workers started.
+    """
+    num_started = 0
+    while not is_stopping():
+        sock = _connected(address, FIRST_CONNECT_S if num_started == 0 else 0.0, is_stopping)
+        if sock is None:
+            break
+        with sock:
+            num_started += 1
+            _serve(sock, address, rank, is_stopping)
+    LOGGER.info("rank %d: rank 0 listens no more; %d workers ended", rank, num_started)
+    return num_started
+
+
+def _connected(
+    address: RankAddress, patience_s: float, is_stopping: Callable[[], bool]
+) -> socket.socket | None:
+    give_up_s = time.monotonic() + patience_s
+    while True:
+        try:
+            sock = socket.create_connection((address.host, address.port), CONNECT_S)
+        except OSError as error:
+            if time.monotonic() > give_up_s or is_stopping():
+                LOGGER.debug("nobody listens at %s:%d: %s", address.host, address.port, error)
+                return None
+            time.sleep(RETRY_S)
+            continue
+        sock.settimeout(None)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return sock
+
+
+def _serve(
+    sock: socket.socket, address: RankAddress, rank: int, is_stopping: Callable[[], bool]
+) -> None:
+    """Start a worker on this connection, and see to it that it ends with it."""
+    command = [
+        sys.executable, "-P", "-m", "tokenspeed.engine.ranks.process", "--rank", str(rank),
+        "--parent", str(os.getpid()), "--socket", str(sock.fileno()),
+    ]  # fmt: skip
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, pass_fds=(sock.fileno(),), start_new_session=True
+    )
+    hello = RankHello(rank=rank, pid=process.pid, host=socket.gethostname(), token=address.token)
+    with contextlib.suppress(OSError):
+        send_frame(sock, encoded(hello))
+    LOGGER.info("rank %d: worker is pid %d", rank, process.pid)
+    try:
+        _wait_end(sock, process, is_stopping)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _wait_end(
+    sock: socket.socket, process: subprocess.Popen[bytes], is_stopping: Callable[[], bool]
+) -> None:
+    """Wait until the worker has ended, or must be ended: a stopped one ends by nothing else."""
+    poller = select.poll()
+    poller.register(sock, select.POLLRDHUP | select.POLLHUP)
+    while process.poll() is None and not is_stopping():
+        if poller.poll(_POLL_MS):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(GRACE_S)
+            return

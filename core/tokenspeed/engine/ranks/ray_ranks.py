@@ -1,0 +1,144 @@
+"""Ranks that Ray starts: one actor a rank in one placement group, restarted by Ray.
+
+Rank 0's actor holds the place of the engine, which runs beside the server; every other actor is an
+agent. They are named "tokenspeed-PORT-rank-N" in Ray's dashboard. Ray is an optional package.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from tokenspeed.engine.ranks.source import RankAddress, listen_for_ranks, source_of
+from tokenspeed.errors import CapacityError, ConfigError
+from tokenspeed.log import LOGGER, set_up_logging
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tokenspeed.config.schema import EngineConfig
+    from tokenspeed.engine.ranks.source import RankSource
+
+NAMESPACE = "tokenspeed"
+PLACE_S = 60
+"""Longest wait for the cluster to have room for all ranks."""
+_NODE_SHARE = 0.001
+"""Of a node's own resource: asking for it binds a bundle to the node."""
+
+
+@contextmanager
+def ray_ranks(config: EngineConfig, world: int) -> Iterator[RankSource]:
+    """Start every rank's actor in the cluster that Ray finds, or in one of this host alone.
+
+    Raises:
+        ConfigError: Ray is not installed.
+        CapacityError: the cluster has no room for so many ranks.
+    """
+    ray = _ray()
+    ray.init(namespace=NAMESPACE, ignore_reinit_error=True, logging_level=logging.WARNING)
+    host = ray.util.get_node_ip_address()
+    listener, address = listen_for_ranks(host)
+    try:
+        with listener, _placed(ray, config, world, host) as group:
+            actors = [_start(ray, group, address, rank, world, config) for rank in range(world)]
+            devices = ray.get(actors[0].device_index.remote())
+            yield source_of(listener, address, device_index=devices)
+            for actor in actors:
+                ray.kill(actor)
+    finally:
+        ray.shutdown()
+
+
+class RankActor:
+    """What Ray runs for one rank. Thread: Ray's, one a method."""
+
+    def __init__(self, rank: int, world: int, log_level: str) -> None:
+        self._rank, self._world = rank, world
+        set_up_logging(log_level)
+
+    def __repr__(self) -> str:
+        """Return the name in Ray's log lines."""
+        return f"tokenspeed rank {self._rank} of {self._world}"
+
+    def device_index(self) -> int:
+        """Return the index of the accelerator that Ray gave this actor; -1: none."""
+        import ray
+
+        given = ray.get_runtime_context().get_accelerator_ids()
+        ids = [item for items in given.values() for item in items]
+        return int(ids[0]) if ids and str(ids[0]).isdigit() else -1
+
+    def serve(self, address: dict[str, Any]) -> int:
+        """Keep the rank's worker at work until the server is gone."""
+        import msgspec
+
+        from tokenspeed.engine.ranks.agent import run_agent
+
+        return run_agent(msgspec.convert(address, RankAddress), self._rank)
+
+
+@contextmanager
+def _placed(ray: Any, config: EngineConfig, world: int, host: str) -> Iterator[Any]:
+    """Reserve a bundle a rank, the first on this node."""
+    from ray.util import placement_group, remove_placement_group
+
+    bundle = _bundle(ray, config)
+    bundles = [dict(bundle) for _ in range(world)]
+    bundles[0][f"node:{host}"] = _NODE_SHARE
+    group = placement_group(bundles, strategy="PACK", name="tokenspeed")
+    try:
+        if not group.wait(PLACE_S):
+            raise CapacityError(
+                f"Ray has no room for {world} ranks of {bundle} within {PLACE_S} s; the cluster "
+                f"has {ray.cluster_resources()}, free is {ray.available_resources()}; add nodes, "
+                "or ask for fewer ranks"
+            )
+        yield group
+    finally:
+        remove_placement_group(group)
+
+
+def _bundle(ray: Any, config: EngineConfig) -> dict[str, float]:
+    """Return what one rank needs: a processor, and an accelerator where the cluster has any."""
+    has_accelerators = bool(ray.cluster_resources().get("GPU"))
+    return {"CPU": 1, "GPU": 1} if has_accelerators and config.device != "cpu" else {"CPU": 1}
+
+
+def _start(
+    ray: Any, group: Any, address: RankAddress, rank: int, world: int, config: EngineConfig
+) -> Any:
+    import msgspec
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    bundle = _bundle(ray, config)
+    actor = (
+        ray.remote(RankActor)
+        .options(
+            name=f"tokenspeed-{address.port}-rank-{rank}",
+            num_cpus=bundle["CPU"],
+            num_gpus=bundle.get("GPU", 0),
+            max_restarts=-1,  # Ray starts it anew, and calls `serve` again
+            max_task_retries=-1,
+            max_concurrency=2,
+            scheduling_strategy=PlacementGroupSchedulingStrategy(
+                group, placement_group_bundle_index=rank
+            ),
+        )
+        .remote(rank, world, logging.getLevelName(LOGGER.getEffectiveLevel()).lower())
+    )
+    if rank > 0:
+        actor.serve.remote(msgspec.to_builtins(address))
+    return actor
+
+
+def _ray() -> Any:
+    try:
+        import ray
+        import ray.util
+    except ImportError as error:
+        raise ConfigError(
+            f"launcher is ray, and the package ray cannot be imported ({error}); `pip install "
+            "ray`, or use --launcher local or torchrun"
+        ) from error
+    return ray
