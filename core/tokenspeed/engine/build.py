@@ -24,11 +24,10 @@ from tokenspeed.engine.facts import EngineParts, model_info, start_report
 from tokenspeed.engine.kv_events import EventGroup
 from tokenspeed.engine.kv_publisher import KvEventSettings, check_addresses
 from tokenspeed.engine.pins import idle_pins
-from tokenspeed.engine.rank_build import build_rank, describe_model, rank_facts, set_threads
+from tokenspeed.engine.rank_build import build_rank, describe_model, joined, rank_facts, set_threads
 from tokenspeed.engine.ranks.group import ON_THIS_HOST, RankGroup, RankStart
 from tokenspeed.engine.ranks.leading import LeadingExecutor
-from tokenspeed.engine.ranks.place import world_of
-from tokenspeed.engine.ranks.progress import CountedCommunicator
+from tokenspeed.engine.ranks.place import ALONE, world_of
 from tokenspeed.engine.reports import Progress, ProgressCallback
 from tokenspeed.engine.sizes import EngineSizes, check_speculation, resolve_sizes
 from tokenspeed.engine.start_settings import plugins_of
@@ -57,7 +56,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tokenspeed.config.schema import EngineConfig
-    from tokenspeed.contracts.communicator import Communicator
     from tokenspeed.contracts.device import DeviceRuntime
     from tokenspeed.contracts.grammar import GrammarVocabulary
     from tokenspeed.contracts.speculator import Speculator
@@ -214,10 +212,11 @@ def _build_parts(
     del tokenizer
     speculator = choices.speculator(sizes)
     check_speculation(config, described.groups)
-    communicator = _joined(choices, sizes, runtime, group)
-    set_threads(config.threads, choices.place)
+    place = group.wait_joining() if group is not None else ALONE
+    communicator = joined(choices, sizes, runtime, place, group.progress if group else None)
+    set_threads(config.threads, place)
     rank = build_rank(
-        config, registry, choices, runtime, source, described, communicator, choices.place,
+        config, registry, choices, runtime, source, described, communicator, place,
         tell=tell, tuning=tuning,
     )  # fmt: skip
     layout, binder = rank.layout, rank.binder
@@ -253,16 +252,6 @@ def _build_parts(
         cache_groups=tuple(item.name for item in layout.groups),
         group=group,
     )
-
-
-def _joined(
-    choices: Choices, sizes: EngineSizes, runtime: DeviceRuntime, group: RankGroup | None
-) -> Communicator:
-    """Join the communicator of all ranks, once they are all about to."""
-    if group is None:
-        return choices.communicator(sizes, runtime)
-    choices.place = group.wait_joining()
-    return CountedCommunicator(choices.communicator(sizes, runtime), group.progress)
 
 
 def _tenants(config: EngineConfig, scheduler: Scheduler, layout: ArenaLayout) -> Tenants:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from tokenspeed.contracts.attention import CacheDemand
 from tokenspeed.contracts.model import LATENT
 from tokenspeed.contracts.speculator import SpeculatorFacts
 from tokenspeed.engine.built import building, check_built, check_kind
 from tokenspeed.engine.grammars import Grammars
+from tokenspeed.engine.group_seat import ALONE, GroupSeat
 from tokenspeed.engine.pins import check_pins
 from tokenspeed.engine.policy_guard import GuardedPolicy
-from tokenspeed.engine.ranks.place import ALONE, make_rendezvous
 from tokenspeed.engine.rules import device_traits, rules_of
 from tokenspeed.engine.store_guard import GuardedStore
 from tokenspeed.errors import (
@@ -46,30 +47,25 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.sampler import Sampler
     from tokenspeed.contracts.speculator import Speculator
     from tokenspeed.contracts.weights import WeightFormat, WeightSource
-    from tokenspeed.engine.ranks.place import Place
     from tokenspeed.engine.sizes import EngineSizes
     from tokenspeed.kernels.registry import Evidence
     from tokenspeed.plugins import Registry
 
 
-RANKS_TIMEOUT_S = 60.0
-"""Longest that a rank waits for the others in a collective."""
 SPECULATOR_METHODS = ("start", "extend", "propose", "end")
 
 
 class Choices:
     """Chooses and loads what fills each slot; `decisions` is what the BindingPlan is made of.
 
-    Whoever builds sets `evidence`, measured times, once the model's shapes are known, and `place`,
-    among several ranks, before they meet.
+    Whoever builds sets `evidence`, measured times, once the model's shapes are known.
     """
 
-    def __init__(self, config: EngineConfig, registry: Registry, place: Place = ALONE) -> None:
+    def __init__(self, config: EngineConfig, registry: Registry) -> None:
         self.decisions: dict[str, Decision] = {}
         self.evidence: Evidence | None = None
         self._config = config
         self._registry = registry
-        self.place = place
         self.rules = rules_of(config)
         check_pins(self.rules.pins, registry.operators)
 
@@ -199,18 +195,27 @@ class Choices:
         )
         return sampler
 
-    def communicator(self, sizes: EngineSizes, runtime: DeviceRuntime) -> Communicator:
-        """Choose the collectives, and join the group of all ranks of the replica."""
-        traits = {**device_traits(runtime.facts), "dtype": sizes.dtype}
-        decision = self._decide("communicator", self._registry.offers("communicator"), traits)
+    def communicator(
+        self, sizes: EngineSizes, runtime: DeviceRuntime, seat: GroupSeat = ALONE
+    ) -> Communicator:
+        """Choose the collectives of a group of ranks, and join it.
+
+        Raises:
+            CapabilityError: none moves data between such ranks; lists why each does not.
+            EngineError: the group is not complete within its time.
+        """
+        traits = {**device_traits(runtime.facts), "dtype": sizes.dtype, **seat.traits()}
+        slot = f"communicator.{seat.name}" if seat.name else "communicator"
+        offers = self._registry.offers("communicator")
+        decision = self._decide(slot, offers, traits, wishes=seat.wishes())
         communicator: Communicator = self._load(
-            "communicator",
+            slot,
             decision,
-            rank=self.place.rank,
-            size=self.place.world,
-            rendezvous=self.place.rendezvous or make_rendezvous(""),
+            rank=seat.rank,
+            size=seat.size,
+            rendezvous=seat.rendezvous or f"engine-{uuid4().hex}",
             device=runtime.torch_device(),
-            timeout_s=RANKS_TIMEOUT_S,
+            timeout_s=seat.timeout_s,
         )
         return communicator
 
@@ -350,7 +355,12 @@ class Choices:
         return named
 
     def _decide(
-        self, slot: str, offers: Sequence[RegisteredOffer[Offer]], traits: Mapping[str, object]
+        self,
+        slot: str,
+        offers: Sequence[RegisteredOffer[Offer]],
+        traits: Mapping[str, object],
+        *,
+        wishes: Mapping[str, object] | None = None,
     ) -> Decision:
         """Choose for a slot, or for a part of it such as "attention.full"."""
         rules, base = self.rules, slot.partition(".")[0]
@@ -364,7 +374,7 @@ class Choices:
             fallback=rules.fallback,
             # What nobody computes with has no determinism to ask for.
             objective=rules.objective if traits else "latency",
-            preferences=rules.preferences,
+            preferences={**(wishes or {}), **rules.preferences},
             evidence=None if evidence is None else evidence.seconds(slot, traits),
             failures=None if evidence is None else evidence.failures(slot, traits),
             forced=rules.forced if pin != AUTO else (),

@@ -14,7 +14,9 @@ from tokenspeed import ops
 from tokenspeed.contracts.model import ModelContext, expert_groups_of
 from tokenspeed.engine.built import building, check_arena
 from tokenspeed.engine.evidence import evidence_for
+from tokenspeed.engine.group_seat import GroupSeat
 from tokenspeed.engine.memory import memory_errors
+from tokenspeed.engine.ranks.progress import CountedCommunicator
 from tokenspeed.engine.reports import Progress
 from tokenspeed.engine.rules import device_traits
 from tokenspeed.engine.sizes import CPU, arena_bytes, check_tables, resolve_sizes
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.weights import WeightSource
     from tokenspeed.engine.choices import Choices
     from tokenspeed.engine.ranks.place import Place
+    from tokenspeed.engine.ranks.progress import RankProgress
     from tokenspeed.engine.reports import ProgressCallback
     from tokenspeed.engine.sizes import EngineSizes
     from tokenspeed.engine.tuning import Tuning
@@ -91,6 +94,21 @@ def describe_model(
         experts = expert_groups_of(model_class, model_config)
     sizes = resolve_sizes(config, model_config, device_kind=runtime.facts.kind)
     return DescribedModel(model_class, model_config, groups, experts, sizes)
+
+
+def joined(
+    choices: Choices,
+    sizes: EngineSizes,
+    runtime: DeviceRuntime,
+    place: Place,
+    progress: RankProgress | None,
+) -> Communicator:
+    """Join the communicator of all ranks; its calls are counted in `progress`."""
+    seat = GroupSeat(
+        rank=place.rank, size=place.world, rendezvous=place.rendezvous, hosts=place.num_hosts
+    )
+    communicator = choices.communicator(sizes, runtime, seat)
+    return communicator if progress is None else CountedCommunicator(communicator, progress)
 
 
 def build_rank(

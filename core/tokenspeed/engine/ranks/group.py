@@ -180,6 +180,7 @@ class RankGroup:
                 world=self._world,
                 local_rank=hosts[:rank].count(host),
                 local_world=hosts.count(host),
+                num_hosts=len(set(hosts)),
                 rendezvous=self._rendezvous,
             )
             for rank, host in enumerate(hosts)

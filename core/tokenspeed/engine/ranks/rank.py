@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from tokenspeed.engine.build import model_path
 from tokenspeed.engine.choices import Choices
-from tokenspeed.engine.rank_build import build_rank, describe_model, rank_facts, set_threads
-from tokenspeed.engine.ranks.progress import CountedCommunicator
+from tokenspeed.engine.rank_build import build_rank, describe_model, joined, rank_facts, set_threads
 from tokenspeed.env import is_strict
 from tokenspeed.errors import EngineError
 from tokenspeed.executor.batch import StepBatcher
@@ -86,15 +85,14 @@ def build_worker(
     """
     registry = load_planned(plugins, role="engine")
     register_model_modules(registry, config.model_module, lock=config.plugins_lock)
-    choices = Choices(config, registry, place)
+    choices = Choices(config, registry)
     runtime = choices.device()
     set_threads(config.threads, place)
     source = choices.checkpoint(model_path(config))
     try:
         described = describe_model(config, choices, runtime, source)
         joining()
-        joined = choices.communicator(described.sizes, runtime)
-        communicator = CountedCommunicator(joined, progress)
+        communicator = joined(choices, described.sizes, runtime, place, progress)
         parts = build_rank(
             config, registry, choices, runtime, source, described, communicator, place,
             tell=lambda _: None,

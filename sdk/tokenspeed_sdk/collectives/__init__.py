@@ -1,0 +1,24 @@
+"""What communicators are written with: checked calls, a place to meet, a line that names who fails.
+
+`RankCommunicator` checks arguments and gives every call its text; `Line` finds the rank that died,
+hangs or calls something else; `Group` joins the two for ranks that are processes.
+"""
+
+from __future__ import annotations
+
+from tokenspeed_sdk.collectives.base import REDUCTIONS, RankCommunicator, reduced
+from tokenspeed_sdk.collectives.line import Line
+from tokenspeed_sdk.collectives.meeting import loopback_only, open_store, serve_store
+from tokenspeed_sdk.collectives.process_communicator import ProcessCommunicator, never_destroyed
+
+__all__ = [
+    "REDUCTIONS",
+    "Line",
+    "ProcessCommunicator",
+    "RankCommunicator",
+    "loopback_only",
+    "never_destroyed",
+    "open_store",
+    "reduced",
+    "serve_store",
+]
