@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
-from tokenspeed.engine.reports import EngineReport, Progress, failure_of
+from tokenspeed.engine.ranks.parent_death import die_with_parent
+from tokenspeed.engine.reports import Alive, EngineReport, Progress, failure_of
 from tokenspeed.engine.start_settings import EngineSettings, adopt_plan
 from tokenspeed.errors import TokenSpeedError
 from tokenspeed.log import LOGGER, set_up_logging
@@ -39,6 +40,7 @@ def main(argv: list[str] | None = None) -> int:
     started_s = time.monotonic()
     args = _parser().parse_args(argv)
     set_up_logging(args.log_level)
+    die_with_parent(args.parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the launcher, which stops us
     signal.signal(signal.SIGTERM, _exit)
     settings = sys.stdin.buffer.readline()
@@ -62,6 +64,7 @@ class Reporter:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._next_s = 0.0
+        self._lock = threading.Lock()  # keeps the lines of two threads apart
 
     def progress(self, progress: Progress) -> None:
         """Report progress, unless the last report was just now."""
@@ -73,8 +76,9 @@ class Reporter:
         """Write one line; a launcher that is gone is noticed elsewhere."""
         line = msgspec.json.encode(report) + b"\n"
         try:
-            while line:
-                line = line[os.write(self._descriptor, line) :]
+            with self._lock:
+                while line:
+                    line = line[os.write(self._descriptor, line) :]
         except BrokenPipeError:
             LOGGER.debug("nobody reads the reports")
 
@@ -86,7 +90,7 @@ def _build(settings: EngineSettings, reporter: Reporter) -> Engine:
     from tokenspeed.engine.ranks.group import RankStart
 
     source = settings.ranks
-    ranks = RankStart(ends_process=True)
+    ranks = RankStart(ends_process=True, tick=lambda: reporter.send(Alive()))
     if source is not None:
         ranks = RankStart(
             listener=socket.socket(fileno=source.listener_fd),
@@ -94,6 +98,7 @@ def _build(settings: EngineSettings, reporter: Reporter) -> Engine:
             token=source.token,
             device_index=source.device_index,
             ends_process=True,
+            tick=ranks.tick,
         )
     return build_engine(settings.config, progress=reporter.progress, plugins=plugins, ranks=ranks)
 
@@ -168,6 +173,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--epoch", type=int, required=True, help="counts engine starts")
     parser.add_argument("--record", type=Path, required=True, help="flight record file")
     parser.add_argument("--report-fd", type=int, required=True, help="where reports go")
+    parser.add_argument("--parent", type=int, required=True, help="process id of the launcher")
     parser.add_argument("--log-level", default="info", help="log level")
     return parser
 

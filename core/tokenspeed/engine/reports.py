@@ -143,7 +143,11 @@ class StartFailure(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
     causes: tuple[str, ...] = ()
 
 
-EngineReport = Progress | StartReport | StartFailure
+class Alive(msgspec.Struct, frozen=True, tag="alive"):
+    """An engine of several ranks is not stopped; said a few times a second once it is ready."""
+
+
+EngineReport = Progress | StartReport | StartFailure | Alive
 
 
 def check_same_plan(first: StartReport | None, again: StartReport) -> None:

@@ -32,7 +32,7 @@ from tokenspeed.errors import EngineError
 from tokenspeed.log import LOGGER
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from tokenspeed.config.schema import EngineConfig
     from tokenspeed.engine.ranks.plans import PlanSender
@@ -51,6 +51,7 @@ class RankStart:
         token: those that connect must show it.
         device_index: of rank 0; -1: by the order of the ranks on its host.
         ends_process: this process is the engine's alone, and ends with a failed group.
+        tick: called a few times a second once all ranks are ready, by a thread of the group.
     """
 
     listener: socket.socket | None = None
@@ -58,6 +59,7 @@ class RankStart:
     token: str = ""
     device_index: int = -1
     ends_process: bool = False
+    tick: Callable[[], None] = lambda: None
 
 
 ON_THIS_HOST = RankStart()
@@ -84,6 +86,7 @@ class RankGroup:
             self.progress,
             timeout_s=config.rank_timeout_s,
             ends_process=start.ends_process,
+            tick=start.tick,
         )
         self._sender: PlanSender | None = None
         self._watch.start()

@@ -81,7 +81,8 @@ def main(argv: list[str] | None = None) -> int:
         settings = msgspec.json.decode(receive_frame(control.sock), type=RankSettings)
     except EOFError:
         return 1
-    set_up_logging(settings.log_level)
+    # What a worker chooses, rank 0 chooses too, and says.
+    set_up_logging("warning" if settings.log_level == "info" else settings.log_level)
     threading.Thread(
         target=control.beat, kwargs={"watches": settings.ring_bytes > 0}, daemon=True
     ).start()

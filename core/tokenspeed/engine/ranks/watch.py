@@ -55,6 +55,7 @@ class RankWatch:
         progress: of rank 0, which others may wait for, too.
         timeout_s: see the setting `rank_timeout_s`.
         ends_process: end this process when a failure does not get it out of its step.
+        tick: called a few times a second while running: this process is not stopped.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class RankWatch:
         *,
         timeout_s: float,
         ends_process: bool,
+        tick: Callable[[], None],
     ) -> None:
         self.workers: Sequence[Worker] = ()
         self.failure: TokenSpeedError | None = None
@@ -71,10 +73,11 @@ class RankWatch:
         self._progress = progress
         self._timeout_s = timeout_s
         self._ends_process = ends_process
+        self._tick = tick
         self._is_running = False
         self._suspicion: tuple[float, RankFailure] | None = None
         self._behind: dict[int, tuple[tuple[int, int], float]] = {}
-        self._grace_s = 0.0
+        self._grace_s = self._next_tick_s = 0.0
         self._changed = threading.Condition()
         self._closing = threading.Event()
         self._heard = threading.Event()
@@ -182,6 +185,12 @@ class RankWatch:
                 with self._changed:
                     self._look(time.monotonic())
                     self._changed.notify_all()
+                self._tell(time.monotonic())
+
+    def _tell(self, now_s: float) -> None:
+        if self._is_running and now_s >= self._next_tick_s:
+            self._next_tick_s = now_s + 2 * TICK_S
+            self._tick()
 
     def _hear(self, worker: Worker) -> None:
         messages = worker.reader.take()
