@@ -17,14 +17,15 @@ class NvidiaPlugin:
 
     @hookimpl
     def register_devices(self, context: Registration) -> None:
-        """Offer GPU 0."""
-        context.offer(Offer("device", "cuda", _runtime, facts={"kind": "cuda"}))
+        """Offer the GPUs."""
+        facts = {"kind": "cuda", "takes_index": True}
+        context.offer(Offer("device", "cuda", _runtime, facts=facts))
 
 
-def _runtime() -> CudaRuntime:
+def _runtime(index: int = 0) -> CudaRuntime:
     from tokenspeed_nvidia.device import CudaRuntime
 
-    return CudaRuntime()
+    return CudaRuntime(index)
 
 
 plugin = NvidiaPlugin()

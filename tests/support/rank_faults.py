@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from tokenspeed.contracts.model import ForwardContext, ModelContext
 
-HANG_TOKEN, RAISE_TOKEN = 90, 91
-SLOW_TOKEN = 92
+HANG_TOKEN, RAISE_TOKEN, SLOW_TOKEN = 200, 201, 202
+"""Ids that the model itself never emits."""
 SLOW_S = 2.0
 
 

@@ -133,7 +133,7 @@ def _build(
     registry = load_planned(plugins, role="engine")
     register_model_modules(registry, config.model_module, lock=config.plugins_lock)
     choices = tuning.watched_choices(config, registry) if tuning else Choices(config, registry)
-    runtime = choices.device()
+    runtime = choices.device(0 if group is None else group.device_index)
     tell(Progress("model"))
     source = choices.checkpoint(path)
     try:

@@ -120,6 +120,7 @@ def _serve(
     from tokenspeed.engine.event_loop import EventLoop
     from tokenspeed.engine.flight_record import FlightRecord, read_suspects
     from tokenspeed.engine.intake import now_us
+    from tokenspeed.engine.ranks.failure import RankFailure
     from tokenspeed.errors import EngineError
 
     suspects = read_suspects(args.record)
@@ -141,6 +142,8 @@ def _serve(
     reporter.send(msgspec.structs.replace(engine.report, start_s=start_s))
     try:
         loop.run()
+    except RankFailure as error:
+        LOGGER.debug("the replica starts anew: %s", error)  # it was said when it was seen
     except EngineError as error:
         LOGGER.error("%s", error)
     finally:

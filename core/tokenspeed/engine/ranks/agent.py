@@ -16,6 +16,8 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from tokenspeed.engine.ranks.messages import RankHello
 from tokenspeed.engine.ranks.wire import encoded, send_frame
 from tokenspeed.log import LOGGER
@@ -35,11 +37,16 @@ _POLL_MS = 200
 
 
 def run_agent(
-    address: RankAddress, rank: int, *, is_stopping: Callable[[], bool] = lambda: False
+    address: RankAddress,
+    rank: int,
+    *,
+    device_index: int = -1,
+    is_stopping: Callable[[], bool] = lambda: False,
 ) -> int:
     """Serve rank 0's engines, one after another, until its launcher is gone.
 
     Args:
+        device_index: see RankHello.
         is_stopping: asked a few times a second; the worker is ended when it says so.
     Returns:
         The number of workers started.
@@ -51,7 +58,14 @@ def run_agent(
             break
         with sock:
             num_started += 1
-            _serve(sock, address, rank, is_stopping)
+            hello = RankHello(
+                rank=rank,
+                pid=0,
+                host=socket.gethostname(),
+                token=address.token,
+                device_index=device_index,
+            )
+            _serve(sock, hello, is_stopping)
     LOGGER.info("rank %d: rank 0 listens no more; %d workers ended", rank, num_started)
     return num_started
 
@@ -74,21 +88,18 @@ def _connected(
         return sock
 
 
-def _serve(
-    sock: socket.socket, address: RankAddress, rank: int, is_stopping: Callable[[], bool]
-) -> None:
+def _serve(sock: socket.socket, hello: RankHello, is_stopping: Callable[[], bool]) -> None:
     """Start a worker on this connection, and see to it that it ends with it."""
     command = [
-        sys.executable, "-P", "-m", "tokenspeed.engine.ranks.process", "--rank", str(rank),
+        sys.executable, "-P", "-m", "tokenspeed.engine.ranks.process", "--rank", str(hello.rank),
         "--parent", str(os.getpid()), "--socket", str(sock.fileno()),
     ]  # fmt: skip
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, pass_fds=(sock.fileno(),), start_new_session=True
     )
-    hello = RankHello(rank=rank, pid=process.pid, host=socket.gethostname(), token=address.token)
     with contextlib.suppress(OSError):
-        send_frame(sock, encoded(hello))
-    LOGGER.info("rank %d: worker is pid %d", rank, process.pid)
+        send_frame(sock, encoded(msgspec.structs.replace(hello, pid=process.pid)))
+    LOGGER.info("rank %d: worker is pid %d", hello.rank, process.pid)
     try:
         _wait_end(sock, process, is_stopping)
     finally:

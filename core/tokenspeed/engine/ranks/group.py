@@ -49,7 +49,7 @@ class RankStart:
         listener: workers connect here; None: they are started on this host.
         host: under which ranks on other hosts reach this one; "": all are on this host.
         token: those that connect must show it.
-        device_index: of rank 0; -1: by the order of the ranks on its host.
+        device_index: which of the accelerators that this process sees is rank 0's.
         ends_process: this process is the engine's alone, and ends with a failed group.
         tick: called a few times a second once all ranks are ready, by a thread of the group.
     """
@@ -57,7 +57,7 @@ class RankStart:
     listener: socket.socket | None = None
     host: str = ""
     token: str = ""
-    device_index: int = -1
+    device_index: int = 0
     ends_process: bool = False
     tick: Callable[[], None] = lambda: None
 
@@ -78,6 +78,7 @@ class RankGroup:
     ) -> None:
         self.progress = RankProgress()
         self.is_in_step = False
+        self.device_index = start.device_index
         self._config, self._plugins, self._world, self._start = config, plugins, world, start
         self._rendezvous = make_rendezvous(start.host)
         self._ring = make_ring_memory(world - 1) if start.listener is None else -1
@@ -98,8 +99,7 @@ class RankGroup:
             TokenSpeedError: a worker could not be built so far; names it.
         """
         self._watch.wait_for(lambda worker: worker.is_joining, self._world - 1)
-        own = self._places(self._watch.workers)[0]
-        return msgspec.structs.replace(own, device_index=self._start.device_index)
+        return self._places(self._watch.workers)[0]
 
     def check_alike(self, facts: Mapping[str, str]) -> None:
         """Wait until every worker is built, and compare its facts with rank 0's.
@@ -176,13 +176,19 @@ class RankGroup:
     def _places(self, workers: Sequence[Worker]) -> list[Place]:
         """Return every rank's place; ranks of one host share its processors."""
         own = socket.gethostname()
-        hosts = [own] + [worker.hello.host if worker.hello else own for worker in workers]
+        hellos = [worker.hello for worker in workers if worker.hello is not None]
+        hosts = [own, *(hello.host for hello in hellos)]
+        local = [hosts[:rank].count(host) for rank, host in enumerate(hosts)]
+        devices = [self.device_index]
+        for hello, by_place in zip(hellos, local[1:], strict=True):
+            devices.append(by_place if hello.device_index < 0 else hello.device_index)
         return [
             Place(
                 rank=rank,
                 world=self._world,
-                local_rank=hosts[:rank].count(host),
+                local_rank=local[rank],
                 local_world=hosts.count(host),
+                device_index=devices[rank],
                 num_hosts=len(set(hosts)),
                 rendezvous=self._rendezvous,
             )

@@ -17,12 +17,15 @@ class RankHello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
     Args:
         rank: as the launcher told it.
         token: proves that the launcher of this server has started it.
+        device_index: which of the accelerators that it sees is its own; -1: by its place among the
+            ranks of its host.
     """
 
     rank: int
     pid: int
     host: str
     token: str = ""
+    device_index: int = -1
 
 
 class RankSettings(msgspec.Struct, frozen=True, kw_only=True, tag="settings"):

@@ -24,7 +24,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         local_rank, local_world: among those of its host, which share its processors.
         num_hosts: that the ranks are on.
-        device_index: of the accelerators that this process sees; -1: by the rank on this host.
+        device_index: which of the accelerators that this process sees is its own.
         rendezvous: text that the ranks of this start share, for their communicators.
     """
 
@@ -33,7 +33,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     local_rank: int = 0
     local_world: int = 1
     num_hosts: int = 1
-    device_index: int = -1
+    device_index: int = 0
     rendezvous: str = ""
 
 

@@ -30,9 +30,9 @@ from tokenspeed.engine.ranks.messages import (
 from tokenspeed.engine.ranks.parent_death import die_with_parent
 from tokenspeed.engine.ranks.progress import RankProgress
 from tokenspeed.engine.ranks.wire import encoded, receive_frame, send_frame
-from tokenspeed.engine.reports import failure_of
+from tokenspeed.engine.reports import StartFailure, failure_of
 from tokenspeed.engine.start_settings import adopt_plan
-from tokenspeed.errors import TokenSpeedError
+from tokenspeed.errors import TokenSpeedError, told
 from tokenspeed.log import LOGGER, set_up_logging
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ class Control:
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self.progress = RankProgress()
+        self.is_ready = False
         self._lock = threading.Lock()  # orders the frames of two threads
 
     def send(self, message: FromRank) -> None:
@@ -94,9 +95,17 @@ def main(argv: list[str] | None = None) -> int:
         if not isinstance(error, TokenSpeedError):
             LOGGER.error("rank %d failed", args.rank, exc_info=error)
         in_collective = control.progress.calls % 2 == 1
-        control.send(RankFailed(failure=failure_of(error), in_collective=in_collective))
+        control.send(RankFailed(failure=_failure_of(error, control), in_collective=in_collective))
         return 1
     return 0
+
+
+def _failure_of(error: Exception, control: Control) -> StartFailure:
+    """Return what rank 0 is told: of a start as it is, of a step with its place."""
+    if isinstance(error, TokenSpeedError) or not control.is_ready:
+        return failure_of(error)
+    message = f"step {control.progress.steps} raised {told(error)}; its log has the traceback"
+    return StartFailure(kind="EngineError", message=message)
 
 
 def _work(settings: RankSettings, control: Control, ring_descriptor: int) -> None:
@@ -114,6 +123,7 @@ def _work(settings: RankSettings, control: Control, ring_descriptor: int) -> Non
     receiver = _receiver(settings, control, ring_descriptor)
     gc.collect()
     gc.freeze()
+    control.is_ready = True
     control.send(RankReady(facts=executor.facts, device=executor.device_text))
     _follow(receiver, executor, control.progress)
 

@@ -86,7 +86,7 @@ def build_worker(
     registry = load_planned(plugins, role="engine")
     register_model_modules(registry, config.model_module, lock=config.plugins_lock)
     choices = Choices(config, registry)
-    runtime = choices.device()
+    runtime = choices.device(place.device_index)
     set_threads(config.threads, place)
     source = choices.checkpoint(model_path(config))
     try:

@@ -42,8 +42,9 @@ def ray_ranks(config: EngineConfig, world: int) -> Iterator[RankSource]:
     try:
         with listener, _placed(ray, config, world, host) as group:
             actors = [_start(ray, group, address, rank, world, config) for rank in range(world)]
-            devices = ray.get(actors[0].device_index.remote())
-            yield source_of(listener, address, device_index=devices)
+            # Rank 0's engine is no child of its actor: it sees the devices of the others, too.
+            own = max(0, ray.get(actors[0].given_device.remote()))
+            yield source_of(listener, address, device_index=own)
             for actor in actors:
                 ray.kill(actor)
     finally:
@@ -61,8 +62,8 @@ class RankActor:
         """Return the name in Ray's log lines."""
         return f"tokenspeed rank {self._rank} of {self._world}"
 
-    def device_index(self) -> int:
-        """Return the index of the accelerator that Ray gave this actor; -1: none."""
+    def given_device(self) -> int:
+        """Return the number of the accelerator that Ray gave this actor; -1: none."""
         import ray
 
         given = ray.get_runtime_context().get_accelerator_ids()
@@ -75,7 +76,11 @@ class RankActor:
 
         from tokenspeed.engine.ranks.agent import run_agent
 
-        return run_agent(msgspec.convert(address, RankAddress), self._rank)
+        # Ray shows an actor only what it gives it, and counts that from 0.
+        device_index = 0 if self.given_device() >= 0 else -1
+        return run_agent(
+            msgspec.convert(address, RankAddress), self._rank, device_index=device_index
+        )
 
 
 @contextmanager

@@ -22,14 +22,13 @@ class RankSource(msgspec.Struct, frozen=True, kw_only=True):
         listener_fd: inherited listening socket.
         host: at which they reach this host; "": they are all on it.
         token: they must show it.
-        device_index: rank 0's own device, as the launcher's resource manager says; -1: by the order
-            of the ranks on a host.
+        device_index: which of the accelerators that rank 0 sees is its own.
     """
 
     listener_fd: int
     host: str
     token: str
-    device_index: int = -1
+    device_index: int = 0
 
 
 class RankAddress(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +51,7 @@ def listen_for_ranks(host: str) -> tuple[socket.socket, RankAddress]:
 
 
 def source_of(
-    listener: socket.socket, address: RankAddress, *, device_index: int = -1
+    listener: socket.socket, address: RankAddress, *, device_index: int = 0
 ) -> RankSource:
     """Return what the engine is told of such ranks."""
     return RankSource(

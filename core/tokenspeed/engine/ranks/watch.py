@@ -275,8 +275,8 @@ class RankWatch:
 
     def _end_process(self) -> None:
         """Give the engine's thread time to come out by itself, then end the process."""
-        self._heard.wait(OUT_OF_STEP_S if self._is_running else OUT_OF_START_S)
-        if self._heard.is_set():
-            time.sleep(OUT_OF_START_S)
+        longest_s = OUT_OF_STEP_S if self._is_running else OUT_OF_START_S
+        if self._heard.wait(longest_s) and self._closing.wait(OUT_OF_START_S):
+            return
         sys.stderr.flush()
         os._exit(GAVE_UP_EXIT_CODE if self._is_running else 1)

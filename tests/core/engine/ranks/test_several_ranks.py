@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -20,11 +21,11 @@ from tokenspeed.engine.ranks.failure import RankFailure
 from tokenspeed.errors import ConfigError, PluginError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from tokenspeed.engine.frontend import Frontend
 
-ROOT = Path(__file__).parents[4]
+FAULTS = Path(__file__).parents[3] / "support" / "rank_faults.py"
 PROMPTS = [[index * 7 % 90, index, 3] * (4 + index * 3) for index in range(5)]
 SEEDED = SamplingParams(temperature=1.0, seed=5, max_tokens=60)
 GREEDY = SamplingParams(temperature=0.0, max_tokens=24)
@@ -33,20 +34,18 @@ NAMED_S = 5.0
 TWO = {"tp": 2, "rank_timeout_s": 3.0, "plugins": ("sdk", "reference")}
 
 
-@pytest.fixture(autouse=True)
-def quick_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let processes find the test models, and not fight for cores."""
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-
-
 @pytest.fixture
-def faulty(tmp_path: Path) -> dict[str, Any]:
+def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Settings of an engine whose worker fails at certain tokens."""
+    folder = tmp_path / "modules"
+    folder.mkdir()
+    shutil.copy(FAULTS, folder / "rank_faults.py")
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setenv("PYTHONPATH", str(folder))
     model = write_scripted_model(
-        tmp_path / "faulty", architectures=["FaultyRanksForCausalLM"], step_ms=4, logit_gap=4.0
+        tmp_path / "faulty", architectures=["FaultyRanksForCausalLM"], step_ms=4
     )
-    return {"model": model, "model_module": ("tests.support.rank_faults",), **TWO}
+    return {"model": model, "model_module": ("rank_faults",), **TWO}
 
 
 def llm(model: Path, **settings: Any) -> LLM:
@@ -178,23 +177,30 @@ def disturbed(engine: RunningEngine, disturb: Any) -> list[list[int]]:
     return engine.run(scenario)
 
 
-def named_within(log: pytest.CaptureFixture[str], words: str, since_s: float) -> str:
+def wait_named(log: Callable[[], str], words: str, since_s: float) -> None:
     """Wait for words in the log; they must come within the promised time."""
     text = ""
     while words not in text:
         assert time.monotonic() - since_s < NAMED_S, f"{words!r} is not in {text}"
         time.sleep(0.02)
-        text += log.readouterr().err
-    return text
+        text += log()
 
 
-@pytest.mark.parametrize("victim", ["worker", "engine"])
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize(
+    ("victim", "number"),
+    [
+        ("worker", signal.SIGKILL),
+        pytest.param("worker", signal.SIGSTOP, marks=pytest.mark.slow),
+        pytest.param("engine", signal.SIGKILL, marks=pytest.mark.slow),
+        pytest.param("engine", signal.SIGSTOP, marks=pytest.mark.slow),
+    ],
+)
 def test_streams_go_on_over_a_rank_that_is_killed_or_stopped(
     faulty: dict[str, Any],
     victim: str,
     number: signal.Signals,
     capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     with RunningEngine(**faulty) as engine:
         expected = engine.run(undisturbed)
@@ -213,7 +219,7 @@ def test_streams_go_on_over_a_rank_that_is_killed_or_stopped(
                 ("engine", signal.SIGKILL): f"(pid {pid}) ended with -9",
                 ("engine", signal.SIGSTOP): f"rank 0 (pid {pid}) hangs",
             }[victim, number]
-            named_within(capfd, words, happened_s)
+            wait_named(lambda: capfd.readouterr().err + caplog.text, words, happened_s)
 
         assert disturbed(engine, disturb) == expected
         assert engine.supervisor.num_restarts == 1
@@ -225,6 +231,7 @@ def test_streams_go_on_over_a_rank_that_is_killed_or_stopped(
     assert wait_gone([again, *workers], timeout_s=2.0) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("token", "words"),
     [
@@ -244,7 +251,7 @@ def test_a_rank_that_hangs_or_raises_in_a_step_is_named_and_others_streams_go_on
         assert disturbed(engine, disturb) == expected
         assert engine.supervisor.num_restarts == 2, "the poison is tried once more, alone"
     log = capfd.readouterr().err
-    assert f"rank 1 (pid" in log
+    assert "rank 1 (pid" in log
     assert words in log
 
 
