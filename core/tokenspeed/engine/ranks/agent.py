@@ -1,6 +1,6 @@
 """Keeps one further rank at work: connects to rank 0's launcher, starts a worker, and again.
 
-    connect --> worker process (has the socket) --> it ends, or the socket does --> connect ...
+    connect --> settings come: worker process (has the socket) --> either ends --> connect ...
 
 Runs in whatever process a launcher has started for the rank. It ends when nobody listens any more.
 """
@@ -15,8 +15,6 @@ import subprocess
 import sys
 import time
 from typing import TYPE_CHECKING
-
-import msgspec
 
 from tokenspeed.engine.ranks.messages import RankHello
 from tokenspeed.engine.ranks.wire import encoded, send_frame
@@ -51,21 +49,20 @@ def run_agent(
     Returns:
         The number of workers started.
     """
-    num_started = 0
-    while not is_stopping():
-        sock = _connected(address, FIRST_CONNECT_S if num_started == 0 else 0.0, is_stopping)
-        if sock is None:
-            break
+    num_started, patience_s = 0, FIRST_CONNECT_S
+    hello = RankHello(
+        rank=rank,
+        pid=os.getpid(),
+        host=socket.gethostname(),
+        token=address.token,
+        device_index=device_index,
+    )
+    while (sock := _connected(address, patience_s, is_stopping)) is not None:
+        patience_s = 0.0
         with sock:
-            num_started += 1
-            hello = RankHello(
-                rank=rank,
-                pid=0,
-                host=socket.gethostname(),
-                token=address.token,
-                device_index=device_index,
-            )
-            _serve(sock, hello, is_stopping)
+            if _is_wanted(sock, hello, is_stopping):
+                num_started += 1
+                _serve(sock, rank, is_stopping)
     LOGGER.info("rank %d: rank 0 listens no more; %d workers ended", rank, num_started)
     return num_started
 
@@ -73,12 +70,13 @@ def run_agent(
 def _connected(
     address: RankAddress, patience_s: float, is_stopping: Callable[[], bool]
 ) -> socket.socket | None:
+    """Return a connection; None: nobody listens, or no more."""
     give_up_s = time.monotonic() + patience_s
-    while True:
+    while not is_stopping():
         try:
             sock = socket.create_connection((address.host, address.port), CONNECT_S)
         except OSError as error:
-            if time.monotonic() > give_up_s or is_stopping():
+            if time.monotonic() > give_up_s:
                 LOGGER.debug("nobody listens at %s:%d: %s", address.host, address.port, error)
                 return None
             time.sleep(RETRY_S)
@@ -86,20 +84,33 @@ def _connected(
         sock.settimeout(None)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return sock
+    return None
 
 
-def _serve(sock: socket.socket, hello: RankHello, is_stopping: Callable[[], bool]) -> None:
+def _is_wanted(sock: socket.socket, hello: RankHello, is_stopping: Callable[[], bool]) -> bool:
+    """Say who this is, and wait until an engine answers; False: it, or this process, ends."""
+    poller = select.poll()
+    poller.register(sock, select.POLLIN | select.POLLRDHUP)
+    try:
+        send_frame(sock, encoded(hello))
+        while not is_stopping():
+            if poller.poll(_POLL_MS):
+                return bool(sock.recv(1, socket.MSG_PEEK))
+    except OSError:
+        pass
+    return False
+
+
+def _serve(sock: socket.socket, rank: int, is_stopping: Callable[[], bool]) -> None:
     """Start a worker on this connection, and see to it that it ends with it."""
     command = [
-        sys.executable, "-P", "-m", "tokenspeed.engine.ranks.process", "--rank", str(hello.rank),
+        sys.executable, "-P", "-m", "tokenspeed.engine.ranks.process", "--rank", str(rank),
         "--parent", str(os.getpid()), "--socket", str(sock.fileno()),
     ]  # fmt: skip
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, pass_fds=(sock.fileno(),), start_new_session=True
     )
-    with contextlib.suppress(OSError):
-        send_frame(sock, encoded(msgspec.structs.replace(hello, pid=process.pid)))
-    LOGGER.info("rank %d: worker is pid %d", hello.rank, process.pid)
+    LOGGER.info("rank %d: worker is pid %d", rank, process.pid)
     try:
         _wait_end(sock, process, is_stopping)
     finally:

@@ -12,7 +12,7 @@ from tokenspeed.engine.reports import StartFailure
 
 
 class RankHello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
-    """A worker is there; said for it by the agent that has started it and connects.
+    """A worker is there, or an agent that will start one once it is told the settings.
 
     Args:
         rank: as the launcher told it.
@@ -44,7 +44,13 @@ class RankSettings(msgspec.Struct, frozen=True, kw_only=True, tag="settings"):
 
 
 class RankJoining(msgspec.Struct, frozen=True, kw_only=True, tag="joining"):
-    """Everything before the communicator went well; the worker is about to join its group."""
+    """Everything before the communicator went well; the worker is about to join its group.
+
+    Args:
+        pid: of the worker, whose agent said hello before there was one.
+    """
+
+    pid: int
 
 
 class RankReady(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):

@@ -118,7 +118,7 @@ def _work(settings: RankSettings, control: Control, ring_descriptor: int) -> Non
         plugins,
         place,
         control.progress,
-        joining=lambda: control.send(RankJoining()),
+        joining=lambda: control.send(RankJoining(pid=os.getpid())),
     )
     receiver = _receiver(settings, control, ring_descriptor)
     gc.collect()

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import logging
 from contextlib import contextmanager
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from tokenspeed.engine.ranks.source import RankAddress, listen_for_ranks, source_of
 from tokenspeed.errors import CapacityError, ConfigError
@@ -64,16 +67,12 @@ class RankActor:
 
     def given_device(self) -> int:
         """Return the number of the accelerator that Ray gave this actor; -1: none."""
-        import ray
-
-        given = ray.get_runtime_context().get_accelerator_ids()
+        given = import_module("ray").get_runtime_context().get_accelerator_ids()
         ids = [item for items in given.values() for item in items]
         return int(ids[0]) if ids and str(ids[0]).isdigit() else -1
 
     def serve(self, address: dict[str, Any]) -> int:
         """Keep the rank's worker at work until the server is gone."""
-        import msgspec
-
         from tokenspeed.engine.ranks.agent import run_agent
 
         # Ray shows an actor only what it gives it, and counts that from 0.
@@ -86,12 +85,10 @@ class RankActor:
 @contextmanager
 def _placed(ray: Any, config: EngineConfig, world: int, host: str) -> Iterator[Any]:
     """Reserve a bundle a rank, the first on this node."""
-    from ray.util import placement_group, remove_placement_group
-
     bundle = _bundle(ray, config)
     bundles = [dict(bundle) for _ in range(world)]
     bundles[0][f"node:{host}"] = _NODE_SHARE
-    group = placement_group(bundles, strategy="PACK", name="tokenspeed")
+    group = ray.util.placement_group(bundles, strategy="PACK", name="tokenspeed")
     try:
         if not group.wait(PLACE_S):
             raise CapacityError(
@@ -101,7 +98,7 @@ def _placed(ray: Any, config: EngineConfig, world: int, host: str) -> Iterator[A
             )
         yield group
     finally:
-        remove_placement_group(group)
+        ray.util.remove_placement_group(group)
 
 
 def _bundle(ray: Any, config: EngineConfig) -> dict[str, float]:
@@ -113,9 +110,7 @@ def _bundle(ray: Any, config: EngineConfig) -> dict[str, float]:
 def _start(
     ray: Any, group: Any, address: RankAddress, rank: int, world: int, config: EngineConfig
 ) -> Any:
-    import msgspec
-    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
+    strategies = import_module("ray.util.scheduling_strategies")
     bundle = _bundle(ray, config)
     actor = (
         ray.remote(RankActor)
@@ -126,7 +121,7 @@ def _start(
             max_restarts=-1,  # Ray starts it anew, and calls `serve` again
             max_task_retries=-1,
             max_concurrency=2,
-            scheduling_strategy=PlacementGroupSchedulingStrategy(
+            scheduling_strategy=strategies.PlacementGroupSchedulingStrategy(
                 group, placement_group_bundle_index=rank
             ),
         )
@@ -139,11 +134,10 @@ def _start(
 
 def _ray() -> Any:
     try:
-        import ray
-        import ray.util
+        import_module("ray.util")
+        return import_module("ray")
     except ImportError as error:
         raise ConfigError(
             f"launcher is ray, and the package ray cannot be imported ({error}); `pip install "
             "ray`, or use --launcher local or torchrun"
         ) from error
-    return ray

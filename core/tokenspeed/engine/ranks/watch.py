@@ -209,6 +209,8 @@ class RankWatch:
         elif isinstance(message, RankReady):
             worker.ready = message
         elif isinstance(message, RankJoining):
+            assert worker.hello is not None
+            worker.hello = msgspec.structs.replace(worker.hello, pid=message.pid)
             worker.is_joining = True
 
     def _take_failure(self, worker: Worker, message: RankFailed) -> None:

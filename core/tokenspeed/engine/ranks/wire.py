@@ -38,7 +38,10 @@ def receive_frame(sock: socket.socket) -> bytes:
 def _receive(sock: socket.socket, size: int) -> bytes:
     data = bytearray()
     while len(data) < size:
-        part = sock.recv(size - len(data))
+        try:
+            part = sock.recv(size - len(data))
+        except OSError as error:
+            raise EOFError from error
         if not part:
             raise EOFError
         data += part
