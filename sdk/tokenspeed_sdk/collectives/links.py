@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from torch.distributed import Store
 
 KEY = "line"
+SPARE_S = 2.0
+"""What the others wait longer than rank 0, which can say who is missing."""
 Message = dict[str, Any]
 
 
@@ -83,7 +85,7 @@ def join(
     except (OSError, RuntimeError, ValueError) as error:
         raise _not_complete(name, size, "rank 0 did not come", timeout_s) from error
     link.send({"word": word, "rank": rank})
-    answer = _first(link, deadline_s)
+    answer = _first(link, deadline_s + SPARE_S)
     if "complete" in answer:
         return {0: link}
     link.close()

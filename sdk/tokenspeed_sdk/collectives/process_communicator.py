@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import time
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from tokenspeed_sdk import EngineError
@@ -35,6 +37,7 @@ class ProcessCommunicator(RankCommunicator):
         compares: bool = False,
     ) -> None:
         super().__init__(rank=rank, size=size, device=device, timeout_s=timeout_s)
+        self._rendezvous = rendezvous
         if size == 1:
             return
         try:
@@ -57,7 +60,7 @@ class ProcessCommunicator(RankCommunicator):
         )
         try:
             self._connect(store, address)
-            self._barrier("the first barrier")
+            self._await_others(store)
         except EngineError:
             self._line.leave("it could not join")
             raise
@@ -67,8 +70,21 @@ class ProcessCommunicator(RankCommunicator):
                 f"communicator {rendezvous!r} of {size} ranks: rank {rank} could not join: "
                 f"{self._line.reason or error}; look for the other ranks' errors"
             ) from error
-        if rank == 0:
-            forget(rendezvous)
+
+    def _await_others(self, store: Store) -> None:
+        """Wait until every rank has connected: nobody's first call meets a rank that failed."""
+        store.set(f"connected-{self.rank}", "yes")
+        keys = [f"connected-{rank}" for rank in range(self.size)]
+        deadline_s = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                store.wait(keys, timedelta(seconds=0.5))
+            except RuntimeError:
+                self._line.check()
+                if time.monotonic() >= deadline_s:
+                    raise
+            else:
+                return
 
     def _connect(self, store: Store, address: str) -> None:
         """Connect what moves the data; every rank is there."""
@@ -84,6 +100,8 @@ class ProcessCommunicator(RankCommunicator):
         if self.size > 1:
             self._line.leave(reason)
             self._disconnect()
+            if self.rank == 0:  # every rank has met here, or the group is broken
+                forget(self._rendezvous)
 
 
 def never_destroyed(item: object) -> None:
