@@ -10,10 +10,12 @@ import logging
 import os
 import socket
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from tokenspeed.config.load import replace_settings
 from tokenspeed.engine.ranks.messages import RankSettings
 from tokenspeed.engine.ranks.place import Place, make_rendezvous
 from tokenspeed.engine.ranks.plans import (
@@ -162,7 +164,7 @@ class RankGroup:
         places = self._places(workers)
         for worker in workers:
             settings = RankSettings(
-                config=self._config,
+                config=_absolute(self._config),
                 plugins=self._plugins.to_json(),
                 place=places[worker.rank],
                 ring_bytes=RING_BYTES if listener is None else 0,
@@ -200,3 +202,13 @@ class RankGroup:
             return SocketSender([worker.sock for worker in self._watch.workers])
         memory = map_ring_memory(self._ring, self._world - 1)
         return RingSender(memory, self._world - 1, self._watch.check)
+
+
+def _absolute(config: EngineConfig) -> EngineConfig:
+    """Return settings that name the same files to a process in another working folder."""
+    paths = {
+        name: str(Path(value).expanduser().absolute())
+        for name in ("model", "plugins_lock")
+        if (value := getattr(config, name))
+    }
+    return replace_settings(config, **paths)

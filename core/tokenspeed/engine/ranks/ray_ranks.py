@@ -6,7 +6,9 @@ agent. They are named "tokenspeed-PORT-rank-N" in Ray's dashboard. Ray is an opt
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import tempfile
 from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -39,19 +41,31 @@ def ray_ranks(config: EngineConfig, world: int) -> Iterator[RankSource]:
         CapacityError: the cluster has no room for so many ranks.
     """
     ray = _ray()
-    ray.init(namespace=NAMESPACE, ignore_reinit_error=True, logging_level=logging.WARNING)
+    with tempfile.TemporaryDirectory(prefix="tokenspeed-ray-") as empty:
+        # Ray's workers look for modules in the folder that they are started in.
+        with contextlib.chdir(empty):
+            ray.init(namespace=NAMESPACE, logging_level=logging.WARNING)
+        try:
+            with _actors(ray, config, world) as source:
+                yield source
+        finally:
+            ray.shutdown()
+
+
+@contextmanager
+def _actors(ray: Any, config: EngineConfig, world: int) -> Iterator[RankSource]:
+    """Start every rank's actor, and end them."""
     host = ray.util.get_node_ip_address()
     listener, address = listen_for_ranks(host)
-    try:
-        with listener, _placed(ray, config, world, host) as group:
-            actors = [_start(ray, group, address, rank, world, config) for rank in range(world)]
+    with listener, _placed(ray, config, world, host) as group:
+        actors = [_start(ray, group, address, rank, world, config) for rank in range(world)]
+        try:
             # Rank 0's engine is no child of its actor: it sees the devices of the others, too.
             own = max(0, ray.get(actors[0].given_device.remote()))
             yield source_of(listener, address, device_index=own)
+        finally:
             for actor in actors:
                 ray.kill(actor)
-    finally:
-        ray.shutdown()
 
 
 class RankActor:
