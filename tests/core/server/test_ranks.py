@@ -37,7 +37,9 @@ def child(server: ServerProcess, words: str) -> int:
     return found
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+)
 def test_two_ranks_answer_and_a_signal_ends_all_in_peace(
     model: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -75,9 +77,7 @@ def test_the_server_goes_on_over_kill_9_of_any_process_and_ends_with_its_launche
 
 
 @pytest.mark.slow
-def test_stopped_processes_die_with_the_launcher_too(
-    model: Path, tmp_path: Path
-) -> None:
+def test_stopped_processes_die_with_the_launcher_too(model: Path, tmp_path: Path) -> None:
     with ServerProcess(model, tmp_path, "--tp", "2", "--rank-timeout-s", "60") as server:
         pids = descendants(server.process.pid)
         (worker,) = workers_of(server.process.pid)

@@ -52,7 +52,7 @@ def llm(model: Path, **settings: Any) -> LLM:
     return LLM(str(model), **{**TEST_SETTINGS, **settings})
 
 
-@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("depth", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_two_ranks_give_the_tokens_of_one(tmp_path: Path, depth: int) -> None:
     model = write_scripted_model(tmp_path / "model", window=24, state_layers=1, logit_gap=4.0)
     params = [GREEDY, SEEDED, GREEDY, SEEDED, SCORED]
