@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import tempfile
 from typing import TYPE_CHECKING, Protocol
 
 from tokenspeed.engine.ranks.wire import receive_frame, send_frame
@@ -95,7 +96,11 @@ class SocketReceiver:
 
 def make_ring_memory(num_readers: int) -> int:
     """Return the descriptor of memory for a ring, which goes with the last process that has it."""
-    descriptor = os.memfd_create("tokenspeed-plans")
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("tokenspeed-plans")
+    else:
+        with tempfile.TemporaryFile() as file:
+            descriptor = os.dup(file.fileno())
     os.ftruncate(descriptor, ring_memory_bytes(num_readers))
     return descriptor
 
