@@ -115,7 +115,7 @@ def _build(
     register_model_modules(registry, config.model_module, lock=config.plugins_lock)
     choices = tuning.watched_choices(config, registry) if tuning else Choices(config, registry)
     runtime = choices.device()
-    _set_threads(config.threads)
+    _set_threads(config)
     tell(Progress("model"))
     source = choices.checkpoint(path)
     try:
@@ -265,7 +265,8 @@ def _tenants(config: EngineConfig, scheduler: Scheduler, layout: ArenaLayout) ->
     """
     tenants = tenants_of(scheduler, layout)
     try:
-        tenants.start(read_tenants(config.tenants), now_us=0)
+        for name, figures in read_tenants(config.tenants).items():
+            tenants.change(name, figures.share(config.replicas), now_us=0)
     except RequestError as error:
         raise ConfigError(f"tenants {config.tenants!r}: {error}") from None
     return tenants
@@ -440,7 +441,7 @@ def _scheduler_settings(
         "min_reuse": config.kv_write_min_reuse,
         "store": bool(config.kv_store),
         "layer_ranges": LAYER_RANGES if config.host_kv_gib else 1,
-        "kv_events": bool(config.kv_events),
+        "kv_events": bool(config.kv_events) or config.replicas > 1,
         "retain_share": config.retain_share,
         "max_queue_us": int(config.max_queue_s * 1e6),
         "min_tps_per_user": config.min_tps_per_user,
@@ -484,6 +485,7 @@ def _finish(
         store=parts.store,
         grammars=parts.grammars,
         kv_events=_kv_events(config, parts),
+        is_routed=config.replicas > 1,
     )
 
 
@@ -501,8 +503,10 @@ def _kv_events(config: EngineConfig, parts: EngineParts) -> KvEventSettings | No
     )
 
 
-def _set_threads(threads: int) -> None:
-    if threads:
+def _set_threads(config: EngineConfig) -> None:
+    """Take the threads that the settings give; those of all cores are shared out."""
+    if config.threads or config.replicas > 1:
         import torch
 
-        torch.set_num_threads(threads)
+        share = max(1, len(os.sched_getaffinity(0)) // config.replicas)
+        torch.set_num_threads(config.threads or share)
