@@ -12,18 +12,20 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from tokenspeed.engine.fleet_desk import FleetDesk
+from tokenspeed.engine.fleet_stats import summed_stats
 from tokenspeed.engine.flight_record import read_suspects
-from tokenspeed.engine.frontend import STATE_TIMEOUT_S, Frontend
+from tokenspeed.engine.frontend import Frontend
 from tokenspeed.engine.messages import NO_POSITION
 from tokenspeed.engine.router import Limits, Routed, Router
 from tokenspeed.engine.submits import make_submit
-from tokenspeed.errors import EngineAwayError, EngineError, EngineGoneError
+from tokenspeed.errors import EngineError, EngineGoneError
 from tokenspeed.log import LOGGER
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     import numpy as np
@@ -110,12 +112,20 @@ class Replica:
             self.frontend.watch(is_lost=True)
 
 
-class Fleet:
-    """A client of several engines, with the methods of `Frontend`."""
+class Fleet(FleetDesk):
+    """A client of several engines, with the methods of `Frontend`.
+
+    Args:
+        records: flight record of each engine.
+    """
+
+    on_routed: Callable[[Routed], None] | None = None
+    """Told of each request and its replica."""
 
     def __init__(self, records: Sequence[Path]) -> None:
         self.router: Router | None = None
         self.replicas = [Replica(self, number, record) for number, record in enumerate(records)]
+        super().__init__(self.replicas)
         self._routed: dict[str, Routed] = {}
         self._is_closing = False
         self._watch: asyncio.Task[None] | None = None
@@ -161,6 +171,17 @@ class Fleet:
         return tuple(replica.frontend for replica in self.replicas)
 
     @property
+    def stats(self) -> EngineStats | None:
+        """The sums of the replicas' latest figures; None before the first."""
+        return summed_stats([one.stats for one in self.frontends if one.stats is not None])
+
+    @property
+    def unhealthy_reason(self) -> str | None:
+        """Why no replica is started again; None: one is, or all are well."""
+        reasons = [one.unhealthy_reason for one in self.frontends]
+        return "; ".join(filter(None, reasons)) if all(reasons) else None
+
+    @property
     def live_requests(self) -> int:
         """Number of requests that have not ended."""
         return sum(frontend.live_requests for frontend in self.frontends)
@@ -179,7 +200,7 @@ class Fleet:
             RequestError, EngineGoneError, EngineAwayError: as there.
         """
         assert self.router is not None
-        here = self._here()
+        here = self._askable()
         message = make_submit(
             self.model, prompt_ids, params, request_id or secrets.token_hex(12), terms=terms
         )
@@ -192,6 +213,8 @@ class Fleet:
             self.router.displaced(routed)
             raise
         self._routed[stream.request_id] = routed
+        if self.on_routed is not None:
+            self.on_routed(routed)
         stream.on_change = self._note
         return stream
 
@@ -219,21 +242,6 @@ class Fleet:
             await asyncio.gather(self._watch, return_exceptions=True)
         for frontend in self.frontends:
             await frontend.close()
-
-    async def states(self, *, timeout_s: float = STATE_TIMEOUT_S) -> list[dict[str, Any] | None]:
-        """Ask each replica for a picture of its inside; None: it does not answer.
-
-        Raises:
-            EngineError: none of them does.
-        """
-        asked = await asyncio.gather(
-            *(frontend.state(timeout_s=timeout_s) for frontend in self.frontends),
-            return_exceptions=True,
-        )
-        failures = [item for item in asked if isinstance(item, BaseException)]
-        if len(failures) == len(asked):
-            raise failures[0]
-        return [None if isinstance(item, BaseException) else item for item in asked]
 
     def lost(self, replica: Replica) -> None:
         """Let a vanished engine's requests go on elsewhere, but for its suspects."""
@@ -312,7 +320,7 @@ class Fleet:
             del self._routed[stream.request_id]
             self.router.ended(routed)
 
-    def _here(self) -> list[bool]:
+    def _askable(self) -> list[bool]:
         """Return which replicas can be asked: those that are here, else those to come back.
 
         Raises:

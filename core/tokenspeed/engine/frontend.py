@@ -417,7 +417,8 @@ class Frontend:
         self._loop.add_reader(monitor.fileno(), self._drain_monitor)
 
     def _drain_monitor(self) -> None:
-        assert self._monitor is not None and self._listener is not None
+        assert self._monitor is not None
+        assert self._listener is not None
         has_vanished = False
         while int(self._monitor.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
             event = recv_monitor_message(self._monitor, zmq.NOBLOCK)

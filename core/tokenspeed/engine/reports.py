@@ -41,6 +41,7 @@ class StartReport(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
         plan: the binding plan with every decision record, and the state of every plugin.
         start_s: seconds from the process's first line to ready.
         parsers: what answers are parsed with, by what it parses; {}: nobody has said.
+        replicas: engines like this one behind one server.
     """
 
     version: str
@@ -68,6 +69,7 @@ class StartReport(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     plan: dict[str, Any]
     start_s: float = 0.0
     parsers: dict[str, str] = {}
+    replicas: int = 1
 
     def lines(self) -> tuple[str, ...]:
         """Return the start-up block, without the line that says where it listens."""
@@ -77,7 +79,13 @@ class StartReport(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
             f"tokenspeed {self.version}   python {self.python}   pid {self.pid}",
             _row("device", self.device, f"plugins  {', '.join(self.plugins)}"),
             _row("model", self.architecture, f"dtype    {self.dtype}", f"weights  {weights}"),
-            _row("mesh", "tp=1 dp=1 ep=1", "graphs   off", f"format   {self.weight_format}"),
+            _row(
+                "mesh",
+                "tp=1 dp=1 ep=1",
+                "graphs   off",
+                f"format   {self.weight_format}",
+                *((f"replicas {self.replicas}",) if self.replicas > 1 else ()),
+            ),
             _row("kv", blocks, f"size     {size_text(self.kv_bytes)}", *self._no_tiers()),
             *self._tier_lines(),
             _row(

@@ -16,7 +16,7 @@ Thread: the asyncio loop's of its API process only.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -147,9 +147,7 @@ class Router:
             here: which replicas can be asked now; at least one.
         """
         tokens = np.frombuffer(message.prompt_ids, dtype="<i4")
-        keys = PrefixKeys(
-            self._block_tokens, tenant=number_of(message.tenant), salt=message.salt
-        )
+        keys = PrefixKeys(self._block_tokens, tenant=number_of(message.tenant), salt=message.salt)
         keys.extend(tokens)
         session = number_of(message.session, owner=message.owner)
         offers = [
