@@ -77,7 +77,9 @@ class FleetCollector:
                 value = getattr(router.view, f"num_{name}")
                 yield GaugeMetricFamily(f"tokenspeed_router_view_{name}", text, value=value)
 
-    def _filled(self, name: str, family: Metric) -> Metric:
+    def _filled(
+        self, name: str, family: GaugeMetricFamily | CounterMetricFamily
+    ) -> GaugeMetricFamily | CounterMetricFamily:
         for replica in self._fleet.replicas:
             stats = replica.frontend.stats
             if stats is not None:
