@@ -415,6 +415,7 @@ class Frontend:
         monitor: zmq.Socket[bytes] = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         self._monitor = monitor
         self._loop.add_reader(monitor.fileno(), self._drain_monitor)
+        self._loop.call_soon(self._drain_monitor)  # its descriptor tells of edges only
 
     def _drain_monitor(self) -> None:
         assert self._monitor is not None
