@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tokenspeed import ops
+from tokenspeed.contracts import placement
 from tokenspeed.contracts.kernel import Domain
 
 if TYPE_CHECKING:
@@ -54,6 +55,23 @@ A request for any operator carries the [traits](traits.md) `device`, `arch` and 
 its section says that it carries; an offer that does not list one of them is refused.
 `explain --why-not PLUGIN/NAME` says which, and so does level C2 of the kit.
 
+## Placement lines
+
+One line says how an operator's tensors may lie over several ranks; the compiler finds all the rest
+from it ([placement.md](../placement.md)).
+
+{notation}
+
+Arguments are those of the definition; of an operator that prepares a callable, the call's come
+first. `attention.paged` is as layers call it: queries, keys, values, sinks. What a line leaves out
+is not cut: an argument that is `-` is the rank's own (rows of its step, its cache) or the same
+everywhere.
+
+An operator of a plugin carries its line too: `ops.declare.operator(..., placement="T N, N -> T N")`.
+There is nothing else to register. A line is right if the definition on cut arguments, put together
+(joined, or summed), is the definition on the whole; `tests/core/placement/test_operators_cut.py`
+asks that of every operator, for every letter and every pair of letters.
+
 ## All operators
 """
 
@@ -61,7 +79,8 @@ its section says that it carries; an offer that does not list one of them is ref
 def page() -> str:
     """Return the page's text."""
     rules = (ops.__doc__ or "").split("\n\n", 1)[1].strip()
-    parts = [HEAD.format(rules=rules), _index(), *_families()]
+    notation = (placement.__doc__ or "").split("\n\n", 2)[2].strip()
+    parts = [HEAD.format(rules=rules, notation=notation), _index(), *_families()]
     return "\n".join(parts).rstrip() + "\n"
 
 
@@ -113,6 +132,7 @@ def _operator(operator: Operator) -> Iterator[str]:
         yield f"- `{name}`: {meaning}"
     yield f"- returns: {_line(sections['Returns'])}\n"
     yield f"{_tolerance(operator.tolerance)}{_scratch(operator)}\n"
+    yield f"Placement: `{operator.placement}`\n"
     yield f"{_traits(operator)}\n"
     yield f"Cases: {_cases(operator)}.\n"
     yield f"Source: {_line(sections['Source'])}\n"

@@ -3,6 +3,7 @@
 TokenSpeedError
 |- ConfigError      a flag, setting or model folder is wrong       (exit 2; HTTP 400)
 |- PluginError      a plugin cannot be found, trusted or loaded    (exit 3 or 4)
+|- PlacementError   the model cannot lie over these ranks so       (exit 2; HTTP 500)
 |- CapabilityError  nothing bound can do what was asked            (exit 5; HTTP 400)
 |- CheckpointError  weights, config or tokenizer file is damaged   (exit 1)
 |- CapacityError    it can never fit, or the queue is full         (HTTP 400 / 429)
@@ -101,6 +102,10 @@ class CapabilityError(IdentifiedError):
     ) -> None:
         super().__init__(message, id=id)
         self.record = record
+
+
+class PlacementError(TokenSpeedError):
+    """A placement rule or annotation is wrong, or a tensor cannot be cut over the ranks given."""
 
 
 class CheckpointError(TokenSpeedError):

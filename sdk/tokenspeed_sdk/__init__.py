@@ -66,7 +66,7 @@ from tokenspeed.contracts.parser import (
     ThinkingForm,
     ToolCallDelta,
 )
-from tokenspeed.contracts.placement import ParallelGroup, Partial, Placement, Replicate, Shard
+from tokenspeed.contracts.placement import ParallelGroup, Recorder, Shards
 from tokenspeed.contracts.policy import Arrival, Keys, Policy
 from tokenspeed.contracts.registration import Offer, Registration
 from tokenspeed.contracts.sampler import (
@@ -164,13 +164,11 @@ __all__ = [
     "ParallelGroup",
     "ParsedDelta",
     "Parser",
-    "Partial",
     "Penalties",
-    "Placement",
     "PluginError",
     "Policy",
+    "Recorder",
     "Registration",
-    "Replicate",
     "RequestError",
     "Routing",
     "RoutingMoEBackend",
@@ -179,7 +177,7 @@ __all__ = [
     "SampleResult",
     "Sampler",
     "SamplingBatch",
-    "Shard",
+    "Shards",
     "Speculator",
     "SpeculatorFacts",
     "StateRows",

@@ -128,10 +128,11 @@ def test_norm_of_a_row_is_bitwise_the_same_in_every_batch(
         assert torch.equal(normalize(x[rows], weight, eps=1e-5), together[rows])
 
 
-def test_embedding_reads_no_row_outside_the_table() -> None:
+def test_embedding_of_an_id_outside_the_table_is_zeros() -> None:
     lookup = next(offer for offer in PLAIN if offer.operator == "embedding.lookup").load()
-    table = torch.arange(6.0).reshape(3, 2)
-    assert lookup(torch.tensor([-5, 99]), table).tolist() == [[0, 1], [4, 5]]
+    table = torch.arange(1.0, 7.0).reshape(3, 2)
+    got = lookup(torch.tensor([-5, 3, 99, 2]), table)
+    assert got.tolist() == [[0, 0], [0, 0], [0, 0], [5, 6]]
 
 
 @pytest.mark.parametrize("features", [16, 20, 40, 100])

@@ -6,25 +6,30 @@ nobody, table entries before a window. Each step writes a state to another row t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from tests.support.moe_backends import bound_moe
+from tests.support.moe_backends import bound_moe_groups
 
 from tokenspeed.contracts.attention import AttentionBatch, KVView, StateView
-from tokenspeed.contracts.model import ForwardContext, ModelContext, StateRows
-from tokenspeed.executor import load_weights
+from tokenspeed.contracts.model import ForwardContext, ModelContext, StateRows, expert_groups_of
 from tokenspeed.kernels.registry import KernelRegistry
 from tokenspeed.models.registry import resolve_architecture
+from tokenspeed.placement.local import local_cache_groups, local_expert_group
 from tokenspeed.plugins import load_plugins
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from tokenspeed.contracts.model import CacheGroup
+    from tokenspeed.contracts.weights import LinearWeight
+    from tokenspeed.placement.shards import RankShards
+    from tokenspeed.plugins import Registry
 
 BLOCK_TOKENS = 16
 NUM_BLOCKS = 64
@@ -65,7 +70,8 @@ class HandDriven:
             while len(stream.blocks) * BLOCK_TOKENS < stream.num_tokens + length:
                 stream.blocks.append(self.free.pop())
         context = self._context(streams, lengths)
-        token_ids = torch.tensor([token for _, tokens in rows for token in tokens])
+        fed = [token for _, tokens in rows for token in tokens]
+        token_ids = torch.tensor(fed, dtype=torch.int64)
         with torch.inference_mode():
             logits = self.model.compute_logits(self.model.forward(token_ids, context))
         for stream, length in zip(streams, lengths, strict=True):
@@ -97,14 +103,17 @@ class HandDriven:
         query_start = np.cumsum([0, *lengths], dtype=np.int32)
         positions = np.concatenate(
             [
-                np.arange(stream.num_tokens, stream.num_tokens + length)
-                for stream, length in zip(streams, lengths, strict=True)
+                np.arange(0),
+                *(
+                    np.arange(stream.num_tokens, stream.num_tokens + length)
+                    for stream, length in zip(streams, lengths, strict=True)
+                ),
             ]
         )
         positions_T = torch.from_numpy(positions)
         rows = StateRows(
-            torch.tensor([stream.read_row for stream in streams]),
-            torch.tensor([_other(stream) for stream in streams]),
+            torch.tensor([stream.read_row for stream in streams], dtype=torch.int64),
+            torch.tensor([_other(stream) for stream in streams], dtype=torch.int64),
         )
         return ForwardContext(
             positions_T=positions_T,
@@ -115,7 +124,7 @@ class HandDriven:
                         query_start=query_start,
                         context_tokens=np.array([s.num_tokens for s in streams], np.int32),
                         num_decode_rows=sum(length == 1 for length in lengths),
-                        block_tables=_tables(streams, group.window),
+                        block_tables=tables_of(streams, group.window),
                         block_tokens=BLOCK_TOKENS,
                         positions_T=positions_T,
                         window=group.window,
@@ -142,15 +151,68 @@ def hand_driven(path: Path, *, objective: str = "latency") -> HandDriven:
     formats: list[Any] = [item.offer.load() for item in registry.offers("weight_format")]  # type: ignore[call-arg]
     source = next(item for item in formats if item.matches(path)).open(path)
     config = source.config()
-    model_class: Any = resolve_architecture(registry, config)
+
+    def weights(model: Any) -> Iterator[tuple[str, LinearWeight]]:
+        tensors: Iterator[tuple[str, LinearWeight]] = source.tensors(
+            torch.float32, keep_packed=False
+        )
+        return tensors
+
+    driven = drive(resolve_architecture(registry, config), config, weights, objective=objective)
+    source.close()
+    return driven
+
+
+Weights = Callable[[Any], "Iterator[tuple[str, LinearWeight]]"]
+"""Yields a checkpoint for a model."""
+
+
+class Built(NamedTuple):
+    """A model without weights, and what it runs over."""
+
+    model: Any
+    groups: tuple[CacheGroup, ...]
+    attention: dict[str, Any]
+    views: list[Any]
+    kernels: Any
+
+
+def drive(
+    model_class: Any,
+    config: Mapping[str, Any],
+    weights: Weights,
+    *,
+    objective: str = "latency",
+) -> HandDriven:
+    """Build a model, and fill it with what `weights` yields for it."""
+    built = build(model_class, config, objective=objective)
+    built.model.load_weights(weights(built.model))
+    return HandDriven(*built[:4])
+
+
+def build(
+    model_class: Any,
+    config: Mapping[str, Any],
+    *,
+    shards: RankShards | None = None,
+    objective: str = "latency",
+) -> Built:
+    """Build a model; with shards, one rank's part of it."""
+    registry = _plugins()
     groups = model_class.cache_groups(config)
+    num_heads, moe_groups = config["num_attention_heads"], expert_groups_of(model_class, config)
+    if shards is not None:
+        groups = local_cache_groups(groups, shards)
+        num_heads //= shards.mesh.degrees.tp
+        moe_groups = tuple(local_expert_group(group, shards) for group in moe_groups)
     traits = {"device": "cpu", "dtype": "float32"}
     binder = KernelRegistry(registry).binder(traits, objective=objective)
     attention = {
         group.name: registry.offers("attention")[0].offer.load(
-            num_heads=config["num_attention_heads"],
+            num_heads=num_heads,
             num_kv_heads=group.fields[0].shape[0],
             head_dim=group.fields[0].shape[1],
+            **({"v_head_dim": group.value_dim} if group.value_dim else {}),
             block_tokens=BLOCK_TOKENS,
             dtype=torch.float32,
             device=CPU,
@@ -158,12 +220,16 @@ def hand_driven(path: Path, *, objective: str = "latency") -> HandDriven:
         for group in groups
         if group.kind != "state"
     }
-    moe = bound_moe(registry, model_class, config, objective=objective)
-    model = model_class(config, ModelContext(binder, attention, torch.float32, CPU, 512, moe))
-    load_weights(model, source, dtype=torch.float32, keep_packed=False)
-    source.close()
+    moe = bound_moe_groups(registry, moe_groups, objective=objective)
+    context = ModelContext(binder, attention, torch.float32, CPU, 512, moe, shards=shards)
     views = dict(view for group in groups for view in _views(group))
-    return HandDriven(model, groups, attention, [views[layer] for layer in sorted(views)])
+    listed = [views.get(layer) for layer in range(1 + max(views))]
+    return Built(model_class(config, context), groups, attention, listed, binder)
+
+
+@cache
+def _plugins() -> Registry:
+    return load_plugins(("reference",), role="engine")
 
 
 def _views(group: CacheGroup) -> Iterator[tuple[int, KVView | StateView]]:
@@ -174,12 +240,16 @@ def _views(group: CacheGroup) -> Iterator[tuple[int, KVView | StateView]]:
             yield layer, StateView(states)
         else:
             heads, dim = group.fields[0].shape
-            shape = (NUM_BLOCKS, heads, BLOCK_TOKENS, dim)
-            yield layer, KVView(torch.full(shape, torch.nan), torch.full(shape, torch.nan))
+            keys, values = (
+                torch.full((NUM_BLOCKS, heads, BLOCK_TOKENS, dim), torch.nan) for _ in range(2)
+            )
+            value_dim = group.value_dim
+            yield layer, KVView(keys, keys[..., :value_dim] if value_dim else values)
 
 
-def _tables(streams: Sequence[Stream], window: int) -> np.ndarray:
-    tables = np.full((len(streams), max(len(s.blocks) for s in streams)), NO_BLOCK, np.int32)
+def tables_of(streams: Sequence[Stream], window: int) -> np.ndarray:
+    width = max((len(s.blocks) for s in streams), default=0)
+    tables = np.full((len(streams), width), NO_BLOCK, np.int32)
     for row, stream in enumerate(streams):
         before = max(0, stream.num_tokens + 1 - window) // BLOCK_TOKENS if window else 0
         tables[row, before : len(stream.blocks)] = stream.blocks[before:]

@@ -12,7 +12,7 @@ from tokenspeed.kernels import select
 from tokenspeed.ops.moe import experts
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from tokenspeed.contracts.moe import ClampedSwiGLU, ExpertGroup, MoEBackend
     from tokenspeed.plugins import Registry
@@ -60,10 +60,15 @@ def bound_moe(
     objective: str = "latency",
 ) -> dict[str, MoEBackend]:
     """Choose backends for a float32 model on the CPU, as an engine does."""
-    return {
-        group.name: _choose(registry, group, objective)
-        for group in expert_groups_of(model_class, config)
-    }
+    groups = expert_groups_of(model_class, config)
+    return bound_moe_groups(registry, groups, objective=objective)
+
+
+def bound_moe_groups(
+    registry: Registry, groups: Sequence[ExpertGroup], *, objective: str = "latency"
+) -> dict[str, MoEBackend]:
+    """Choose a backend for each group."""
+    return {group.name: _choose(registry, group, objective) for group in groups}
 
 
 def _choose(registry: Registry, group: ExpertGroup, objective: str) -> MoEBackend:

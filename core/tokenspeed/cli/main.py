@@ -21,6 +21,7 @@ from tokenspeed.errors import (
     CapabilityError,
     ConfigError,
     IdentifiedError,
+    PlacementError,
     PluginError,
     RequestError,
     TokenSpeedError,
@@ -105,7 +106,7 @@ def exit_code(error: TokenSpeedError) -> int:
     """Return the exit code of an error of ours."""
     if isinstance(error, PluginError):
         return error.exit_code
-    if isinstance(error, ConfigError | RequestError):
+    if isinstance(error, ConfigError | PlacementError | RequestError):
         return USAGE
     return 5 if isinstance(error, CapabilityError) else 1
 

@@ -1,10 +1,14 @@
-"""`tokenspeed models list`: the architectures that can be served; imports no model file."""
+"""`tokenspeed models`: the architectures that can be served, and how one lies over ranks.
+
+The listing imports no model file.
+"""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any
 
+from tokenspeed.cli.models_explain import fill_explain
 from tokenspeed.cli.plugin_output import plugins_print_to_stderr
 from tokenspeed.cli.table import print_table
 
@@ -14,7 +18,7 @@ if TYPE_CHECKING:
 
 def add_parser(subparsers: Any) -> None:
     """Add `models` and its verbs."""
-    parser = subparsers.add_parser("models", help="list the architectures that can be served")
+    parser = subparsers.add_parser("models", help="the architectures that can be served")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     listing = verbs.add_parser("list", help="every architecture and the plugin that offers it")
     listing.add_argument(
@@ -24,7 +28,8 @@ def add_parser(subparsers: Any) -> None:
         "--model-module", default="", metavar="MODULES", help="and these model files of your own"
     )
     listing.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run=run)
+    listing.set_defaults(run=run)
+    fill_explain(verbs.add_parser("explain", help="how a model lies over ranks, layer by layer"))
 
 
 def run(args: argparse.Namespace) -> int:

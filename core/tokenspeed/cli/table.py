@@ -35,8 +35,15 @@ _STYLES = {
     "note": "yellow",
     "ok": "green",
     "never": "red",
+    "all_reduce": "bold yellow",
+    "all_gather": "bold yellow",
+    "reduce_scatter": "bold yellow",
+    "pass": "bold yellow",
+    "slice": "dim",
+    "first": "dim",
+    "view": "dim",
 }
-"""Cells that say how it went."""
+"""Cells that say how it went, and what goes over a link."""
 
 
 def _print_rich(heads: Sequence[str], rows: Sequence[Sequence[str]], title: str) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.attention import AttentionBackend, KVView, StateView
     from tokenspeed.contracts.kernel import KernelBinder
     from tokenspeed.contracts.moe import ExpertGroup, MoEBackend
+    from tokenspeed.contracts.placement import Recorder, Shards
     from tokenspeed.contracts.weights import LinearWeight
 
 
@@ -31,19 +32,23 @@ class CacheField:
 
     Args:
         name: unique in the group, such as "k", "latent" or "conv".
-        shape: elements of one layer on this rank.
+        shape: elements of one layer; of all ranks together where a model declares it.
         dtype: torch's name of the element type, such as "float32"; None: the engine's KV dtype.
+        units: equal parts into which the first dimension may be cut over ranks, such as kv heads;
+            one that several ranks need is held by each.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: str | None = None
+    units: int = 1
 
 
 def gqa_fields(num_kv_heads: int, head_dim: int) -> tuple[CacheField, ...]:
     """Return the usual pair: keys and values of (num_kv_heads, head_dim) a token."""
     shape = (num_kv_heads, head_dim)
-    return CacheField("k", shape), CacheField("v", shape)
+    units = num_kv_heads
+    return CacheField("k", shape, units=units), CacheField("v", shape, units=units)
 
 
 def latent_fields(latent_dim: int) -> tuple[CacheField, ...]:
@@ -131,6 +136,8 @@ class ModelContext:
         dtype, device: of weights and activations.
         max_context_tokens: longest sequence the rotary tables must cover.
         moe: expert group name -> backend chosen for it.
+        shards: what this rank holds, where there are several; None: everything.
+        recorder: the model is built to be traced: layers have it note their calls.
     """
 
     kernels: KernelBinder
@@ -139,6 +146,8 @@ class ModelContext:
     device: torch.device
     max_context_tokens: int
     moe: Mapping[str, MoEBackend] = field(default_factory=dict)
+    shards: Shards | None = None
+    recorder: Recorder | None = None
 
 
 @dataclass(slots=True)
@@ -154,6 +163,10 @@ class ForwardContext:
         query_start: (R + 1,) int32 host.
         state_rows: layer index -> rows of its state group; layers of k/v groups are absent. By
             layer, as `kv`: the layout may split a group's layers over several rows.
+        query_metadata: the same for the query tokens that this rank attends for, where ranks share
+            those of a step (context parallelism); empty: as attention_metadata.
+        partition_tokens: tokens of every attention-DP partition in this step, T among them; empty:
+            there is one partition.
     """
 
     positions_T: torch.Tensor
@@ -163,12 +176,15 @@ class ForwardContext:
     num_drafts_R: Any
     query_start: Any
     state_rows: Mapping[int, StateRows] = field(default_factory=dict)
+    query_metadata: Mapping[str, object] = field(default_factory=dict)
+    partition_tokens: Sequence[int] = ()
 
 
 class CausalLM(Protocol):
     """A decoder that predicts the next token.
 
-    Optional: `expert_groups`, for models with experts (see `MixtureOfExperts`).
+    Optional: `expert_groups`, for models with experts (see `MixtureOfExperts`), and
+    `skipped_weights()`, the names of tensors that other ranks hold: they are not read.
     """
 
     architectures: ClassVar[tuple[str, ...]]

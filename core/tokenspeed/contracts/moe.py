@@ -135,7 +135,8 @@ class MoEBackend(Protocol):
 
         Args:
             x_TD: (T, D) device, rows contiguous; not written. T may be 0.
-            experts_TX: (T, X) int64 device; the experts of a token differ.
+            experts_TX: (T, X) int64 device; the experts of a token differ. A number outside [0, E)
+                is an expert that another rank holds, and adds nothing.
             weights_TX: (T, X) float, device.
             prepared: what `prepare` returned for this layer.
         Returns:

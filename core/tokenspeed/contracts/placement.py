@@ -14,22 +14,33 @@ A placement rule is text: the dimensions of the arguments, an arrow, the dimensi
 
 - A letter is a dimension that may be cut into equal parts, one a rank. The same letter is cut alike
   everywhere. A letter of the arguments that no result has is summed over: cut, the results are
-  summands (`Partial`).
+  summands.
 - `D!` is never cut: every rank needs it whole. `_` is such a dimension without a name.
-- `2F` is two parts of F, one behind the other, each cut by itself.
+- `2F` is two parts of F, one behind the other, each cut by itself. `1` is a dimension of one
+  element.
 - `...` is any number of leading dimensions, which are cut alike everywhere.
 - `-` is an argument that is no tensor, or is the same on every rank. Trailing arguments may be left
-  out of a call.
+  out of a call; the step's context is no argument.
+- `V[T]` is an argument of dimensions T whose numbers count the elements of V. Where V is cut, a
+  rank's numbers are less its first one, and the operator says what numbers outside of V do.
 - The results are linear in all arguments marked `~` together: where those are summands, so are the
   results. Where a cut letter is summed over, marked arguments without it are summands.
-- `K<N`, behind a semicolon: where K is cut, N is cut with it; N may be cut further, where K is
-  whole (kv heads that several ranks share; keys of all tokens for some of the queries).
+- `K<N`, behind a semicolon: where K is cut, N is cut with it; N may be cut further, where one unit
+  of K is left or K counts tokens (kv heads that several ranks share; keys of all tokens for some
+  of the queries).
+- `X=routing.top_k`, behind the semicolon: the option that says how large X is, which no argument
+  has.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from tokenspeed.contracts.kernel import Operator
 
 
 class ParallelGroup(Enum):
@@ -43,7 +54,6 @@ class ParallelGroup(Enum):
     """Heads, and with them the cache."""
     DENSE_TP = "dense_tp"
     """Features of dense MLPs."""
-    MOE_TP_EP = "moe_tp_ep"
     MOE_EP = "moe_ep"
     """Experts."""
     MOE_TP = "moe_tp"
@@ -52,24 +62,60 @@ class ParallelGroup(Enum):
     """Rows of the embedding and of the head."""
 
 
-@dataclass(frozen=True, slots=True)
-class Replicate:
-    """Every rank holds the whole tensor."""
+class Shards(Protocol):
+    """What one rank of several holds of a model; its layers are told before weights come."""
+
+    @property
+    def is_first_stage(self) -> bool:
+        """Whether the rank's pipeline stage has the embedding."""
+        ...
+
+    @property
+    def is_last_stage(self) -> bool:
+        """Whether the rank's pipeline stage has the final norm and the head."""
+        ...
+
+    def holds_layer(self, layer: int) -> bool:
+        """Say whether a decoder layer is part of the rank's pipeline stage."""
+        ...
+
+    def place(self, group: ParallelGroup, units: int) -> tuple[int, int]:
+        """Return (parts that so many equal units are cut into, which of them is the rank's).
+
+        They are cut over the first axes of the group, as far as it goes.
+        """
+        ...
 
 
-@dataclass(frozen=True, slots=True)
-class Shard:
-    """Each rank of `group` holds an equal slice along dimension `dim`."""
+class Recorder(Protocol):
+    """Notes what a model calls while it is traced (`placement/trace.py`)."""
 
-    group: ParallelGroup
-    dim: int
+    held: Any
+    """Stands for the tensors that a layer holds: layers call recorded kernels with it."""
 
+    def module(
+        self,
+        layer: object,
+        rule: str,
+        *,
+        method: str = "",
+        weights: Sequence[Sequence[Sequence[int]]] = (),
+        spread: Mapping[str, ParallelGroup] | None = None,
+        units: Mapping[str, Sequence[int]] | None = None,
+        dtypes: Sequence[str] = (),
+        operator: Operator | None = None,
+    ) -> Callable[..., Any]:
+        """Return a callable that notes a call of `layer`, or of one of its methods.
 
-@dataclass(frozen=True, slots=True)
-class Partial:
-    """Each rank of `group` holds a summand; the tensor is their sum."""
+        What it is called with are the arguments of the layer's call; `held` is left out, and so are
+        keyword arguments that the rule does not name.
 
-    group: ParallelGroup
-
-
-Placement = Replicate | Shard | Partial
+        Args:
+            rule: placement rule of the layer's arguments, then its weights.
+            weights: sizes of the segments of each dimension of each weight, of all ranks together.
+            spread: letter -> group over which it is cut.
+            units: letter -> how many equal units each of its segments has; a unit is never cut.
+            dtypes: torch's names for the results; "" or none: the first argument's.
+            operator: that the layer calls and does nothing else.
+        """
+        ...

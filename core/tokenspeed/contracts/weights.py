@@ -50,6 +50,9 @@ class WeightSource(Protocol):
     ) -> Iterator[tuple[str, LinearWeight]]:
         """Yield every tensor once, by Hugging Face name, plain ones converted to `dtype`.
 
+        A source that can leave tensors unread has one more keyword, `skip: Container[str] = ()`:
+        names that are not yielded, since other ranks hold them; they count as read.
+
         Raises:
             CheckpointError: damaged or truncated file, unsupported tensor type; names the tensor.
         """

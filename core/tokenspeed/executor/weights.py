@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from inspect import signature
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,6 +26,8 @@ def load_weights(
 ) -> int:
     """Hand every tensor of `source` to `model`; return their bytes in memory.
 
+    What other ranks hold is left unread, if the source can do so.
+
     Args:
         keep_packed: low-bit tensors stay as stored, if the source has such.
         progress: called with (bytes done, bytes in all) before each tensor and at the end.
@@ -32,12 +35,20 @@ def load_weights(
     Raises:
         CheckpointError: damaged files; unknown, missing or wrongly shaped tensors.
     """
-    tensors = source.tensors(dtype, keep_packed=keep_packed)
+    tensors = source.tensors(dtype, keep_packed=keep_packed, **_skipped(model, source))
     sizes: list[int] = []
     model.load_weights(_reported(source, tensors, progress, sizes))
     if progress is not None:
         progress(source.total_bytes, source.total_bytes)
     return sum(sizes)
+
+
+def _skipped(model: CausalLM, source: WeightSource) -> dict[str, Any]:
+    """Return the keyword for what other ranks hold; none where the source reads everything."""
+    skipped_weights = getattr(model, "skipped_weights", None)
+    names = frozenset() if skipped_weights is None else skipped_weights()
+    can_skip = "skip" in signature(source.tensors).parameters
+    return {"skip": names} if names and can_skip else {}
 
 
 def _reported(

@@ -1,18 +1,20 @@
-"""Shared blocks of model files: each binds its operators once and carries placements as data."""
+"""Shared blocks of model files: each binds its operators once and says how it lies over ranks."""
 
 from tokenspeed.layers.attention import PagedAttention
 from tokenspeed.layers.decoder import CACHE_GROUP, DecoderForCausalLM, Layer
 from tokenspeed.layers.embedding import TokenEmbedding
 from tokenspeed.layers.latent_attention import LatentAttention, LatentShape
-from tokenspeed.layers.linear import Linear
+from tokenspeed.layers.linear import HeadsLinear, Linear
 from tokenspeed.layers.linear_attention import DeltaShape, GatedDeltaNet
 from tokenspeed.layers.mlp import GatedMLP
 from tokenspeed.layers.moe import EXPERT_GROUP, Experts, MoE, plain_expert
 from tokenspeed.layers.norm import GatedRMSNorm, RMSNorm
 from tokenspeed.layers.placements import (
-    LayerPlacement,
+    Spread,
+    Units,
+    bind_held,
     column_parallel,
-    replicated,
+    held,
     row_parallel,
 )
 from tokenspeed.layers.rotary import RopeParameters, RotaryEmbedding
@@ -27,22 +29,25 @@ __all__ = [
     "GatedDeltaNet",
     "GatedMLP",
     "GatedRMSNorm",
+    "HeadsLinear",
     "LatentAttention",
     "LatentShape",
     "Layer",
-    "LayerPlacement",
     "Linear",
     "MoE",
     "PagedAttention",
     "RMSNorm",
     "RopeParameters",
     "RotaryEmbedding",
+    "Spread",
     "TokenEmbedding",
+    "Units",
     "WeightSlot",
+    "bind_held",
     "column_parallel",
     "fill_slots",
+    "held",
     "plain_expert",
-    "replicated",
     "row_parallel",
     "shared_slot",
 ]

@@ -7,15 +7,14 @@ Legend: T tokens, N query heads, K kv heads, H head dim.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from tokenspeed.contracts.attention import KVView
-from tokenspeed.contracts.placement import ParallelGroup, Replicate, Shard
-from tokenspeed.layers.placements import LayerPlacement
+from tokenspeed.contracts.placement import ParallelGroup
 from tokenspeed.layers.weights import WeightSlot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     import torch
 
@@ -23,8 +22,12 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.weights import LinearWeight
 
 
+PLACEMENT = "Q N H!, T K H!, T K V!, N -> Q N V!; K<N, T<Q"
+"""Of queries, keys and values of the step's tokens, and of sinks."""
+
+
 class PagedAttention:
-    """One layer's attention; heads are spread over the attention group.
+    """One layer's attention: requests are cut over ranks, their heads, and the queries of a step.
 
     Args:
         group: cache group of the layer; its backend knows the window.
@@ -33,9 +36,12 @@ class PagedAttention:
         softcap: scores s become softcap tanh(s / softcap); 0: none. The group declares the same.
     """
 
-    placement = LayerPlacement(
-        Shard(ParallelGroup.ATTN_TP, 1), Replicate(), Shard(ParallelGroup.ATTN_TP, 1)
-    )
+    spread: ClassVar[Mapping[str, ParallelGroup]] = {
+        "T": ParallelGroup.ATTN_DP,
+        "Q": ParallelGroup.ATTN_CP,
+        "K": ParallelGroup.ATTN_TP,
+        "N": ParallelGroup.ATTN_TP,
+    }
 
     def __init__(
         self,
@@ -52,6 +58,14 @@ class PagedAttention:
         self.group = group
         self.num_sinks = num_sinks
         self._device = context.device
+        self._run: Callable[..., torch.Tensor] = self._write_and_attend
+        if context.recorder is not None:
+            sinks = ((num_sinks,),)
+            self._run = context.recorder.module(
+                self, PLACEMENT, weights=(sinks,) if num_sinks else (), spread=self.spread
+            )
+        if context.shards is not None and not context.shards.holds_layer(layer):
+            return
         backend = context.attention[group]
         self._write = backend.write
         scale = head_dim**-0.5 if scale is None else scale
@@ -62,7 +76,8 @@ class PagedAttention:
     def weight_slots(self, name: str) -> Iterator[tuple[str, WeightSlot]]:
         """Yield the slot of `name`.sinks where the layer has sinks."""
         if self.num_sinks:
-            yield f"{name}.sinks", WeightSlot((self.num_sinks,), self._accept_sinks)
+            slot = WeightSlot((self.num_sinks,), self._accept_sinks, "N", self.spread)
+            yield f"{name}.sinks", slot
 
     def __call__(
         self,
@@ -72,11 +87,20 @@ class PagedAttention:
         step: ForwardContext,
     ) -> torch.Tensor:
         """Return (T, N, H)."""
+        return self._run(q_TNH, k_TKH, v_TKH, step)
+
+    def _write_and_attend(
+        self,
+        q_TNH: torch.Tensor,
+        k_TKH: torch.Tensor,
+        v_TKH: torch.Tensor,
+        step: ForwardContext,
+    ) -> torch.Tensor:
         kv = step.kv[self.layer]
         assert isinstance(kv, KVView), "the layer's cache group has no keys and values"
         metadata = step.attention_metadata[self.group]
         self._write(k_TKH, v_TKH, kv, metadata)
-        return self._attend(q_TNH, kv, metadata)
+        return self._attend(q_TNH, kv, step.query_metadata.get(self.group, metadata))
 
     def _accept_sinks(self, weight: LinearWeight) -> None:
         assert weight.plain is not None, "vectors are never packed"

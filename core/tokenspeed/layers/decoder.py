@@ -7,6 +7,7 @@ Legend: T tokens, D hidden, R rows, V vocabulary.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from tokenspeed.contracts.model import CacheGroup, gqa_fields
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from tokenspeed.contracts.model import ForwardContext, ModelContext
     from tokenspeed.contracts.moe import ExpertGroup
+    from tokenspeed.contracts.placement import Shards
     from tokenspeed.contracts.weights import LinearWeight
     from tokenspeed.layers.rotary import Angles, RopeParameters
     from tokenspeed.layers.weights import WeightSlot
@@ -169,8 +171,8 @@ class DecoderForCausalLM(ABC, Generic[Config]):
         self.embedding = TokenEmbedding(context, vocab_size, hidden_size)
         self.layers = [self.make_layer(layer) for layer in range(self.config.num_layers)]
         self.norm = self.make_norm()
-        placement = column_parallel(ParallelGroup.VOCAB_TP)
-        self.head = Linear(context, hidden_size, (vocab_size,), placement=placement)
+        spread = column_parallel(ParallelGroup.VOCAB_TP)
+        self.head = Linear(context, hidden_size, (vocab_size,), spread=spread)
 
     def make_layer(self, layer: int) -> Layer:
         """Build one layer: attention and MLP, each normalised before."""
@@ -223,8 +225,12 @@ class DecoderForCausalLM(ABC, Generic[Config]):
 
     def weight_map(self) -> dict[str, WeightSlot]:
         """Return every slot by Hugging Face name; a tied head shares the embedding's."""
+        shards = self.context.shards
         slots = dict(self.weight_slots())
         head = dict(self.head.weight_slots("lm_head"))["lm_head.weight"]
+        if shards is not None:
+            slots = {name: _of_stage(name, slot, shards) for name, slot in slots.items()}
+            head = _of_stage("lm_head.weight", head, shards)
         if self.config.tie_embeddings:
             embedding = "model.embed_tokens.weight"
             slots[embedding] = shared_slot(slots[embedding], head)
@@ -237,8 +243,18 @@ class DecoderForCausalLM(ABC, Generic[Config]):
         tied = ("lm_head.weight",) if self.config.tie_embeddings else ()
         ignored = ("rotary_emb.inv_freq", *tied)
         fill_slots(
-            self.weight_map(), weights, ignored=ignored, ignored_prefixes=self.ignored_prefixes
+            self.weight_map(),
+            weights,
+            ignored=ignored,
+            ignored_prefixes=self.ignored_prefixes,
+            shards=self.context.shards,
         )
+
+    def skipped_weights(self) -> frozenset[str]:
+        """Return the names of tensors that other ranks hold and this one does not."""
+        if self.context.shards is None:
+            return frozenset()
+        return frozenset(name for name, slot in self.weight_map().items() if not slot.is_held)
 
     def forward(self, token_ids_T: torch.Tensor, context: ForwardContext) -> torch.Tensor:
         """Return hidden states (T, D) after the final norm."""
@@ -255,3 +271,13 @@ class DecoderForCausalLM(ABC, Generic[Config]):
     def compute_logits(self, hidden_RD: torch.Tensor) -> torch.Tensor:
         """Return logits (R, V) float32."""
         return self.head(hidden_RD).float()
+
+
+def _of_stage(name: str, slot: WeightSlot, shards: Shards) -> WeightSlot:
+    """Return the slot, not held where another pipeline stage has its layer."""
+    place = name.removeprefix("model.").split(".")
+    if place[0] == "layers":
+        is_held = shards.holds_layer(int(place[1]))
+    else:
+        is_held = shards.is_first_stage if place[0] == "embed_tokens" else shards.is_last_stage
+    return slot if is_held else replace(slot, is_held=False)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tokenspeed.contracts.placement import ParallelGroup, Partial, Replicate, Shard
-from tokenspeed.layers.placements import LayerPlacement
+from tokenspeed.contracts.placement import ParallelGroup
+from tokenspeed.layers.placements import Spread
 from tokenspeed.layers.weights import WeightSlot
 from tokenspeed.ops import embedding
 
@@ -17,36 +17,51 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.model import ModelContext
     from tokenspeed.contracts.weights import LinearWeight
 
+    Lookup = Callable[[torch.Tensor], torch.Tensor]
+
 
 class TokenEmbedding:
     """Rows of a (V, D) table by token id."""
 
-    placement = LayerPlacement(
-        Replicate(), Shard(ParallelGroup.VOCAB_TP, 0), Partial(ParallelGroup.VOCAB_TP)
-    )
-
     def __init__(self, context: ModelContext, vocab_size: int, hidden_size: int) -> None:
         self.vocab_size = vocab_size
         self.hidden_size = hidden_size
+        self.spread: Spread = {"V": ParallelGroup.VOCAB_TP}
         self._context = context
-        self._lookup: Callable[[torch.Tensor], torch.Tensor]
+        self._lookup: Lookup
+        self._first_row = 0
+        if context.shards is not None:
+            parts, place = context.shards.place(ParallelGroup.VOCAB_TP, vocab_size)
+            self._first_row = vocab_size // parts * place
+        if context.recorder is not None:
+            self._lookup = context.recorder.module(
+                self,
+                embedding.embedding.placement,
+                weights=(((vocab_size,), (hidden_size,)),),
+                spread=self.spread,
+                dtypes=(str(context.dtype).removeprefix("torch."),),
+            )
 
     def weight_slots(self, name: str) -> Iterator[tuple[str, WeightSlot]]:
         """Yield the slot of `name`.weight."""
-        yield f"{name}.weight", WeightSlot((self.vocab_size, self.hidden_size), self._accept)
+        shape = (self.vocab_size, self.hidden_size)
+        yield f"{name}.weight", WeightSlot(shape, self._accept, "V D", self.spread)
 
     def __call__(self, token_ids_T: torch.Tensor) -> torch.Tensor:
         """Return (T, D)."""
         return self._lookup(token_ids_T)
 
     def _accept(self, weight: LinearWeight) -> None:
+        lookup, first = self._bind(weight), self._first_row
+        self._lookup = lookup if not first else lambda token_ids_T: lookup(token_ids_T - first)
+
+    def _bind(self, weight: LinearWeight) -> Lookup:
         kernels = self._context.kernels
         if weight.plain is None:
-            factory: Callable[..., Callable[[torch.Tensor], torch.Tensor]] = kernels.bind(
+            factory: Callable[..., Lookup] = kernels.bind(
                 embedding.packed_embedding, packing=weight.packing
             )
-            self._lookup = factory(weight, self._context.dtype)
-            return
+            return factory(weight, self._context.dtype)
         lookup: Callable[..., torch.Tensor] = kernels.bind(embedding.embedding)
         table = weight.plain.to(self._context.device)
-        self._lookup = lambda token_ids_T: lookup(token_ids_T, table)
+        return lambda token_ids_T: lookup(token_ids_T, table)

@@ -12,20 +12,19 @@ Legend: T tokens, D hidden, N heads, P plain dims of a head, R rotated dims, C l
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tokenspeed.contracts.placement import ParallelGroup
 from tokenspeed.contracts.weights import LinearWeight
 from tokenspeed.layers.attention import PagedAttention
-from tokenspeed.layers.linear import Linear
+from tokenspeed.layers.linear import HeadsLinear, Linear
 from tokenspeed.layers.norm import RMSNorm
-from tokenspeed.layers.placements import column_parallel, replicated, row_parallel
+from tokenspeed.layers.placements import column_parallel, row_parallel
 from tokenspeed.layers.weights import WeightSlot, plain_tensor
-from tokenspeed.ops import linear
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     import torch
 
@@ -85,35 +84,34 @@ class LatentAttention:
     ) -> None:
         self.shape = shape
         self.rotary = rotary
-        columns = column_parallel(ParallelGroup.ATTN_TP)
+        heads, spread_over = shape.num_heads, ParallelGroup.ATTN_TP
         latents = (shape.query_rank, shape.cached_dim) if shape.query_rank else (shape.cached_dim,)
-        self.down = Linear(
-            context, shape.hidden_size, latents, bias=shape.bias, placement=replicated()
-        )
+        self.down = Linear(context, shape.hidden_size, latents, bias=shape.bias)
         self.query_norm: RMSNorm | None = None
         if shape.query_rank:
             self.query_norm = RMSNorm(context, shape.query_rank, eps=shape.norm_eps)
         self.query = Linear(
             context,
             shape.query_rank or shape.hidden_size,
-            (shape.num_heads * shape.query_dim,),
-            placement=columns,
+            ((heads * shape.plain_dim, heads * shape.rotary_dim),),
+            spread=column_parallel(spread_over),
+            units={"O": (heads, heads)},
         )
         self.latent_norm = RMSNorm(context, shape.latent_dim, eps=shape.norm_eps)
+        dims = shape.plain_dim, shape.latent_dim, shape.value_dim
+        self.key_up = HeadsLinear(context, heads, *dims[:2], spread_over)
         self.attend = PagedAttention(
             context, layer=layer, group=group, head_dim=shape.cached_dim, scale=shape.scale
         )
+        self.value_up = HeadsLinear(context, heads, *dims[1:], spread_over)
         self.output = Linear(
             context,
-            shape.num_heads * shape.value_dim,
+            heads * shape.value_dim,
             (shape.hidden_size,),
             bias=shape.bias,
-            placement=row_parallel(ParallelGroup.ATTN_TP),
+            spread=row_parallel(spread_over),
+            units={"I": (heads,)},
         )
-        self._device = context.device
-        self._multiply: Callable[..., torch.Tensor] = context.kernels.bind(linear.heads_linear)
-        self._keys_NCP: torch.Tensor
-        self._values_NVC: torch.Tensor
 
     def weight_slots(self, name: str) -> Iterator[tuple[str, WeightSlot]]:
         """Yield the slots below module `name`."""
@@ -127,13 +125,22 @@ class LatentAttention:
             downs = (kv_down,)
             queries = self.query.weight_slots(f"{name}.q_proj")
         for slot_name, slot in self.down.weight_slots(*downs):
-            is_cached = slot_name.startswith(kv_down)
-            yield slot_name, self._turned_last(slot, 1, shape.latent_dim) if is_cached else slot
+            if slot_name.startswith(kv_down):
+                slot = self._turned_last(slot, shape.cached_dim, shape.latent_dim)
+            yield slot_name, slot
+        heads = shape.num_heads
         for slot_name, slot in queries:
-            yield slot_name, self._turned_last(slot, shape.num_heads, shape.plain_dim)
+            whole_heads = replace(slot, parts={"O": slot.shape[:1]}, units={"O": (heads,)})
+            yield slot_name, self._turned_last(whole_heads, shape.query_dim, shape.plain_dim)
         yield from self.latent_norm.weight_slots(f"{name}.kv_a_layernorm")
-        rows = shape.num_heads * (shape.plain_dim + shape.value_dim)
-        yield f"{name}.kv_b_proj.weight", WeightSlot((rows, shape.latent_dim), self._accept_up)
+        up = WeightSlot(
+            (heads * (shape.plain_dim + shape.value_dim), shape.latent_dim),
+            self._accept_up,
+            "N _",
+            self.key_up.spread,
+            units={"N": (heads,)},
+        )
+        yield f"{name}.kv_b_proj.weight", up
         yield from self.output.weight_slots(f"{name}.o_proj")
 
     def __call__(self, x_TD: torch.Tensor, step: ForwardContext, angles: Angles) -> torch.Tensor:
@@ -156,36 +163,35 @@ class LatentAttention:
         latent_TC, key_TR = down.split_with_sizes((shape.latent_dim, shape.rotary_dim), -1)
         latent_T1C = self.latent_norm(latent_TC)[:, None]
         k_T1L = torch.cat((latent_T1C, self.rotary(key_TR[:, None], angles)), -1)
-        q_TNL = torch.cat((self._multiply(plain_TNP, self._keys_NCP), turned_TNR), -1)
+        q_TNL = torch.cat((self.key_up(plain_TNP), turned_TNR), -1)
         sums_TNC = self.attend(q_TNL, k_T1L, latent_T1C, step)
-        return self.output(self._multiply(sums_TNC, self._values_NVC).flatten(-2))
+        return self.output(self.value_up(sums_TNC).flatten(-2))
 
-    def _turned_last(self, slot: WeightSlot, num_heads: int, num_plain: int) -> WeightSlot:
+    def _turned_last(self, slot: WeightSlot, num_rows: int, num_plain: int) -> WeightSlot:
         """Return a slot that puts the rotated rows of all heads, in halves, behind all others.
 
         Args:
+            num_rows: of a head.
             num_plain: rows of a head before its rotated ones.
         """
         import torch
 
         def accept(weight: LinearWeight) -> None:
             stored = plain_tensor(weight, "a projection of latent attention")
-            rows = stored.view(num_heads, -1, *stored.shape[1:])
+            rows = stored.view(-1, num_rows, *stored.shape[1:])
             plain, turned = rows.split_with_sizes((num_plain, self.shape.rotary_dim), 1)
             if self.shape.is_woven:
                 turned = torch.cat((turned[:, ::2], turned[:, 1::2]), 1)
             ordered = torch.cat((plain.flatten(0, 1), turned.flatten(0, 1)))
             slot.accept(LinearWeight(weight.shape, ordered))
 
-        return WeightSlot(slot.shape, accept)
+        return replace(slot, accept=accept)
 
     def _accept_up(self, weight: LinearWeight) -> None:
         shape = self.shape
-        up = (
-            plain_tensor(weight, "a projection of latent attention")
-            .to(self._device)
-            .view(shape.num_heads, -1, shape.latent_dim)
-        )
-        keys_NPC, values_NVC = up.split_with_sizes((shape.plain_dim, shape.value_dim), 1)
-        self._keys_NCP = keys_NPC.mT.contiguous()
-        self._values_NVC = values_NVC.contiguous()
+        up = plain_tensor(weight, "a projection of latent attention")
+        dims = (shape.plain_dim, shape.value_dim)
+        up_NxC = up.view(-1, sum(dims), shape.latent_dim)
+        keys_NPC, values_NVC = up_NxC.split_with_sizes(dims, 1)
+        self.key_up.take(keys_NPC.mT)
+        self.value_up.take(values_NVC)

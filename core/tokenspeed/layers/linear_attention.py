@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tokenspeed.contracts.attention import StateView
 from tokenspeed.contracts.model import CacheField
-from tokenspeed.contracts.placement import ParallelGroup, Replicate, Shard
+from tokenspeed.contracts.placement import ParallelGroup
 from tokenspeed.layers.linear import Linear
 from tokenspeed.layers.norm import GatedRMSNorm
-from tokenspeed.layers.placements import LayerPlacement, column_parallel, row_parallel
+from tokenspeed.layers.placements import bind_held, column_parallel, held, row_parallel
 from tokenspeed.layers.weights import WeightSlot
 from tokenspeed.ops import conv, linear_attention
 from tokenspeed.ops.state import in_stages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     import torch
 
@@ -47,42 +47,64 @@ class DeltaShape:
     taps: int
 
     @property
+    def widths(self) -> tuple[int, int, int]:
+        """Channels of the queries, keys and values of all heads, cut over ranks by key heads."""
+        keys = self.key_heads * self.key_dim
+        return keys, keys, self.value_heads * self.value_dim
+
+    @property
     def channels(self) -> int:
         """C: queries, keys and values of all heads."""
-        return 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
+        return sum(self.widths)
 
     def state_fields(self) -> tuple[CacheField, ...]:
         """Return what one layer keeps of a sequence, float32: errors would add up."""
         recurrent = (self.value_heads, self.key_dim, self.value_dim)
+        units = self.key_heads
         return (
-            CacheField("conv", (self.channels, self.taps - 1), "float32"),
-            CacheField("recurrent", recurrent, "float32"),
+            CacheField("conv", (self.channels, self.taps - 1), "float32", units),
+            CacheField("recurrent", recurrent, "float32", units),
         )
 
 
 class CausalConv:
-    """Depthwise convolution over the last W inputs of each channel, then silu."""
+    """Depthwise convolution over the last W inputs of each channel, then silu.
 
-    placement = LayerPlacement(
-        Shard(ParallelGroup.ATTN_TP, 1),
-        Shard(ParallelGroup.ATTN_TP, 0),
-        Shard(ParallelGroup.ATTN_TP, 1),
-    )
+    Its past lies in field "conv" of the layer's state.
+    """
 
-    def __init__(self, context: ModelContext, channels: int, taps: int) -> None:
-        self.shape = (channels, 1, taps)
+    PLACEMENT = "T C, C _ -> T C"
+
+    def __init__(self, context: ModelContext, shape: DeltaShape, *, layer: int) -> None:
+        self.layer = layer
+        self.shape = (shape.channels, 1, shape.taps)
+        self.spread = {"T": ParallelGroup.ATTN_DP, "C": ParallelGroup.ATTN_TP}
+        self.parts = {"C": shape.widths}
+        self.units = {"C": (shape.key_heads,) * len(shape.widths)}
         self._device = context.device
         self._convolve: Callable[..., torch.Tensor] = context.kernels.bind(conv.causal_conv)
+        self._run: Callable[..., torch.Tensor] = self._convolve_rows
+        if context.recorder is not None:
+            self._run = context.recorder.module(
+                self,
+                self.PLACEMENT,
+                weights=((shape.widths, (shape.taps,)),),
+                spread=self.spread,
+                units=self.units,
+            )
         self._weight_CW: torch.Tensor
 
     def weight_slots(self, name: str) -> Iterator[tuple[str, WeightSlot]]:
         """Yield the slot of `name`.weight."""
-        yield f"{name}.weight", WeightSlot(self.shape, self._accept)
+        slot = WeightSlot(self.shape, self._accept, "C _ _", self.spread, self.parts, self.units)
+        yield f"{name}.weight", slot
 
-    def __call__(
-        self, x_TC: torch.Tensor, state: torch.Tensor, rows: StateRows, step: ForwardContext
-    ) -> torch.Tensor:
+    def __call__(self, x_TC: torch.Tensor, step: ForwardContext) -> torch.Tensor:
         """Return (T, C)."""
+        return self._run(x_TC, step)
+
+    def _convolve_rows(self, x_TC: torch.Tensor, step: ForwardContext) -> torch.Tensor:
+        state, rows = state_of(self.layer, "conv", step)
         return in_stages(partial(self._apply, state), (x_TC,), rows, step.query_start)
 
     def _apply(
@@ -96,27 +118,29 @@ class CausalConv:
 
 
 class DeltaGates:
-    """Decay and learning rate of each head."""
+    """Decay and learning rate of each head; heads are cut over ranks by key heads."""
 
-    placement = LayerPlacement(
-        Shard(ParallelGroup.ATTN_TP, 1),
-        Shard(ParallelGroup.ATTN_TP, 0),
-        Shard(ParallelGroup.ATTN_TP, 1),
-    )
-
-    def __init__(self, context: ModelContext, heads: int) -> None:
-        self.heads = heads
+    def __init__(self, context: ModelContext, shape: DeltaShape) -> None:
+        self.heads = shape.value_heads
+        self.spread = {"N": ParallelGroup.ATTN_TP}
+        self.units = {"N": (shape.key_heads,)}
         self._device = context.device
-        self._compute: Callable[..., tuple[torch.Tensor, torch.Tensor]] = context.kernels.bind(
-            linear_attention.delta_gates
+        self._compute: Callable[..., tuple[torch.Tensor, torch.Tensor]] = bind_held(
+            context,
+            self,
+            linear_attention.delta_gates,
+            weights=(((self.heads,),), ((self.heads,),)),
+            spread=self.spread,
+            units=self.units,
         )
-        self._a_log: torch.Tensor
-        self._dt_bias: torch.Tensor
+        self._a_log: torch.Tensor = held(context)
+        self._dt_bias: torch.Tensor = held(context)
 
     def weight_slots(self, name: str) -> Iterator[tuple[str, WeightSlot]]:
         """Yield the slots of `name`.A_log and `name`.dt_bias."""
-        yield f"{name}.A_log", WeightSlot((self.heads,), self._accept_a_log)
-        yield f"{name}.dt_bias", WeightSlot((self.heads,), self._accept_dt_bias)
+        for own_name, accept in (("A_log", self._accept_a_log), ("dt_bias", self._accept_dt_bias)):
+            slot = WeightSlot((self.heads,), accept, "N", self.spread, units=self.units)
+            yield f"{name}.{own_name}", slot
 
     def __call__(self, a_TN: torch.Tensor, b_TN: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return (log decay, learning rate), (T, N) float32 each."""
@@ -131,6 +155,54 @@ class DeltaGates:
         self._dt_bias = weight.plain.to(self._device)
 
 
+class DeltaRule:
+    """The recurrence of a layer; its state lies in field "recurrent"."""
+
+    PLACEMENT = "T J _, T J _, T N V!, T N, T N -> T N V!; J<N"
+    spread: ClassVar[Mapping[str, ParallelGroup]] = {
+        "T": ParallelGroup.ATTN_DP,
+        "J": ParallelGroup.ATTN_TP,
+        "N": ParallelGroup.ATTN_TP,
+    }
+
+    def __init__(self, context: ModelContext, *, layer: int) -> None:
+        self.layer = layer
+        self._apply_rule: Callable[..., torch.Tensor] = context.kernels.bind(
+            linear_attention.gated_delta_rule
+        )
+        self._run: Callable[..., torch.Tensor] = self._recur_rows
+        if context.recorder is not None:
+            self._run = context.recorder.module(self, self.PLACEMENT, spread=self.spread)
+
+    def __call__(
+        self,
+        q_TJK: torch.Tensor,
+        k_TJK: torch.Tensor,
+        v_TNV: torch.Tensor,
+        log_decay_TN: torch.Tensor,
+        beta_TN: torch.Tensor,
+        step: ForwardContext,
+    ) -> torch.Tensor:
+        """Return (T, N, V)."""
+        return self._run(q_TJK, k_TJK, v_TNV, log_decay_TN, beta_TN, step)
+
+    def _recur_rows(self, *inputs: Any) -> torch.Tensor:
+        *tokens, step = inputs
+        state, rows = state_of(self.layer, "recurrent", step)
+        return in_stages(partial(self._recur, state), tokens, rows, step.query_start)
+
+    def _recur(self, state: torch.Tensor, *inputs: Any) -> torch.Tensor:
+        *tokens, rows, query_start = inputs
+        return self._apply_rule(*tokens, state, rows, query_start)
+
+
+def state_of(layer: int, field: str, step: ForwardContext) -> tuple[torch.Tensor, StateRows]:
+    """Return one field of a layer's state, of all sequences, and the rows of the step."""
+    view = step.kv[layer]
+    assert isinstance(view, StateView), "the layer's cache group is no state group"
+    return view.fields[field], step.state_rows[layer]
+
+
 class GatedDeltaNet:
     """One linear attention layer; its state lies in the fields "conv" and "recurrent".
 
@@ -138,25 +210,26 @@ class GatedDeltaNet:
     that stores it otherwise overrides `input_slots`.
     """
 
-    placement = LayerPlacement(Replicate(), Shard(ParallelGroup.ATTN_TP, 0), Replicate())
-
     def __init__(
         self, context: ModelContext, hidden_size: int, shape: DeltaShape, *, layer: int, eps: float
     ) -> None:
-        self.layer = layer
         self.shape = shape
         heads, values = shape.value_heads, shape.value_heads * shape.value_dim
-        keys = shape.key_heads * shape.key_dim
-        self.qkv_widths = (keys, keys, values)
         self.widths = (shape.channels, values, heads, heads)
-        group = ParallelGroup.ATTN_TP
-        self.inputs = Linear(context, hidden_size, self.widths, placement=column_parallel(group))
-        self.conv = CausalConv(context, shape.channels, shape.taps)
-        self.gates = DeltaGates(context, heads)
+        units, group = (shape.key_heads,), ParallelGroup.ATTN_TP
+        self.inputs = Linear(
+            context,
+            hidden_size,
+            (shape.widths, values, heads, heads),
+            spread=column_parallel(group),
+            units={"O": units * 6},
+        )
+        self.conv = CausalConv(context, shape, layer=layer)
+        self.gates = DeltaGates(context, shape)
+        self.rule = DeltaRule(context, layer=layer)
         self.norm = GatedRMSNorm(context, shape.value_dim, eps=eps)
-        self.output = Linear(context, values, (hidden_size,), placement=row_parallel(group))
-        self._apply_rule: Callable[..., torch.Tensor] = context.kernels.bind(
-            linear_attention.gated_delta_rule
+        self.output = Linear(
+            context, values, (hidden_size,), spread=row_parallel(group), units={"I": units}
         )
 
     def weight_slots(self, name: str) -> Iterator[tuple[str, WeightSlot]]:
@@ -173,18 +246,11 @@ class GatedDeltaNet:
 
     def __call__(self, x_TD: torch.Tensor, step: ForwardContext, angles: Angles) -> torch.Tensor:
         """Return (T, D)."""
-        state, rows, shape = step.kv[self.layer], step.state_rows[self.layer], self.shape
-        assert isinstance(state, StateView), "the layer's cache group is no state group"
+        shape = self.shape
         qkv_TC, z, b_TN, a_TN = self.inputs(x_TD).split_with_sizes(self.widths, -1)
-        mixed_TC = self.conv(qkv_TC, state.fields["conv"], rows, step)
-        q, k, v = mixed_TC.split_with_sizes(self.qkv_widths, -1)
+        q, k, v = self.conv(qkv_TC, step).split_with_sizes(shape.widths, -1)
         keys = (-1, shape.key_heads, shape.key_dim)
         values = (-1, shape.value_heads, shape.value_dim)
-        inputs = (q.view(keys), k.view(keys), v.view(values), *self.gates(a_TN, b_TN))
-        recur = partial(self._recur, state.fields["recurrent"])
-        mixed_TNV = in_stages(recur, inputs, rows, step.query_start)
+        tokens = (q.view(keys), k.view(keys), v.view(values), *self.gates(a_TN, b_TN))
+        mixed_TNV = self.rule(*tokens, step)
         return self.output(self.norm(mixed_TNV, z.view(values)).flatten(-2))
-
-    def _recur(self, state: torch.Tensor, *inputs: Any) -> torch.Tensor:
-        *tokens, rows, query_start = inputs
-        return self._apply_rule(*tokens, state, rows, query_start)

@@ -41,10 +41,10 @@ class GatedMLP:
             hidden_size,
             (intermediate_size, intermediate_size),
             bias=bias,
-            placement=column_parallel(group),
+            spread=column_parallel(group),
         )
         self.down = Linear(
-            context, intermediate_size, (hidden_size,), bias=bias, placement=row_parallel(group)
+            context, intermediate_size, (hidden_size,), bias=bias, spread=row_parallel(group)
         )
         self._activate: Callable[..., torch.Tensor] = activate or context.kernels.bind(
             activation.silu_mul

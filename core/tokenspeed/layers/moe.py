@@ -6,26 +6,24 @@ Legend: T tokens, E experts, D hidden, F hidden features of an expert, X experts
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from tokenspeed.contracts.moe import ExpertWeights
-from tokenspeed.contracts.placement import ParallelGroup, Partial, Replicate, Shard
+from tokenspeed.contracts.placement import ParallelGroup
 from tokenspeed.layers.linear import Linear
 from tokenspeed.layers.mlp import GatedMLP
-from tokenspeed.layers.placements import LayerPlacement, replicated
+from tokenspeed.layers.placements import bind_held, held
 from tokenspeed.layers.weights import WeightSlot, plain_tensor
 from tokenspeed.ops import moe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import torch
 
     from tokenspeed.contracts.model import ModelContext
-    from tokenspeed.contracts.moe import ExpertGroup, RoutingMoEBackend
+    from tokenspeed.contracts.moe import ExpertGroup, Routing, RoutingMoEBackend
     from tokenspeed.contracts.weights import LinearWeight
-
-    Routed = Callable[..., torch.Tensor]
 
 
 EXPERT_GROUP = "experts"
@@ -36,15 +34,17 @@ class Experts:
     """The routed experts of one layer, stored one by one.
 
     Gathered stacked and handed to the backend of their group when the last tensor has come. A
-    checkpoint that stores them otherwise has its own `weight_slots`, over `take`.
+    checkpoint that stores them otherwise has its own `weight_slots`, over `take`. Of several ranks
+    each has some of the experts, and of those some features.
 
     Args:
         names: of an expert's gate, up and down in the checkpoint.
     """
 
-    placement = LayerPlacement(
-        Replicate(), Shard(ParallelGroup.MOE_TP_EP, 0), Partial(ParallelGroup.MOE_TP_EP)
-    )
+    spread: ClassVar[Mapping[str, ParallelGroup]] = {
+        "E": ParallelGroup.MOE_EP,
+        "F": ParallelGroup.MOE_TP,
+    }
 
     def __init__(
         self,
@@ -63,6 +63,16 @@ class Experts:
         if group.bias:
             self._awaited |= {"gate_up_bias_EF", "down_bias_ED"}
         self.prepared: object = None
+        self.own = range(group.num_experts)
+        self._compute: Callable[..., torch.Tensor] = self._forward
+        if context.shards is not None:
+            parts, place = context.shards.place(ParallelGroup.MOE_EP, group.num_experts)
+            count = group.num_experts // parts
+            self.own = range(place * count, (place + 1) * count)
+        if context.recorder is not None:
+            self._compute = context.recorder.module(
+                self, moe.experts.placement, weights=self._sizes(), spread=self.spread
+            )
 
     def weight_slots(self, name: str) -> Iterator[tuple[str, WeightSlot]]:
         """Yield three slots an expert."""
@@ -70,9 +80,21 @@ class Experts:
         wide, tall = (features, hidden), (hidden, features)
         for expert in range(self.group.num_experts):
             for part, own_name in self.names.items():
-                shape = tall if part == "down" else wide
-                slot = WeightSlot(shape, partial(self._accept, part, expert))
+                is_down = part == "down"
+                slot = WeightSlot(
+                    tall if is_down else wide,
+                    partial(self._accept, part, expert - self.own.start),
+                    "D F" if is_down else "F D",
+                    self.spread,
+                    is_held=expert in self.own,
+                )
                 yield f"{name}.{expert}.{own_name}.weight", slot
+
+    def __call__(
+        self, x_TD: torch.Tensor, experts_TX: torch.Tensor, weights_TX: torch.Tensor
+    ) -> torch.Tensor:
+        """Return (T, D): the chosen experts' results, weighed and summed, of those held here."""
+        return self._compute(x_TD, experts_TX, weights_TX)
 
     def take(self, **stacked: torch.Tensor) -> None:
         """Keep tensors under their names in `ExpertWeights`; the last one prepares the layer."""
@@ -85,10 +107,24 @@ class Experts:
             self._stacked.clear()  # they are the backend's now
 
     def _accept(self, part: str, expert: int, weight: LinearWeight) -> None:
-        none: list[torch.Tensor | None] = [None] * self.group.num_experts
+        none: list[torch.Tensor | None] = [None] * len(self.own)
         self._parts.setdefault(part, none)[expert] = plain_expert(weight)
         self._stack("down_EDF", "down")
         self._stack("gate_up_EFD", "gate", "up")
+
+    def _forward(
+        self, x_TD: torch.Tensor, experts_TX: torch.Tensor, weights_TX: torch.Tensor
+    ) -> torch.Tensor:
+        if self.own.start:  # numbers of other ranks' experts contribute nothing
+            experts_TX = experts_TX - self.own.start
+        return self.backend.forward(x_TD, experts_TX, weights_TX, self.prepared)
+
+    def _sizes(self) -> Sequence[Sequence[Sequence[int]]]:
+        """Return the segments of each tensor in `ExpertWeights`, of all ranks together."""
+        group = self.group
+        experts, features, hidden = (group.num_experts,), group.features, (group.hidden_size,)
+        sizes = ((experts, (features,) * 2, hidden), (experts, hidden, (features,)))
+        return (*sizes, (experts, (features,) * 2), (experts, hidden)) if group.bias else sizes
 
     def _stack(self, name: str, *parts: str) -> None:
         import torch
@@ -109,6 +145,43 @@ def plain_expert(weight: LinearWeight) -> torch.Tensor:
         CheckpointError: it is packed; names the packing.
     """
     return plain_tensor(weight, "an expert's tensor")
+
+
+class ExpertChoice:
+    """Chooses experts by the router's logits.
+
+    Args:
+        bias: of that many experts, stored in float32; takes part in the choice, not in the weights.
+    """
+
+    spread: ClassVar[Mapping[str, ParallelGroup]] = {}
+
+    def __init__(self, context: ModelContext, group: ExpertGroup, *, bias: bool) -> None:
+        self.num_experts = group.num_experts
+        self._device = context.device
+        dtype = str(context.dtype).removeprefix("torch.")
+        self._route: Callable[..., tuple[torch.Tensor, torch.Tensor]] = bind_held(
+            context,
+            self,
+            moe.route,
+            weights=(((group.num_experts,),),) if bias else (),
+            dtypes=(dtype, "int64"),
+        )
+        self._bias_E: torch.Tensor | None = held(context)
+
+    def slot(self) -> WeightSlot:
+        """Return the slot of the bias."""
+        return WeightSlot((self.num_experts,), self._accept)
+
+    def __call__(
+        self, logits_TE: torch.Tensor, *, routing: Routing
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return weights (T, X) and experts (T, X), best first."""
+        return self._route(logits_TE, self._bias_E, routing=routing)
+
+    def _accept(self, weight: LinearWeight) -> None:
+        assert weight.plain is not None, "vectors are never packed"
+        self._bias_E = weight.plain.to(self._device)
 
 
 class MoE:
@@ -136,32 +209,31 @@ class MoE:
     ) -> None:
         group = experts.group
         self.router_name, bias = router
-        self.router = Linear(
-            context, group.hidden_size, (group.num_experts,), bias=bias, placement=replicated()
-        )
+        self.router = Linear(context, group.hidden_size, (group.num_experts,), bias=bias)
         self.experts = experts
         self.choice_bias = choice_bias
-        self._device = context.device
-        fuses = experts.backend.fuses_routing and not choice_bias
-        self._routed = _fused(experts) if fuses else _split(context, experts)
+        self._routed: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+        if experts.backend.fuses_routing and not choice_bias and context.shards is None:
+            self._routed = self._fused
+        else:  # of several ranks each has some experts only
+            self.choose = ExpertChoice(context, group, bias=bool(choice_bias))
+            self._routed = self._split
         self.shared: GatedMLP | None = None
         self.shared_name = shared_name
         self.shared_gate: Linear | None = None
         if shared_features:
-            self.shared = GatedMLP(
-                context, group.hidden_size, shared_features, group=ParallelGroup.MOE_TP_EP
-            )
+            # A dense MLP of every token: its few features lie as those of other dense MLPs, not
+            # over all ranks of the experts.
+            self.shared = GatedMLP(context, group.hidden_size, shared_features)
             if shared_gated:
-                self.shared_gate = Linear(context, group.hidden_size, (1,), placement=replicated())
+                self.shared_gate = Linear(context, group.hidden_size, (1,))
             self._add_shared: Callable[..., torch.Tensor] = context.kernels.bind(moe.add_shared)
 
     def weight_slots(self, name: str) -> Iterator[tuple[str, WeightSlot]]:
         """Yield the slots below module `name`."""
         yield from self.router.weight_slots(f"{name}.{self.router_name}")
         if self.choice_bias:
-            shape = (self.experts.group.num_experts,)
-            slot = WeightSlot(shape, self._accept_choice_bias)
-            yield f"{name}.{self.router_name}.{self.choice_bias}", slot
+            yield f"{name}.{self.router_name}.{self.choice_bias}", self.choose.slot()
         yield from self.experts.weight_slots(f"{name}.experts")
         if self.shared is not None:
             yield from self.shared.weight_slots(f"{name}.{self.shared_name}")
@@ -177,27 +249,12 @@ class MoE:
             return self._add_shared(routed_TD, self.shared(x_TD))
         return self._add_shared(routed_TD, self.shared(x_TD), self.shared_gate(x_TD))
 
-    def _accept_choice_bias(self, weight: LinearWeight) -> None:
-        assert weight.plain is not None, "vectors are never packed"
-        self._routed = partial(self._routed, bias_E=weight.plain.to(self._device))
+    def _split(self, x_TD: torch.Tensor, logits_TE: torch.Tensor) -> torch.Tensor:
+        """Choose with the operator, compute with the backend."""
+        weights_TX, experts_TX = self.choose(logits_TE, routing=self.experts.group.routing)
+        return self.experts(x_TD, experts_TX, weights_TX)
 
-
-def _split(context: ModelContext, experts: Experts) -> Routed:
-    """Choose with the operator, compute with the backend."""
-    routing = experts.group.routing
-    route: Callable[..., tuple[torch.Tensor, torch.Tensor]] = context.kernels.bind(moe.route)
-    forward = experts.backend.forward
-
-    def routed(
-        x_TD: torch.Tensor, logits_TE: torch.Tensor, bias_E: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        weights_TX, experts_TX = route(logits_TE, bias_E, routing=routing)
-        return forward(x_TD, experts_TX, weights_TX, experts.prepared)
-
-    return routed
-
-
-def _fused(experts: Experts) -> Routed:
-    """Leave the choice to a backend that fuses it."""
-    compute = cast("RoutingMoEBackend", experts.backend).route_and_forward
-    return lambda x_TD, logits_TE: compute(x_TD, logits_TE, experts.prepared)
+    def _fused(self, x_TD: torch.Tensor, logits_TE: torch.Tensor) -> torch.Tensor:
+        """Leave the choice to a backend that fuses it."""
+        backend = cast("RoutingMoEBackend", self.experts.backend)
+        return backend.route_and_forward(x_TD, logits_TE, self.experts.prepared)

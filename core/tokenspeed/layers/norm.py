@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
 
-from tokenspeed.layers.placements import LayerPlacement, replicated
+from tokenspeed.layers.placements import Spread, bind_held, held
 from tokenspeed.layers.weights import WeightSlot
 from tokenspeed.ops import norm
 
@@ -24,7 +25,7 @@ class RMSNorm:
         centred: the checkpoint stores the weight less one.
     """
 
-    placement: LayerPlacement = replicated()
+    spread: ClassVar[Spread] = {}
 
     def __init__(
         self, context: ModelContext, features: int, *, eps: float, centred: bool = False
@@ -34,11 +35,12 @@ class RMSNorm:
         self._device = context.device
         alone = norm.centred_rms_norm if centred else norm.rms_norm
         added = norm.add_centred_rms_norm if centred else norm.add_rms_norm
-        self._normalize: Callable[..., torch.Tensor] = context.kernels.bind(alone)
-        self._add_normalize: Callable[..., tuple[torch.Tensor, torch.Tensor]] = (
-            context.kernels.bind(added)
+        bind = partial(bind_held, context, self, weights=(((features,),),))
+        self._normalize: Callable[..., torch.Tensor] = bind(alone)
+        self._add_normalize: Callable[..., tuple[torch.Tensor, torch.Tensor]] = bind(
+            added, method="add"
         )
-        self._weight: torch.Tensor
+        self._weight: torch.Tensor = held(context)
 
     def weight_slots(self, name: str) -> Iterator[tuple[str, WeightSlot]]:
         """Yield the slot of `name`.weight."""
@@ -62,14 +64,16 @@ class RMSNorm:
 class GatedRMSNorm:
     """Normalises the last dimension, then gates: norm(x) w silu(gate)."""
 
-    placement: LayerPlacement = replicated()
+    spread: ClassVar[Spread] = {}
 
     def __init__(self, context: ModelContext, features: int, *, eps: float) -> None:
         self.features = features
         self.eps = eps
         self._device = context.device
-        self._normalize: Callable[..., torch.Tensor] = context.kernels.bind(norm.gated_rms_norm)
-        self._weight: torch.Tensor
+        self._normalize: Callable[..., torch.Tensor] = bind_held(
+            context, self, norm.gated_rms_norm, weights=(((features,),),)
+        )
+        self._weight: torch.Tensor = held(context)
 
     def weight_slots(self, name: str) -> Iterator[tuple[str, WeightSlot]]:
         """Yield the slot of `name`.weight."""

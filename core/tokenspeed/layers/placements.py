@@ -1,43 +1,70 @@
-"""How a layer's tensors lie over the ranks of its group: data for the placement compiler."""
+"""How a layer lies over the ranks: letters of its placement rule -> groups, as data.
+
+Layers that call an operator with tensors of their own bind it here, so that a trace sees the call
+of the layer.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from tokenspeed.contracts.placement import (
-    ParallelGroup,
-    Partial,
-    Placement,
-    Replicate,
-    Shard,
-)
+from tokenspeed.contracts.placement import ParallelGroup
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tokenspeed.contracts.kernel import Operator
+    from tokenspeed.contracts.model import ModelContext
+
+Spread = Mapping[str, ParallelGroup]
+"""Letter of a placement rule -> group over which it is cut; other letters are whole."""
+Units = Mapping[str, Sequence[int]]
+"""Letter -> how many equal units each of its segments has, such as heads; a unit is never cut."""
 
 
-@dataclass(frozen=True, slots=True)
-class LayerPlacement:
-    """Placements of one layer: what it takes, what it holds, what it gives.
+def column_parallel(group: ParallelGroup) -> Spread:
+    """Return: each rank holds some output features of a product and gives those."""
+    return {"O": group}
+
+
+def row_parallel(group: ParallelGroup) -> Spread:
+    """Return: each rank holds some input features of a product and gives a summand."""
+    return {"I": group}
+
+
+def bind_held(
+    context: ModelContext,
+    layer: object,
+    operator: Operator,
+    *,
+    weights: Sequence[Sequence[Sequence[int]]],
+    spread: Spread | None = None,
+    units: Units | None = None,
+    method: str = "",
+    dtypes: Sequence[str] = (),
+    **traits: object,
+) -> Callable[..., Any]:
+    """Bind an operator that `layer` calls with tensors it holds, last among those that may be cut.
 
     Args:
-        inputs: of the activation (T, features).
-        weight: of the weight; (O, I) for matrices, (V, D) for embeddings.
-        outputs: of the result (T, features).
+        weights, spread, units, method, dtypes: see `contracts.placement.Recorder`.
+        traits: of the request for a kernel.
     """
-
-    inputs: Placement
-    weight: Placement
-    outputs: Placement
-
-
-def replicated() -> LayerPlacement:
-    """Return: every rank computes the whole layer."""
-    return LayerPlacement(Replicate(), Replicate(), Replicate())
-
-
-def column_parallel(group: ParallelGroup) -> LayerPlacement:
-    """Return: each rank holds some output features and gives those."""
-    return LayerPlacement(Replicate(), Shard(group, 0), Shard(group, 1))
+    if context.recorder is None:
+        return context.kernels.bind(operator, **traits)
+    return context.recorder.module(
+        layer,
+        operator.placement,
+        method=method,
+        weights=weights,
+        spread=spread,
+        units=units,
+        dtypes=dtypes or operator.result_dtypes,
+        operator=operator,
+    )
 
 
-def row_parallel(group: ParallelGroup) -> LayerPlacement:
-    """Return: each rank holds some input features and gives a summand of the result."""
-    return LayerPlacement(Shard(group, 1), Shard(group, 1), Partial(group))
+def held(context: ModelContext) -> Any:
+    """Return what stands for a layer's tensors until they come; in a trace they never do."""
+    return None if context.recorder is None else context.recorder.held

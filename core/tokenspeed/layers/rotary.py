@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokenspeed.checkpoint.json_file import shown
 from tokenspeed.errors import ConfigError
+from tokenspeed.layers.placements import bind_held, held
 from tokenspeed.ops import rotary
 
 if TYPE_CHECKING:
@@ -113,11 +114,20 @@ class RotaryEmbedding:
         self._rotate: Callable[..., torch.Tensor] = context.kernels.bind(
             rotary.apply_rotary, head_dim=head_dim
         )
-        self._look_up: Callable[..., Angles] = context.kernels.bind(
-            rotary.rotary_angles, head_dim=head_dim
+        positions, turned = context.max_context_tokens, rope.rotated(head_dim)
+        self._look_up: Callable[..., Angles] = bind_held(
+            context,
+            self,
+            rotary.rotary_angles,
+            method="angles",
+            weights=(((positions,), (turned,)),),
+            dtypes=(str(context.dtype).removeprefix("torch."),) * 2,
+            head_dim=head_dim,
         )
-        table_PA = build_table(rope, rope.rotated(head_dim), context.max_context_tokens)
-        self._table_PA = table_PA.to(context.device, context.dtype)
+        self._table_PA: torch.Tensor = held(context)
+        if context.recorder is None:
+            table_PA = build_table(rope, turned, positions)
+            self._table_PA = table_PA.to(context.device, context.dtype)
 
     def angles(self, positions_T: torch.Tensor) -> Angles:
         """Look up a step's cosines and sines, once for all layers."""

@@ -6,17 +6,19 @@ weight map; `fill_slots` walks a checkpoint through the map.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from tokenspeed.errors import CheckpointError
+from tokenspeed.layers.cut import cut
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import torch
 
+    from tokenspeed.contracts.placement import ParallelGroup, Shards
     from tokenspeed.contracts.weights import LinearWeight
 
 
@@ -25,23 +27,42 @@ class WeightSlot:
     """Where one checkpoint tensor goes.
 
     Args:
-        shape: the only logical shape taken.
-        accept: called once with the tensor, after its shape was checked.
+        shape: the only logical shape taken, of all ranks together.
+        accept: called once with the tensor, after its shape was checked; with this rank's part of
+            it, where there are several.
+        letters: of the dimensions, as in the placement rule of the layer: "O I", "E 2F D", or `_`
+            for one that is whole; "": all are.
+        spread: letter -> group over which it is cut.
+        parts: letter -> sizes of the segments that are cut each by itself; a letter without is one
+            segment, or as many equal ones as its count says.
+        units: letter -> equal units of each segment that are never cut; a segment without has as
+            many as elements.
+        added: letters that the layer sums over before it adds this tensor: where they are cut, the
+            first rank has it and the others have zeros.
+        is_held: this rank needs it; False: it is not read.
     """
 
     shape: tuple[int, ...]
     accept: Callable[[LinearWeight], None]
+    letters: str = ""
+    spread: Mapping[str, ParallelGroup] = field(default_factory=dict)
+    parts: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    units: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    added: str = ""
+    is_held: bool = True
 
 
 def shared_slot(first: WeightSlot, second: WeightSlot) -> WeightSlot:
-    """Return a slot that hands one tensor to two layers (tied embeddings)."""
+    """Return a slot that hands one tensor to two layers, which cut it alike (tied embeddings)."""
     assert first.shape == second.shape
+    assert [*first.spread.values()] == [*second.spread.values()]
 
     def accept(weight: LinearWeight) -> None:
-        first.accept(weight)
-        second.accept(weight)
+        for slot in (first, second):
+            if slot.is_held:
+                slot.accept(weight)
 
-    return WeightSlot(first.shape, accept)
+    return replace(first, accept=accept, is_held=first.is_held or second.is_held)
 
 
 def plain_tensor(weight: LinearWeight, what: str) -> torch.Tensor:
@@ -66,22 +87,26 @@ def fill_slots(
     *,
     ignored: tuple[str, ...] = (),
     ignored_prefixes: tuple[str, ...] = (),
+    shards: Shards | None = None,
 ) -> None:
     """Give every tensor of `weights` to the slot of its name.
 
     Args:
+        shards: what this rank holds: slots get their parts; None: the whole tensors.
         ignored: endings of names that carry nothing needed (derived buffers, tied copies).
         ignored_prefixes: beginnings of such names (heads for drafts).
     Raises:
         CheckpointError: an unknown, repeated, missing or wrongly shaped tensor, or one that holds
             no floating point numbers, by name.
     """
-    missing = dict(slots)
+    missing = {name: slot for name, slot in slots.items() if slot.is_held}
     for name, weight in weights:
         slot = missing.pop(name, None)
         if slot is not None:
             _check(name, weight, slot)
-            slot.accept(weight)
+            slot.accept(weight if shards is None else cut(name, weight, slot, shards))
+        elif name in slots and not slots[name].is_held:
+            continue
         elif name in slots or not (name.endswith(ignored) or name.startswith(ignored_prefixes)):
             raise _unexpected(name, slots)
     if missing:

@@ -139,7 +139,8 @@ class GptOssAttention:
             config.hidden_size,
             (q_features, kv_features, kv_features),
             bias=config.attention_bias,
-            placement=column_parallel(group),
+            spread=column_parallel(group),
+            units={"O": (config.num_heads, config.num_kv_heads, config.num_kv_heads)},
         )
         self.rotary = rotary
         self.attend = PagedAttention(
@@ -154,7 +155,8 @@ class GptOssAttention:
             q_features,
             (config.hidden_size,),
             bias=config.attention_bias,
-            placement=row_parallel(group),
+            spread=row_parallel(group),
+            units={"I": (config.num_heads,)},
         )
 
     def weight_slots(self, name: str) -> Iterator[tuple[str, WeightSlot]]:
@@ -179,13 +181,17 @@ class GptOssExperts(Experts):
         group = self.group
         experts, hidden, features = group.num_experts, group.hidden_size, group.features
         shapes = {
-            "gate_up_proj": (experts, hidden, 2 * features),
-            "gate_up_proj_bias": (experts, 2 * features),
-            "down_proj": (experts, features, hidden),
-            "down_proj_bias": (experts, hidden),
+            "gate_up_proj": ("E D F", (experts, hidden, 2 * features)),
+            "gate_up_proj_bias": ("E F", (experts, 2 * features)),
+            "down_proj": ("E F D", (experts, features, hidden)),
+            "down_proj_bias": ("E D", (experts, hidden)),
         }
-        for part, shape in shapes.items():
-            yield f"{name}.{part}", WeightSlot(shape, partial(self._accept_stacked, part))
+        for part, (letters, shape) in shapes.items():
+            accept = partial(self._accept_stacked, part)
+            added = "F" if part == "down_proj_bias" else ""
+            units = {"F": (features,)}  # gate and up of a feature stand side by side
+            slot = WeightSlot(shape, accept, letters, self.spread, units=units, added=added)
+            yield f"{name}.{part}", slot
 
     def _accept_stacked(self, part: str, weight: LinearWeight) -> None:
         stored = plain_expert(weight)

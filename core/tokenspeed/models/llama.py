@@ -110,7 +110,8 @@ class LlamaAttention:
             config.hidden_size,
             (q_features, kv_features, kv_features),
             bias=config.attention_bias,
-            placement=column_parallel(group),
+            spread=column_parallel(group),
+            units={"O": (config.num_heads, config.num_kv_heads, config.num_kv_heads)},
         )
         self.rotary = rotary
         self.attend = PagedAttention(
@@ -121,7 +122,8 @@ class LlamaAttention:
             q_features,
             (config.hidden_size,),
             bias=config.attention_bias,
-            placement=row_parallel(group),
+            spread=row_parallel(group),
+            units={"I": (config.num_heads,)},
         )
 
     def weight_slots(self, name: str) -> Iterator[tuple[str, WeightSlot]]:

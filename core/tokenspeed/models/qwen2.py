@@ -91,7 +91,8 @@ class Qwen2Attention:
             config.hidden_size,
             (q_features, kv_features, kv_features),
             bias=True,
-            placement=column_parallel(group),
+            spread=column_parallel(group),
+            units={"O": (config.num_heads, config.num_kv_heads, config.num_kv_heads)},
         )
         self.rotary = rotary
         self.attend = PagedAttention(
@@ -101,7 +102,8 @@ class Qwen2Attention:
             context,
             q_features,
             (config.hidden_size,),
-            placement=row_parallel(group),
+            spread=row_parallel(group),
+            units={"I": (config.num_heads,)},
         )
 
     def weight_slots(self, name: str) -> Iterator[tuple[str, WeightSlot]]:

@@ -101,7 +101,8 @@ class Qwen3Attention:
             config.hidden_size,
             (q_features, kv_features, kv_features),
             bias=config.attention_bias,
-            placement=column_parallel(group),
+            spread=column_parallel(group),
+            units={"O": (config.num_heads, config.num_kv_heads, config.num_kv_heads)},
         )
         self.q_norm = RMSNorm(context, config.head_dim, eps=config.norm_eps)
         self.k_norm = RMSNorm(context, config.head_dim, eps=config.norm_eps)
@@ -114,7 +115,8 @@ class Qwen3Attention:
             q_features,
             (config.hidden_size,),
             bias=config.attention_bias,
-            placement=row_parallel(group),
+            spread=row_parallel(group),
+            units={"I": (config.num_heads,)},
         )
 
     def weight_slots(self, name: str) -> Iterator[tuple[str, WeightSlot]]:

@@ -5,7 +5,7 @@ Legend: T tokens, D hidden, N query heads, K kv heads, H head dim.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -158,7 +158,8 @@ class Qwen3NextAttention:
             config.hidden_size,
             (2 * q_features, kv_features, kv_features),
             bias=config.attention_bias,
-            placement=column_parallel(group),
+            spread=column_parallel(group),
+            units={"O": (config.num_heads, config.num_kv_heads, config.num_kv_heads)},
         )
         self.q_norm, self.k_norm = (
             RMSNorm(context, config.head_dim, eps=config.norm_eps, centred=True) for _ in range(2)
@@ -173,7 +174,8 @@ class Qwen3NextAttention:
             q_features,
             (config.hidden_size,),
             bias=config.attention_bias,
-            placement=row_parallel(group),
+            spread=row_parallel(group),
+            units={"I": (config.num_heads,)},
         )
 
     def weight_slots(self, name: str) -> Iterator[tuple[str, WeightSlot]]:
@@ -187,7 +189,7 @@ class Qwen3NextAttention:
         """Return (T, D)."""
         qkv = self.qkv(x_TD).view(x_TD.shape[0], -1, self.head_dim)
         q_and_gate, k_TKH, v_TKH = qkv.split_with_sizes(self.heads, 1)
-        q_TNH, gate_TNH = q_and_gate.view(len(x_TD), -1, 2, self.head_dim).unbind(2)
+        q_TNH, gate_TNH = q_and_gate.view(x_TD.shape[0], -1, 2, self.head_dim).unbind(2)
         q_TNH = self.rotary(self.q_norm(q_TNH), angles)
         k_TKH = self.rotary(self.k_norm(k_TKH), angles)
         attended_TNH = self.attend(q_TNH, k_TKH, v_TKH, step)
@@ -205,8 +207,14 @@ class Qwen3NextDeltaNet(GatedDeltaNet):
         parts = [slot for _, slot in self.inputs.weight_slots("qkv", "z", "b", "a")]
         for stored, heads, slots in (("qkvz", sizes, parts[:2]), ("ba", (values,) * 2, parts[2:])):
             rows = shape.key_heads * sum(heads)
-            accept = partial(_split_heads, heads=heads, slots=slots)
-            yield f"{name}.in_proj_{stored}.weight", WeightSlot((rows, slots[0].shape[1]), accept)
+            slot = replace(
+                slots[0],
+                shape=(rows, slots[0].shape[1]),
+                accept=partial(_split_heads, heads=heads, slots=slots),
+                parts={"O": (rows,)},
+                units={"O": (shape.key_heads,)},
+            )
+            yield f"{name}.in_proj_{stored}.weight", slot
 
 
 def _split_heads(weight: LinearWeight, *, heads: tuple[int, ...], slots: list[WeightSlot]) -> None:

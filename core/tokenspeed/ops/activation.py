@@ -55,7 +55,12 @@ def _sigmoid_cases(domain: Domain) -> Iterator[Case]:
     yield Case("ends of the gate", (torch.ones_like(gate), gate))
 
 
-@operator("activation.silu_mul", cases=_silu_cases, tokens=("gate_up_TF2",))
+@operator(
+    "activation.silu_mul",
+    cases=_silu_cases,
+    tokens=("gate_up_TF2",),
+    placement="T 2F -> T F",
+)
 def silu_mul(gate_up_TF2: torch.Tensor) -> torch.Tensor:
     """Gate the second half with the first: silu(gate) * up, silu(g) = g / (1 + exp(-g)).
 
@@ -69,7 +74,12 @@ def silu_mul(gate_up_TF2: torch.Tensor) -> torch.Tensor:
     return gate / (1 + (-gate).exp()) * up
 
 
-@operator("activation.gelu_mul", cases=_gelu_cases, tokens=("gate_up_TF2",))
+@operator(
+    "activation.gelu_mul",
+    cases=_gelu_cases,
+    tokens=("gate_up_TF2",),
+    placement="T 2F -> T F",
+)
 def gelu_mul(gate_up_TF2: torch.Tensor, *, tanh: bool = False) -> torch.Tensor:
     """Gate the second half with the first: gelu(gate) * up.
 
@@ -91,7 +101,11 @@ def gelu_mul(gate_up_TF2: torch.Tensor, *, tanh: bool = False) -> torch.Tensor:
 
 
 @operator(
-    "activation.sigmoid_mul", cases=_sigmoid_cases, overwrites=("x_TF",), tokens=("x_TF", "gate_TF")
+    "activation.sigmoid_mul",
+    cases=_sigmoid_cases,
+    overwrites=("x_TF",),
+    tokens=("x_TF", "gate_TF"),
+    placement="... F, ... F -> ... F",
 )
 def sigmoid_mul(x_TF: torch.Tensor, gate_TF: torch.Tensor) -> torch.Tensor:
     """Gate element by element: x sigmoid(gate).

@@ -134,7 +134,13 @@ def _merge_cases(domain: Domain) -> Iterator[Case]:
     yield Case("parts that saw nothing", (draw.floats(3, 4, 2, 8), lse))
 
 
-@operator("attention.paged", cases=_paged_cases, slot="attention", tokens=("q_TNH",))
+@operator(
+    "attention.paged",
+    cases=_paged_cases,
+    slot="attention",
+    tokens=("q_TNH",),
+    placement="Q N H!, T K H!, T K V!, N -> Q N V!; K<N, T<Q",
+)
 def paged_attention(
     q_TNH: torch.Tensor,
     kv: KVView,
@@ -178,7 +184,12 @@ def paged_attention(
     return out
 
 
-@operator("attention.varlen", cases=_varlen_cases, result_dtypes=("", "float32"))
+@operator(
+    "attention.varlen",
+    cases=_varlen_cases,
+    result_dtypes=("", "float32"),
+    placement="T! N H!, S! K H!, S! K V, -, -, N -> T! N V, T! N; K<N",
+)
 def varlen_attention(
     q_TNH: torch.Tensor,
     k_SKH: torch.Tensor,
@@ -228,7 +239,12 @@ def varlen_attention(
     return out, lse
 
 
-@operator("attention.merge", cases=_merge_cases, result_dtypes=("", "float32"))
+@operator(
+    "attention.merge",
+    cases=_merge_cases,
+    result_dtypes=("", "float32"),
+    placement="P! T N V, P! T N -> T N V, T N",
+)
 def merge_attention(
     out_PTNV: torch.Tensor, lse_PTN: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:

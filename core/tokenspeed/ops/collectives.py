@@ -67,7 +67,11 @@ def _broadcast_cases(domain: Domain) -> Iterator[Case]:
 
 
 @operator(
-    "collective.all_reduce", cases=_reduce_cases, slot="communicator", overwrites=("inputs_P",)
+    "collective.all_reduce",
+    cases=_reduce_cases,
+    slot="communicator",
+    overwrites=("inputs_P",),
+    placement="- ->",
 )
 def all_reduce(inputs_P: Sequence[torch.Tensor], *, reduction: str = "sum") -> list[torch.Tensor]:
     """Give every rank the sum, or the largest, of what all ranks bring, element by element.
@@ -87,7 +91,13 @@ def all_reduce(inputs_P: Sequence[torch.Tensor], *, reduction: str = "sum") -> l
     return [total for _ in inputs_P]
 
 
-@operator("collective.all_gather", tolerance=EXACT, cases=_gather_cases, slot="communicator")
+@operator(
+    "collective.all_gather",
+    tolerance=EXACT,
+    cases=_gather_cases,
+    slot="communicator",
+    placement="- ->",
+)
 def all_gather(inputs_P: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Give every rank what all ranks bring, one after another in the order of the ranks.
 
@@ -102,7 +112,12 @@ def all_gather(inputs_P: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [torch.cat(list(inputs_P)) for _ in inputs_P]
 
 
-@operator("collective.reduce_scatter", cases=_scatter_cases, slot="communicator")
+@operator(
+    "collective.reduce_scatter",
+    cases=_scatter_cases,
+    slot="communicator",
+    placement="-, - ->",
+)
 def reduce_scatter(inputs_P: Sequence[torch.Tensor], sizes_P: Sequence[int]) -> list[torch.Tensor]:
     """Sum what all ranks bring, and give each rank its rows of the sum.
 
@@ -117,7 +132,13 @@ def reduce_scatter(inputs_P: Sequence[torch.Tensor], sizes_P: Sequence[int]) -> 
     return list(total.split_with_sizes(list(sizes_P)))
 
 
-@operator("collective.all_to_all", tolerance=EXACT, cases=_exchange_cases, slot="communicator")
+@operator(
+    "collective.all_to_all",
+    tolerance=EXACT,
+    cases=_exchange_cases,
+    slot="communicator",
+    placement="-, - ->",
+)
 def all_to_all(
     inputs_P: Sequence[torch.Tensor], sizes_PP: Sequence[Sequence[int]]
 ) -> list[torch.Tensor]:
@@ -136,7 +157,13 @@ def all_to_all(
     return [torch.cat([part[target] for part in parts]) for target in range(len(parts))]
 
 
-@operator("collective.broadcast", tolerance=EXACT, cases=_broadcast_cases, slot="communicator")
+@operator(
+    "collective.broadcast",
+    tolerance=EXACT,
+    cases=_broadcast_cases,
+    slot="communicator",
+    placement="-, - ->",
+)
 def broadcast(inputs_P: Sequence[torch.Tensor], root: int) -> list[torch.Tensor]:
     """Give every rank what one rank brings.
 

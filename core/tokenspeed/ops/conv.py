@@ -33,7 +33,12 @@ def _cases(domain: Domain) -> Iterator[Case]:
         yield Case(name, (x, weight, state, rows, query_start))
 
 
-@operator("conv.causal_silu", cases=_cases, tokens=("x_TC",))
+@operator(
+    "conv.causal_silu",
+    cases=_cases,
+    tokens=("x_TC",),
+    placement="T C, C _, _ C _, -, - -> T C",
+)
 def causal_conv(
     x_TC: torch.Tensor,
     weight_CW: torch.Tensor,

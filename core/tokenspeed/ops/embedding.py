@@ -35,21 +35,33 @@ def _packed_cases(domain: Domain) -> Iterator[Case]:
         yield Case(name, (weight, draw.dtype), traits={"packing": name}, calls=calls)
 
 
-@operator("embedding.lookup", tolerance=EXACT, cases=_lookup_cases, tokens=("token_ids_T",))
+@operator(
+    "embedding.lookup",
+    tolerance=EXACT,
+    cases=_lookup_cases,
+    tokens=("token_ids_T",),
+    placement="V[T], V D -> T D",
+)
 def embedding(token_ids_T: torch.Tensor, weight_VD: torch.Tensor) -> torch.Tensor:
-    """Take the rows of the token ids, which are clamped to [0, V): an id never reads outside.
+    """Take the rows of the token ids; an id outside [0, V) gives zeros and reads nothing.
+
+    A rank that holds some rows of a table is given the ids less its first row.
 
     Args:
         token_ids_T: (T,) int64 or int32, device.
         weight_VD: (V, D) float.
     Returns:
         (T, D), dtype of the weight; exact.
-    Source: ours; the clamp is what keeps a damaged id from reading beyond the table.
+    Source: Megatron-LM, Shoeybi et al. 2019, section 3 (an embedding cut along its vocabulary).
     """
-    return weight_VD[token_ids_T.long().clamp(0, weight_VD.shape[0] - 1)]
+    return _rows(weight_VD, token_ids_T)
 
 
-@operator("embedding.packed", cases=_packed_cases)
+@operator(
+    "embedding.packed",
+    cases=_packed_cases,
+    placement="V[T], V D, - -> T D",
+)
 def packed_embedding(
     weight: LinearWeight, dtype: torch.dtype
 ) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -59,8 +71,14 @@ def packed_embedding(
         weight: packed, (V, D).
         dtype: of the rows returned.
     Returns:
-        A callable: (T,) token ids, clamped as `embedding.lookup` does -> (T, D) of `dtype`.
+        A callable: (T,) token ids, outside [0, V) as in `embedding.lookup` -> (T, D) of `dtype`.
     Source: `embedding.lookup` over the block formats of ggml, see ops/packing.py.
     """
     dense = packing.decode(weight)
-    return lambda token_ids_T: dense[token_ids_T.long().clamp(0, dense.shape[0] - 1)].to(dtype)
+    return lambda token_ids_T: _rows(dense, token_ids_T).to(dtype)
+
+
+def _rows(table_VD: torch.Tensor, token_ids_T: torch.Tensor) -> torch.Tensor:
+    ids_T = token_ids_T.long()
+    near_T = ids_T.clamp(0, table_VD.shape[0] - 1)
+    return table_VD[near_T].masked_fill((near_T != ids_T)[:, None], 0.0)

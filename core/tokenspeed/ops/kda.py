@@ -72,7 +72,11 @@ def _rule_args(
 
 
 @operator(
-    "kda.gates", cases=_gate_cases, result_dtypes=("float32", "float32"), tokens=("g_TNK", "b_TN")
+    "kda.gates",
+    cases=_gate_cases,
+    result_dtypes=("float32", "float32"),
+    tokens=("g_TNK", "b_TN"),
+    placement="T N K, T N, N, N K -> T N K, T N",
 )
 def kda_gates(
     g_TNK: torch.Tensor,
@@ -110,6 +114,7 @@ def kda_gates(
     tolerance=RULE_TOLERANCE,
     cases=_rule_cases,
     tokens=("q_TJK", "k_TJK", "v_TNV", "log_decay_TNK", "beta_TN"),
+    placement="T J K!, T J K!, T N V, T N K!, T N, _ N K! V, -, - -> T N V; J<N",
 )
 def kda_delta_rule(
     q_TJK: torch.Tensor,

@@ -91,7 +91,13 @@ def _copy_cases(domain: Domain) -> Iterator[Case]:
         yield Case(name, (blocks, table))
 
 
-@operator("kv.write", tolerance=EXACT, cases=_write_cases, slot="attention")
+@operator(
+    "kv.write",
+    tolerance=EXACT,
+    cases=_write_cases,
+    slot="attention",
+    placement="T K H!, T K V!, -, - ->",
+)
 def write_kv(k_TKH: torch.Tensor, v_TKH: torch.Tensor, kv: KVView, batch: AttentionBatch) -> None:
     """Store each token's key and value at its position: block p // block_tokens of its row.
 
@@ -112,7 +118,12 @@ def write_kv(k_TKH: torch.Tensor, v_TKH: torch.Tensor, kv: KVView, batch: Attent
             kv.v[block, :, offset % batch.block_tokens] = v_TKH[token].to(kv.v.dtype)
 
 
-@operator("kv.gather", tolerance=EXACT, cases=_gather_cases)
+@operator(
+    "kv.gather",
+    tolerance=EXACT,
+    cases=_gather_cases,
+    placement="-, - -> S! K! H!, S! K! V!",
+)
 def gather_kv(kv: KVView, batch: AttentionBatch) -> tuple[torch.Tensor, torch.Tensor]:
     """Read the keys and values of the rows, each from position 0 to its last query token.
 
@@ -135,7 +146,12 @@ def gather_kv(kv: KVView, batch: AttentionBatch) -> tuple[torch.Tensor, torch.Te
     return read(kv.k), read(kv.v)
 
 
-@operator("kv.copy_tokens", tolerance=EXACT, cases=_copy_cases)
+@operator(
+    "kv.copy_tokens",
+    tolerance=EXACT,
+    cases=_copy_cases,
+    placement="-, - ->",
+)
 def copy_tokens(blocks_LBKSH: torch.Tensor, copies_C3: torch.Tensor) -> None:
     """Copy the first tokens of blocks to other blocks, in every layer.
 

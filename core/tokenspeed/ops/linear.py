@@ -76,7 +76,12 @@ def _product(name: str, weight: LinearWeight, bias: torch.Tensor | None, draw: D
     return Case(name, (weight, bias), traits={"packing": weight.packing}, calls=tuple(calls))
 
 
-@operator("linear.dense", cases=_dense_cases, tokens=("x_TI",))
+@operator(
+    "linear.dense",
+    cases=_dense_cases,
+    tokens=("x_TI",),
+    placement="~T I, O I, ~O -> T O",
+)
 def linear(
     x_TI: torch.Tensor, weight_OI: torch.Tensor, bias_O: torch.Tensor | None = None
 ) -> torch.Tensor:
@@ -94,7 +99,12 @@ def linear(
     return product if bias_O is None else product + bias_O
 
 
-@operator("linear.heads", cases=_heads_cases, tokens=("x_TNI",))
+@operator(
+    "linear.heads",
+    cases=_heads_cases,
+    tokens=("x_TNI",),
+    placement="~T N I, N O I -> T N O",
+)
 def heads_linear(x_TNI: torch.Tensor, weight_NOI: torch.Tensor) -> torch.Tensor:
     """Multiply each head with its own matrix: y_tn = W_n x_tn.
 
@@ -108,7 +118,12 @@ def heads_linear(x_TNI: torch.Tensor, weight_NOI: torch.Tensor) -> torch.Tensor:
     return (weight_NOI @ x_TNI[..., None]).squeeze(-1)
 
 
-@operator("linear.packed", tolerance=PACKED_TOLERANCE, cases=_packed_cases)
+@operator(
+    "linear.packed",
+    tolerance=PACKED_TOLERANCE,
+    cases=_packed_cases,
+    placement="~T I, O I, ~O -> T O",
+)
 def packed_linear(
     weight: LinearWeight, bias_O: torch.Tensor | None
 ) -> Callable[[torch.Tensor], torch.Tensor]:

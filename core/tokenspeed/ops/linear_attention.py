@@ -76,6 +76,7 @@ def _rule_args(
     cases=_gate_cases,
     result_dtypes=("float32", "float32"),
     tokens=("a_TN", "b_TN"),
+    placement="T N, T N, N, N -> T N, T N",
 )
 def delta_gates(
     a_TN: torch.Tensor, b_TN: torch.Tensor, a_log_N: torch.Tensor, dt_bias_N: torch.Tensor
@@ -98,6 +99,7 @@ def delta_gates(
     tolerance=RULE_TOLERANCE,
     cases=_rule_cases,
     tokens=("q_TJK", "k_TJK", "v_TNV", "log_decay_TN", "beta_TN"),
+    placement="T J K!, T J K!, T N V, T N, T N, _ N K! V, -, - -> T N V; J<N",
 )
 def gated_delta_rule(
     q_TJK: torch.Tensor,

@@ -65,11 +65,22 @@ def _expert_cases(domain: Domain) -> Iterator[Case]:
             chosen = [values[index % len(values)] for values in declared]
             for gate, bias in product(gates, biases):
                 yield _expert_case(tokens, chosen, gate == "clamped_swiglu", bias, draw)
+                if index == 2:
+                    yield _expert_case(
+                        tokens, chosen, gate == "clamped_swiglu", bias, draw, elsewhere=2
+                    )
 
 
 def _expert_case(
-    tokens: int, sizes: Sequence[int], is_clamped: bool, bias: bool, draw: Draw
+    tokens: int,
+    sizes: Sequence[int],
+    is_clamped: bool,
+    bias: bool,
+    draw: Draw,
+    *,
+    elsewhere: int = 0,
 ) -> Case:
+    """Return a case in which so many experts before the first and behind the last may be chosen."""
     num_experts, top_k, hidden, features = sizes
     clamped = ClampedSwiGLU(1.7, 1.5) if is_clamped else None
     group = ExpertGroup(
@@ -77,7 +88,7 @@ def _expert_case(
     )
     args: tuple[torch.Tensor, ...] = (
         draw.floats(tokens, hidden),
-        draw.distinct(num_experts, tokens, top_k),
+        draw.distinct(num_experts + 2 * elsewhere, tokens, top_k) - elsewhere,
         draw.uniform(tokens, top_k).softmax(-1).to(draw.dtype),
         draw.floats(num_experts, 2 * features, hidden, scale=hidden**-0.5),
         draw.floats(num_experts, hidden, features, scale=features**-0.5),
@@ -88,7 +99,7 @@ def _expert_case(
             draw.floats(num_experts, hidden, scale=0.3),
         )
     name = f"{tokens} tokens, {top_k} of {num_experts}, {hidden} x {features}"
-    name += ", clamped" * is_clamped + ", bias" * bias
+    name += ", clamped" * is_clamped + ", bias" * bias + ", some elsewhere" * bool(elsewhere)
     return Case(name, args, {"clamped": clamped}, group.traits())
 
 
@@ -101,7 +112,12 @@ def _shared_cases(domain: Domain) -> Iterator[Case]:
         yield Case(f"{tokens} rows of {hidden}, no gate", args[:2])
 
 
-@operator("moe.route", cases=_route_cases, tokens=("logits_TE",))
+@operator(
+    "moe.route",
+    cases=_route_cases,
+    tokens=("logits_TE",),
+    placement="T E!, E! -> T X!, T X!; X=routing.top_k",
+)
 def route(
     logits_TE: torch.Tensor, bias_E: torch.Tensor | None = None, *, routing: Routing
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -147,6 +163,7 @@ def eligible(ranks_TE: torch.Tensor, routing: Routing) -> torch.Tensor:
     tolerance=EXPERTS_TOLERANCE,
     slot="moe",
     tokens=("x_TD", "experts_TX", "weights_TX"),
+    placement="T D!, E[T X!], T X!, E 2F D!, ~E D! F, E 2F, ~E D! -> T D!",
 )
 def experts(
     x_TD: torch.Tensor,
@@ -160,6 +177,9 @@ def experts(
     clamped: ClampedSwiGLU | None = None,
 ) -> torch.Tensor:
     """Sum each token's experts: sum over x of weight_x (down_e(gate(gate_up_e x)) + bias).
+
+    A number outside [0, E) is an expert that is held elsewhere, and adds nothing: a rank that holds
+    some of the experts is given their numbers less its first one.
 
     Args:
         x_TD: (T, D) float, device.
@@ -179,6 +199,8 @@ def experts(
     out = torch.zeros_like(x_TD)
     for token, chosen in enumerate(experts_TX.tolist()):
         for slot, expert in enumerate(chosen):
+            if not 0 <= expert < len(gate_up_EFD):
+                continue
             gate_up = gate_up_EFD[expert] @ x_TD[token]
             if gate_up_bias_EF is not None:
                 gate_up = gate_up + gate_up_bias_EF[expert]
@@ -202,6 +224,7 @@ def _gated(gate_up: torch.Tensor, clamped: ClampedSwiGLU | None) -> torch.Tensor
     cases=_shared_cases,
     overwrites=("routed_TD",),
     tokens=("routed_TD", "shared_TD", "gate_T1"),
+    placement="~T D, ~T D, T 1 -> T D",
 )
 def add_shared(
     routed_TD: torch.Tensor, shared_TD: torch.Tensor, gate_T1: torch.Tensor | None = None

@@ -48,7 +48,12 @@ def _two_inputs_cases(domain: Domain) -> Iterator[Case]:
         yield Case(name, (x, draw.floats(*x.shape), draw.floats(x.shape[-1])), EPS)
 
 
-@operator("norm.rms", cases=_rms_cases, tokens=("x_TD",))
+@operator(
+    "norm.rms",
+    cases=_rms_cases,
+    tokens=("x_TD",),
+    placement="... D!, D! -> ... D!",
+)
 def rms_norm(x_TD: torch.Tensor, weight_D: torch.Tensor, *, eps: float) -> torch.Tensor:
     """Scale each row to unit root mean square, then by `weight_D`: x / sqrt(mean(x^2) + eps) * w.
 
@@ -65,7 +70,12 @@ def rms_norm(x_TD: torch.Tensor, weight_D: torch.Tensor, *, eps: float) -> torch
     return x_TD / (x_TD.square().mean(-1, keepdim=True) + eps).sqrt() * weight_D
 
 
-@operator("norm.add_rms", cases=_two_inputs_cases, tokens=("x_TD", "residual_TD"))
+@operator(
+    "norm.add_rms",
+    cases=_two_inputs_cases,
+    tokens=("x_TD", "residual_TD"),
+    placement="... D!, ... D!, D! -> ... D!, ... D!",
+)
 def add_rms_norm(
     x_TD: torch.Tensor, residual_TD: torch.Tensor, weight_D: torch.Tensor, *, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -84,7 +94,12 @@ def add_rms_norm(
     return total / (total.square().mean(-1, keepdim=True) + eps).sqrt() * weight_D, total
 
 
-@operator("norm.centred_rms", cases=_rms_cases, tokens=("x_TD",))
+@operator(
+    "norm.centred_rms",
+    cases=_rms_cases,
+    tokens=("x_TD",),
+    placement="... D!, D! -> ... D!",
+)
 def centred_rms_norm(x_TD: torch.Tensor, weight_D: torch.Tensor, *, eps: float) -> torch.Tensor:
     """Normalise as `norm.rms` does with the weight 1 + `weight_D`, summed in float32 or wider.
 
@@ -99,7 +114,12 @@ def centred_rms_norm(x_TD: torch.Tensor, weight_D: torch.Tensor, *, eps: float) 
     return x_TD / (x_TD.square().mean(-1, keepdim=True) + eps).sqrt() * (1 + weight_D)
 
 
-@operator("norm.add_centred_rms", cases=_two_inputs_cases, tokens=("x_TD", "residual_TD"))
+@operator(
+    "norm.add_centred_rms",
+    cases=_two_inputs_cases,
+    tokens=("x_TD", "residual_TD"),
+    placement="... D!, ... D!, D! -> ... D!, ... D!",
+)
 def add_centred_rms_norm(
     x_TD: torch.Tensor, residual_TD: torch.Tensor, weight_D: torch.Tensor, *, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -118,7 +138,12 @@ def add_centred_rms_norm(
     return total / (total.square().mean(-1, keepdim=True) + eps).sqrt() * (1 + weight_D), total
 
 
-@operator("norm.gated_rms", cases=_two_inputs_cases, tokens=("x_TD", "gate_TD"))
+@operator(
+    "norm.gated_rms",
+    cases=_two_inputs_cases,
+    tokens=("x_TD", "gate_TD"),
+    placement="... D!, ... D!, D! -> ... D!",
+)
 def gated_rms_norm(
     x_TD: torch.Tensor, gate_TD: torch.Tensor, weight_D: torch.Tensor, *, eps: float
 ) -> torch.Tensor:
@@ -137,7 +162,12 @@ def gated_rms_norm(
     return normed * gate_TD / (1 + (-gate_TD).exp())
 
 
-@operator("norm.sigmoid_gated_rms", cases=_two_inputs_cases, tokens=("x_TD", "gate_TD"))
+@operator(
+    "norm.sigmoid_gated_rms",
+    cases=_two_inputs_cases,
+    tokens=("x_TD", "gate_TD"),
+    placement="... D!, ... D!, D! -> ... D!",
+)
 def sigmoid_gated_rms_norm(
     x_TD: torch.Tensor, gate_TD: torch.Tensor, weight_D: torch.Tensor, *, eps: float
 ) -> torch.Tensor:

@@ -42,7 +42,12 @@ def _encode_cases(domain: Domain) -> Iterator[Case]:
             yield Case(f"{name}, zeros", (zeros, name), traits={"packing": name})
 
 
-@operator("quantise.decode", tolerance=FLOAT_TOLERANCE, cases=_decode_cases)
+@operator(
+    "quantise.decode",
+    tolerance=FLOAT_TOLERANCE,
+    cases=_decode_cases,
+    placement="O I, - -> O I",
+)
 def decode(weight: LinearWeight, dtype: torch.dtype) -> torch.Tensor:
     """Expand a packed weight: scale q + offset, group by group.
 
@@ -56,7 +61,12 @@ def decode(weight: LinearWeight, dtype: torch.dtype) -> torch.Tensor:
     return packing.decode(weight).to(dtype)
 
 
-@operator("quantise.encode", tolerance=EXACT, cases=_encode_cases)
+@operator(
+    "quantise.encode",
+    tolerance=EXACT,
+    cases=_encode_cases,
+    placement="O! I!, - -> O! B!",
+)
 def encode(x_OI: torch.Tensor, packing_name: str) -> torch.Tensor:
     """Round a weight to a packed layout with one scale a block of 32 inputs.
 

@@ -35,7 +35,11 @@ def _cases(domain: Domain) -> Iterator[Case]:
 
 
 @operator(
-    "rotary.apply", cases=_cases, overwrites=("x_TNH",), tokens=("x_TNH", "cos_T1A", "sin_T1A")
+    "rotary.apply",
+    cases=_cases,
+    overwrites=("x_TNH",),
+    tokens=("x_TNH", "cos_T1A", "sin_T1A"),
+    placement="T N H!, T 1 A!, T 1 A! -> T N H!",
 )
 def apply_rotary(x_TNH: torch.Tensor, cos_T1A: torch.Tensor, sin_T1A: torch.Tensor) -> torch.Tensor:
     """Rotate the pairs (x[i], x[i + A/2]) of each head by the angle of its token.
@@ -70,7 +74,13 @@ def _angle_cases(domain: Domain) -> Iterator[Case]:
             yield Case(f"{tokens} of {head_dim}", (positions_T, table_PA), traits=traits)
 
 
-@operator("rotary.angles", tolerance=EXACT, cases=_angle_cases, tokens=("positions_T",))
+@operator(
+    "rotary.angles",
+    tolerance=EXACT,
+    cases=_angle_cases,
+    tokens=("positions_T",),
+    placement="T, _ A! -> T 1 A!, T 1 A!",
+)
 def rotary_angles(
     positions_T: torch.Tensor, cos_sin_PA: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:

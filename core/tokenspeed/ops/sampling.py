@@ -54,7 +54,12 @@ def _mask_cases(domain: Domain) -> Iterator[Case]:
     yield Case("nothing is allowed", (draw.floats(2, 40), draw.integers(0, 1, 2, 2).int()))
 
 
-@operator("sampling.distribution", cases=_distribution_cases, slot="sampler")
+@operator(
+    "sampling.distribution",
+    cases=_distribution_cases,
+    slot="sampler",
+    placement="R! V!, - -> R! V!",
+)
 def next_token_distribution(logits_RV: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:
     """Turn logits into the probabilities that a token is drawn from.
 
@@ -124,6 +129,7 @@ def _row(logits_V: torch.Tensor, batch: SamplingBatch, row: int) -> torch.Tensor
     slot="sampler",
     result_dtypes=("float32", "float32"),
     tokens=("logits_RV", "token_ids_R"),
+    placement="R V!, R -> R, R",
 )
 def token_logprobs(
     logits_RV: torch.Tensor, token_ids_R: torch.Tensor
@@ -153,6 +159,7 @@ def token_logprobs(
     cases=_mask_cases,
     overwrites=("logits_RV",),
     tokens=("logits_RV", "allowed_RW"),
+    placement="R V!, R W! -> R V!",
 )
 def mask_logits(logits_RV: torch.Tensor, allowed_RW: torch.Tensor) -> torch.Tensor:
     """Set the logits of tokens that are not allowed to -inf.

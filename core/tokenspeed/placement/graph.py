@@ -74,7 +74,7 @@ class Node:
         units: letter -> how many equal units each of its segments has, such as heads: a unit is
             never cut. A segment behind the first that has too few for its group is cut over the
             first axes of the group, as far as it goes, and shared over the others.
-        operator: of kind OPERATOR; bound with `traits`.
+        operator: of kind OPERATOR, bound with `traits`; of a module that calls one and no more.
         layer: index of the decoder layer that it is part of; -1: none.
         where: file:line of the call in the model's text.
     """

@@ -93,11 +93,13 @@ class Passed:
     Args:
         registers: in their order; the receiver's are the same numbers.
         layouts: of the values.
+        dtypes: torch's names, of the values.
         stage: that sends; the next one receives.
     """
 
     registers: tuple[int, ...]
     layouts: tuple[Layout, ...]
+    dtypes: tuple[str, ...]
     stage: int
 
 

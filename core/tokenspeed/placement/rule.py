@@ -1,52 +1,46 @@
-"""Placement rules: the notation of `contracts/placement.py`, read into data."""
+"""Placement rules at work: which layouts a call takes and gives, for a choice over each axis.
+
+    ~T I, O I, ~O -> T O    {"a": "O"}    x whole,         W and b cut,      y cut
+                            {"a": "I"}    x cut,           W cut, b summand, y summand
+                            {"a": "T"}    x cut,           W and b whole,    y cut
+                            {"a": SUMMANDS}  x summand,    W whole, b summand, y summand
+
+Who chooses is the compiler; what a module's annotation says is in `annotations.py`.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING, NoReturn
 
+from tokenspeed.errors import PlacementError
+from tokenspeed.placement.annotations import annotated
+from tokenspeed.placement.graph import Ref, StepArgument
+from tokenspeed.placement.layout import TOKENS, Layout, Segment, whole
+from tokenspeed.placement.notation import Letters, Pattern, Rule, parse
+from tokenspeed.placement.sizes import Parts, Sized, result_parts, sized
 
-@dataclass(frozen=True, slots=True)
-class Letters:
-    """One dimension of a rule.
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
 
-    Args:
-        letter: its name; "_" and a number where the text says `_`; "..." for leading dimensions.
-        count: parts of it, one behind the other: 2 for `2F`.
-        is_whole: never cut.
-    """
+    from tokenspeed.placement.graph import Node, Value
+    from tokenspeed.placement.mesh import Mesh
 
-    letter: str
-    count: int = 1
-    is_whole: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Pattern:
-    """The dimensions of one argument or result.
-
-    Args:
-        is_linear: marked `~`.
-    """
-
-    dims: tuple[Letters, ...]
-    is_linear: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """How layouts go through a call.
-
-    Args:
-        text: as it was written.
-        inputs: None for `-`. A module's weights follow its arguments.
-        shared: letter -> letter in whose groups it is shared, of `K<N`.
-    """
-
-    text: str
-    inputs: tuple[Pattern | None, ...]
-    outputs: tuple[Pattern, ...]
-    shared: tuple[tuple[str, str], ...] = ()
+__all__ = [
+    "Choice",
+    "Cut",
+    "Letters",
+    "Mode",
+    "Pattern",
+    "Placed",
+    "Rule",
+    "annotated",
+    "follow",
+    "parse",
+    "place",
+    "result_parts",
+]
 
 
 class Mode(Enum):
@@ -58,5 +52,289 @@ class Mode(Enum):
     """Linear arguments are summands, so are the results."""
 
 
-Choice = str | Mode
-"""What a call does over one axis: cuts the letter of this name, or a Mode."""
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Cuts some segments of a letter, where its name alone would cut others.
+
+    Args:
+        segments: their places.
+    """
+
+    letter: str
+    segments: tuple[int, ...]
+
+
+Choice = str | Cut | Mode
+"""What a call does over one axis: cuts the letter of this name, or a Mode. Over axes that have no
+choice it is WHOLE."""
+
+Axes = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """The layouts of a call.
+
+    Args:
+        inputs: of each Ref, then of each weight.
+        outputs: of each result.
+    """
+
+    inputs: tuple[Layout, ...]
+    outputs: tuple[Layout, ...]
+
+
+def place(node: Node, values: Sequence[Value], choices: Mapping[str, Choice], mesh: Mesh) -> Placed:
+    """Return the layouts of a call.
+
+    A letter is cut over the axes that chose it, the slowest first. Its first segment must be cut
+    evenly over all of them; a later one over the first axes, as far as it goes.
+
+    Args:
+        choices: axis -> choice.
+    Raises:
+        PlacementError: a cut that is uneven, through a dimension that must be whole, or makes
+            results that are wrong.
+    """
+    call = sized(node, values)
+    cuts = _cuts(node, call, choices, mesh)
+    partial = _partial(node, call, choices)
+    rule, inputs = call.rule, []
+    for number, given in enumerate(_arguments(node)):
+        if isinstance(given, Ref | _Weight):
+            pattern, dims, parts = rule.inputs[number], call.inputs[number], call.parts[number]
+            assert parts is not None
+            if pattern is None or dims is None:
+                inputs.append(whole(parts))
+            else:
+                summands = partial(dims) if pattern.is_linear else frozenset[str]()
+                inputs.append(Layout(tuple(_dims(call, cuts, dims, parts)), summands))
+    outputs = [
+        Layout(tuple(_dims(call, cuts, dims, parts)), partial(dims))
+        for dims, parts in zip(call.outputs, call.result_parts(), strict=True)
+    ]
+    return Placed(tuple(inputs), tuple(outputs))
+
+
+def follow(
+    node: Node, values: Sequence[Value], layouts: Sequence[Layout], mesh: Mesh
+) -> dict[str, Choice] | None:
+    """Return the choices under which these layouts of the inputs go through as they are.
+
+    Args:
+        layouts: of each Ref.
+    """
+    call = sized(node, values)
+    for exact in (False, True):
+        choices = _choices_of(node, call, layouts, mesh, exact=exact)
+        if choices is None:
+            return None
+        try:
+            placed = place(node, values, choices, mesh)
+        except PlacementError:
+            continue
+        if placed.inputs[: len(layouts)] == tuple(layouts):
+            return choices
+    return None
+
+
+class _Weight:
+    """Stands for a weight among the arguments of a rule."""
+
+
+def _arguments(node: Node) -> Iterator[object]:
+    """Yield what the patterns of the rule stand for."""
+    yield from (given for given in node.inputs if not isinstance(given, StepArgument))
+    yield from (_Weight() for _ in node.weights)
+
+
+def _cuts(
+    node: Node, call: Sized, choices: Mapping[str, Choice], mesh: Mesh
+) -> dict[str, tuple[Axes, ...]]:
+    """Return letter -> axes over which each of its segments is cut."""
+    letters: dict[str, list[tuple[str, Cut | None]]] = {}
+    for axis in (axis.name for axis in mesh.axes):
+        choice = choices.get(axis, Mode.WHOLE)
+        if not isinstance(choice, Mode):
+            name = choice if isinstance(choice, str) else choice.letter
+            _check_letter(node, call, name, axis, mesh)
+            for letter in _cut_with(call.rule, name):
+                cut = choice if isinstance(choice, Cut) and letter == name else None
+                letters.setdefault(letter, []).append((axis, cut))
+    cuts = {
+        letter: tuple(
+            _segment_axes(node, call, letter, place, chosen, mesh)
+            for place in range(len(call.sizes[letter]))
+        )
+        for letter, chosen in letters.items()
+    }
+    for letter in call.rule.summed & cuts.keys():
+        if len(set(cuts[letter])) > 1:
+            _refuse(node, f"{letter} cut unevenly in its segments", "a sum over equal cuts")
+    _check_shared(node, call, cuts, mesh)
+    return cuts
+
+
+def _cut_with(rule: Rule, letter: str) -> Iterator[str]:
+    """Yield the letter, and those that are cut with it."""
+    yield letter
+    yield from (high for low, high in rule.shared if low == letter)
+
+
+def _check_letter(node: Node, call: Sized, letter: str, axis: str, mesh: Mesh) -> None:
+    free = sorted(call.sizes.keys() - call.rule.whole)
+    if letter not in free:
+        found = f"{letter} cut over axis {axis}"
+        _refuse(node, found, f"one of {', '.join(free) or 'no letters'} of {call.rule.text!r}")
+    if call.sizes[letter] == (TOKENS,) and any(isinstance(x, StepArgument) for x in node.inputs):
+        group = node.spread.get(letter)
+        if group is None or axis not in mesh.groups.get(group, ()):
+            own = f"those of {group.value}" if group else "no axis"
+            _refuse(node, f"the step's tokens {letter} cut over axis {axis}", own)
+
+
+def _segment_axes(
+    node: Node,
+    call: Sized,
+    letter: str,
+    place: int,
+    chosen: Sequence[tuple[str, Cut | None]],
+    mesh: Mesh,
+) -> Axes:
+    size = call.sizes[letter][place]
+    axes = tuple(axis for axis, cut in chosen if cut is None or place in cut.segments)
+    if size == TOKENS:
+        return axes
+    units = _units(node, call, letter)[place]
+    for number in range(len(axes)):
+        ranks = mesh.size(axes[: number + 1])
+        if units % ranks or size % ranks:
+            if place == 0:
+                _refuse_uneven(node, letter, units, mesh.size(axes))
+            return axes[:number]
+    return axes
+
+
+def _units(node: Node, call: Sized, letter: str) -> tuple[int, ...]:
+    """Return how many units each segment has: never more than elements."""
+    sizes = call.sizes[letter]
+    units = node.units.get(letter, sizes)
+    if len(units) != len(sizes):
+        _refuse(node, f"units {tuple(units)} of {letter}", f"a number for each segment of {sizes}")
+    return tuple(units)
+
+
+def _check_shared(
+    node: Node, call: Sized, cuts: Mapping[str, tuple[Axes, ...]], mesh: Mesh
+) -> None:
+    """Check that what a rank has of K belongs to what it has of N, for K<N."""
+    for low, high in call.rule.shared:
+        if not {low, high} <= call.sizes.keys():
+            continue
+        low_axes = cuts.get(low, ((),))[0]
+        high_axes = cuts.get(high, ((),))[0]
+        if high_axes[: len(low_axes)] != low_axes:
+            _refuse(node, f"{low} cut over {low_axes}", f"the first axes of {high}: {high_axes}")
+        count = sum(call.sizes[low])
+        left = 1 if count == TOKENS else count // mesh.size(low_axes)
+        if high_axes != low_axes and left > 1:
+            ranks = mesh.size(high_axes)
+            _refuse_uneven(node, low, count, ranks, shared=sum(call.sizes[high]))
+
+
+def _partial(node: Node, call: Sized, choices: Mapping[str, Choice]) -> _Summands:
+    names: dict[str, frozenset[str]] = {}
+    for axis, choice in choices.items():
+        if choice is Mode.SUMMANDS:
+            _check_linear(node, call)
+            names[axis] = frozenset()
+        elif not isinstance(choice, Mode):
+            letter = choice if isinstance(choice, str) else choice.letter
+            cut = frozenset(_cut_with(call.rule, letter))
+            if cut & call.rule.summed:
+                names[axis] = cut
+    return _Summands(names)
+
+
+@dataclass(frozen=True, slots=True)
+class _Summands:
+    """Axes over which results, and linear arguments, are summands.
+
+    Args:
+        axes: axis -> letters that an argument does not have if it is a summand.
+    """
+
+    axes: Mapping[str, frozenset[str]]
+
+    def __call__(self, dims: tuple[Letters, ...]) -> frozenset[str]:
+        own = {dim.letter for dim in dims}
+        return frozenset(axis for axis, letters in self.axes.items() if not letters & own)
+
+
+def _check_linear(node: Node, call: Sized) -> None:
+    patterns = zip(call.rule.inputs, _arguments(node), strict=False)
+    if not any(p and p.is_linear and isinstance(given, Ref) for p, given in patterns):
+        _refuse(node, "summands", f"a linear argument (~) in {call.rule.text!r}")
+
+
+def _dims(
+    call: Sized,
+    cuts: Mapping[str, tuple[Axes, ...]],
+    dims: tuple[Letters, ...],
+    parts: Parts,
+) -> Iterator[tuple[Segment, ...]]:
+    for dim, own in zip(dims, parts, strict=True):
+        axes = cuts.get(dim.letter, ())
+        if any(axes):
+            sizes = call.sizes[dim.letter]
+            yield tuple(Segment(*pair) for pair in zip(sizes, axes, strict=True)) * dim.count
+        else:
+            yield tuple(map(Segment, own))
+
+
+def _choices_of(
+    node: Node, call: Sized, layouts: Sequence[Layout], mesh: Mesh, *, exact: bool
+) -> dict[str, Choice] | None:
+    """Read choices off layouts; they may still be wrong.
+
+    Args:
+        exact: name the segments that are cut.
+    """
+    found: dict[str, dict[str, set[int]]] = {}
+    summands: set[str] = set()
+    refs = (number for number, given in enumerate(_arguments(node)) if isinstance(given, Ref))
+    for number, layout in zip(refs, layouts, strict=True):
+        summands |= layout.partial
+        for dim, segments in zip(call.inputs[number] or (), layout.dims, strict=False):
+            for place, segment in enumerate(segments):
+                for axis in segment.axes:
+                    places = found.setdefault(axis, {}).setdefault(dim.letter, set())
+                    places.add(place % len(call.sizes.get(dim.letter, (0,))))
+    choices: dict[str, Choice] = dict.fromkeys(summands - found.keys(), Mode.SUMMANDS)
+    for axis, letters in found.items():
+        low = {pair[0] for pair in call.rule.shared if letters.keys() >= set(pair)}
+        high = {pair[1] for pair in call.rule.shared if letters.keys() >= set(pair)}
+        names = letters.keys() - (high if low else set())
+        if len(names) != 1:
+            return None
+        (name,) = names
+        places = letters[name]
+        is_part = exact and len(places) < len(call.sizes[name])
+        choices[axis] = Cut(name, tuple(sorted(places))) if is_part else name
+    return choices
+
+
+def _refuse_uneven(node: Node, letter: str, count: int, ranks: int, *, shared: int = 0) -> NoReturn:
+    possible = [number for number in range(1, count + 1) if count % number == 0]
+    possible += [number * count for number in range(2, shared // count + 1 if shared else 0)
+                 if shared % (number * count) == 0]  # fmt: skip
+    listed = ", ".join(map(str, possible))
+    _refuse(node, f"{count} units of {letter} over {ranks} ranks", f"a cut over {listed}")
+
+
+def _refuse(node: Node, found: str, expected: str) -> NoReturn:
+    at = f" ({node.where})" if node.where else ""
+    raise PlacementError(
+        f"{node.target}{at} cannot be placed: found {found}, expected {expected}; change its "
+        "annotation or the numbers of ranks"
+    )

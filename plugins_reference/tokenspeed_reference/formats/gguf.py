@@ -6,7 +6,7 @@ the rows of q and k interleaved for another rotary layout; that is undone here, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -75,24 +75,27 @@ class GgufSource:
         return self._config
 
     def tensors(
-        self, dtype: torch.dtype, *, keep_packed: bool
+        self, dtype: torch.dtype, *, keep_packed: bool, skip: Container[str] = ()
     ) -> Iterator[tuple[str, LinearWeight]]:
         """Yield every tensor by its Hugging Face name.
 
         Args:
             keep_packed: yield low-bit matrices as stored, see `gguf_quants.read_packed`.
+            skip: names that are neither read nor yielded.
         """
         self.bytes_read = 0
-        weights = self._packed(dtype) if keep_packed else self._dense(dtype)
-        for (name, tensor), weight in zip(self._tensors, weights, strict=True):
-            yield name, weight
+        weights = self._packed(dtype, skip) if keep_packed else self._dense(dtype, skip)
+        for name, tensor in self._tensors:
+            if name not in skip:
+                yield name, next(weights)
             self.bytes_read += tensor.num_bytes
+        next(weights, None)  # what it does behind the last tensor
 
     def close(self) -> None:
         """Nothing is held open; mappings go with their tensors."""
 
-    def _packed(self, dtype: torch.dtype) -> Iterator[LinearWeight]:
-        for _, tensor in self._tensors:
+    def _packed(self, dtype: torch.dtype, skip: Container[str]) -> Iterator[LinearWeight]:
+        for _, tensor in self._without(skip):
             if is_packable(tensor):
                 weight = read_packed(self._header, tensor)
                 data = self._undo_interleave(tensor, weight.packed["data"])
@@ -100,23 +103,30 @@ class GgufSource:
             else:
                 yield self._expand(tensor, dtype)
 
-    def _dense(self, dtype: torch.dtype) -> Iterator[LinearWeight]:
-        if all(tensor.type_name in PLAIN_DTYPES for _, tensor in self._tensors):
-            return (self._expand(tensor, dtype) for _, tensor in self._tensors)
+    def _dense(self, dtype: torch.dtype, skip: Container[str]) -> Iterator[LinearWeight]:
+        tensors = self._without(skip)
+        if all(tensor.type_name in PLAIN_DTYPES for _, tensor in tensors):
+            return (self._expand(tensor, dtype) for _, tensor in tensors)
         cache = DenseCache()
         path = cache.path_for(self._header.path, dtype)
         if path is None:
-            return (self._expand(tensor, dtype) for _, tensor in self._tensors)
+            return (self._expand(tensor, dtype) for _, tensor in tensors)
         cached = cache.open(path, self._shapes())
         if cached is not None:
-            return self._from_cache(cached)
+            return self._from_cache(cached, tensors)
         num_bytes = dtype.itemsize * sum(torch.Size(t.shape).numel() for _, t in self._tensors)
-        if not cache.has_room(num_bytes):
-            return (self._expand(tensor, dtype) for _, tensor in self._tensors)
+        # A cache of a part of the tensors would be none.
+        if len(tensors) < len(self._tensors) or not cache.has_room(num_bytes):
+            return (self._expand(tensor, dtype) for _, tensor in tensors)
         return self._expand_into(path, dtype)
 
-    def _from_cache(self, cached: SafetensorsHeader) -> Iterator[LinearWeight]:
-        for name, tensor in self._tensors:
+    def _without(self, skip: Container[str]) -> list[tuple[str, GgufTensor]]:
+        return [item for item in self._tensors if item[0] not in skip]
+
+    def _from_cache(
+        self, cached: SafetensorsHeader, tensors: list[tuple[str, GgufTensor]]
+    ) -> Iterator[LinearWeight]:
+        for name, tensor in tensors:
             yield LinearWeight(tensor.shape, read_tensor(cached.path, cached.tensors[name]))
 
     def _expand_into(self, path: Path, dtype: torch.dtype) -> Iterator[LinearWeight]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -70,20 +70,23 @@ class SafetensorsSource:
         return self._config
 
     def tensors(
-        self, dtype: torch.dtype, *, keep_packed: bool
+        self, dtype: torch.dtype, *, keep_packed: bool, skip: Container[str] = ()
     ) -> Iterator[tuple[str, LinearWeight]]:
         """Yield every tensor in file order; floating ones in `dtype`. Nothing here is packed.
 
+        Args:
+            skip: names that are neither mapped nor yielded.
         Raises:
             CheckpointError: a tensor type that has no plain form; names the tensor.
         """
         self.bytes_read = 0
         for header in self._headers:
             for tensor in header.tensors.values():
-                plain = read_tensor(header.path, tensor)
-                if plain.is_floating_point():
-                    plain = plain.to(dtype)
-                yield tensor.name, LinearWeight(tensor.shape, plain)
+                if tensor.name not in skip:
+                    plain = read_tensor(header.path, tensor)
+                    if plain.is_floating_point():
+                        plain = plain.to(dtype)
+                    yield tensor.name, LinearWeight(tensor.shape, plain)
                 self.bytes_read += tensor.num_bytes
 
     def close(self) -> None:

@@ -35,5 +35,7 @@ def heads_linear_rowwise(x_TNI: torch.Tensor, weight_NOI: torch.Tensor) -> torch
 
 
 def embedding(token_ids_T: torch.Tensor, weight_VD: torch.Tensor) -> torch.Tensor:
-    """Take rows by clamped id."""
-    return weight_VD[token_ids_T.long().clamp(0, weight_VD.shape[0] - 1)]
+    """Take rows by clamped id, and clear those whose id is another one."""
+    ids_T = token_ids_T.long()
+    near_T = ids_T.clamp(0, weight_VD.shape[0] - 1)
+    return weight_VD[near_T].masked_fill_((near_T != ids_T)[:, None], 0.0)

@@ -54,6 +54,8 @@ def experts(
     """
     out_TD = torch.zeros_like(x_TD, dtype=torch.float32)
     for expert in torch.unique(experts_TX).tolist():
+        if not 0 <= expert < len(gate_up_EFD):
+            continue  # another rank holds it
         tokens, slots = torch.where(experts_TX == expert)
         gate_up = multiply(x_TD[tokens], gate_up_EFD[expert], _of(gate_up_bias_EF, expert))
         result = multiply(_gated(gate_up, clamped), down_EDF[expert], _of(down_bias_ED, expert))

@@ -37,7 +37,8 @@ def packed_embedding(
     last = weight.shape[0] - 1
 
     def look_up(token_ids_T: torch.Tensor) -> torch.Tensor:
-        rows_TB = data_VB[token_ids_T.clamp(0, last)]
-        return ops.packing.unpack(packing, rows_TB).dense(torch.float32).to(dtype)
+        near_T = token_ids_T.clamp(0, last)
+        rows_TD = ops.packing.unpack(packing, data_VB[near_T]).dense(torch.float32)
+        return rows_TD.masked_fill_((near_T != token_ids_T)[:, None], 0.0).to(dtype)
 
     return look_up

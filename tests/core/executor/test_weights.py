@@ -11,7 +11,7 @@ from tokenspeed.contracts.weights import LinearWeight
 from tokenspeed.executor import load_weights
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Container, Iterator, Mapping
 
 
 class ListedSource:
@@ -78,3 +78,33 @@ def test_without_a_callback_tensors_are_loaded_all_the_same() -> None:
     source = ListedSource([plain(torch.zeros(1))], total_bytes=4)
     load_weights(model, source, dtype=torch.float32, keep_packed=False)
     assert model.names == ["0"]
+
+
+class SkippingSource(ListedSource):
+    """A source that leaves tensors unread."""
+
+    def tensors(
+        self, dtype: torch.dtype, *, keep_packed: bool, skip: Container[str] = ()
+    ) -> Iterator[tuple[str, LinearWeight]]:
+        """Yield the others."""
+        found = super().tensors(dtype, keep_packed=keep_packed)
+        return ((name, weight) for name, weight in found if name not in skip)
+
+
+class PartialModel(KeepingModel):
+    """Of a rank that has no use for tensor 1."""
+
+    def skipped_weights(self) -> frozenset[str]:
+        """Name it."""
+        return frozenset({"1"})
+
+
+def test_what_other_ranks_hold_is_not_read_where_the_source_can_leave_it() -> None:
+    weights = [plain(torch.zeros(1)) for _ in range(3)]
+    for source, read in (
+        (SkippingSource(weights, 12), ["0", "2"]),
+        (ListedSource(weights, 12), ["0", "1", "2"]),
+    ):
+        model: Any = PartialModel()
+        load_weights(model, source, dtype=torch.float32, keep_packed=False)
+        assert model.names == read

@@ -21,9 +21,9 @@ ROWS = (8, 4, 4)
 
 def make_linear(*, bias: bool, in_features: int = 6) -> tuple[Linear, DefinitionBinder]:
     context = definition_context()
-    placement = column_parallel(ParallelGroup.ATTN_TP)
+    spread = column_parallel(ParallelGroup.ATTN_TP)
     assert isinstance(context.kernels, DefinitionBinder)
-    return Linear(context, in_features, ROWS, bias=bias, placement=placement), context.kernels
+    return Linear(context, in_features, ROWS, bias=bias, spread=spread), context.kernels
 
 
 @pytest.mark.parametrize("order", list(permutations(range(3))))
@@ -59,7 +59,7 @@ def test_parts_are_freed_as_soon_as_they_are_fused() -> None:
 
 def test_a_single_plain_weight_is_used_without_a_copy() -> None:
     context = definition_context()
-    linear = Linear(context, 6, (4,), placement=column_parallel(ParallelGroup.ATTN_TP))
+    linear = Linear(context, 6, (4,), spread=column_parallel(ParallelGroup.ATTN_TP))
     weight = torch.zeros(4, 6)
     for _, slot in linear.weight_slots("o"):
         slot.accept(plain(weight))

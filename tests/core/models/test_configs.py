@@ -1,10 +1,11 @@
-"""Architectures read config.json strictly, declare their cache without torch, carry placements."""
+"""Architectures read config.json strictly, declare their cache without torch, say what is cut."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
@@ -14,7 +15,6 @@ from tests.support.model_contexts import definition_context, layers_with_weights
 
 from tokenspeed.contracts.model import CacheGroup, gqa_fields
 from tokenspeed.errors import CheckpointError, ConfigError
-from tokenspeed.layers import LayerPlacement
 
 MODULES = ("llama", "qwen2", "qwen3")
 
@@ -108,7 +108,7 @@ def test_a_stored_copy_of_a_tied_head_is_ignored_and_derived_buffers_too() -> No
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_every_layer_with_weights_carries_placements(module: str) -> None:
+def test_every_layer_with_weights_says_how_it_is_spread(module: str) -> None:
     found = list(layers_with_weights(entry_class(module)(tiny_config(), definition_context())))
     assert len(found) >= 2 * 6 + 3
-    assert all(isinstance(layer.placement, LayerPlacement) for layer in found)
+    assert all(isinstance(layer.spread, Mapping) for layer in found)

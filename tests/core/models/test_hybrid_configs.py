@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -15,10 +16,6 @@ from tests.support.model_contexts import definition_context, layers_with_weights
 from tokenspeed.contracts.model import CacheField, CacheGroup, gqa_fields
 from tokenspeed.contracts.weights import LinearWeight
 from tokenspeed.errors import CheckpointError, ConfigError
-from tokenspeed.layers import LayerPlacement
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 GPT_OSS = {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 8}
 DELTA = {
@@ -42,7 +39,10 @@ CONFIGS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "qwen3_5_moe": ("qwen3_5", {**DELTA, **EXPERTS}),
 }
 KV = gqa_fields(2, 4)
-STATE = (CacheField("conv", (32, 3), "float32"), CacheField("recurrent", (4, 3, 5), "float32"))
+STATE = (
+    CacheField("conv", (32, 3), "float32", units=2),
+    CacheField("recurrent", (4, 3, 5), "float32", units=2),
+)
 DELTA_GROUPS = (
     CacheGroup("full", "full", (1, 3), KV),
     CacheGroup("state", "state", (0, 2), STATE, speculation="rows_per_position"),
@@ -142,10 +142,10 @@ def test_what_one_architecture_refuses(name: str, changes: dict[str, Any], said:
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_every_layer_with_weights_carries_placements(name: str) -> None:
+def test_every_layer_with_weights_says_how_it_is_spread(name: str) -> None:
     found = list(layers_with_weights(build(name)))
     assert len(found) >= 4 * 6 + 3
-    assert all(isinstance(layer.placement, LayerPlacement) for layer in found)
+    assert all(isinstance(layer.spread, Mapping) for layer in found)
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -65,7 +65,8 @@ class Attention:
             context,
             config.hidden_size,
             tuple(heads * config.head_dim for heads in self._heads),
-            placement=layers.column_parallel(ParallelGroup.ATTN_TP),
+            spread=layers.column_parallel(ParallelGroup.ATTN_TP),
+            units={"O": self._heads},
         )
         self._rotary = rotary
         self._attend = layers.PagedAttention(
@@ -75,7 +76,8 @@ class Attention:
             context,
             config.num_heads * config.head_dim,
             (config.hidden_size,),
-            placement=layers.row_parallel(ParallelGroup.ATTN_TP),
+            spread=layers.row_parallel(ParallelGroup.ATTN_TP),
+            units={"I": (config.num_heads,)},
         )
 
     def weight_slots(self, name: str) -> Any:

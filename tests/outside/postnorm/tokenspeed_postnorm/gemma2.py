@@ -99,7 +99,8 @@ class Attention:
             config.hidden_size,
             tuple(heads * config.head_dim for heads in self._heads),
             bias=config.bias,
-            placement=layers.column_parallel(ParallelGroup.ATTN_TP),
+            spread=layers.column_parallel(ParallelGroup.ATTN_TP),
+            units={"O": self._heads},
         )
         self._rotary = rotary
         self._attend = layers.PagedAttention(
@@ -115,7 +116,8 @@ class Attention:
             config.num_heads * config.head_dim,
             (config.hidden_size,),
             bias=config.bias,
-            placement=layers.row_parallel(ParallelGroup.ATTN_TP),
+            spread=layers.row_parallel(ParallelGroup.ATTN_TP),
+            units={"I": (config.num_heads,)},
         )
 
     def weight_slots(self, name: str) -> Slots:

@@ -77,7 +77,8 @@ class Attention:
             config.hidden_size,
             self._sizes,
             bias=config.bias,
-            placement=layers.column_parallel(ParallelGroup.ATTN_TP),
+            spread=layers.column_parallel(ParallelGroup.ATTN_TP),
+            units={"O": heads},
         )
         self._q_norm = layers.RMSNorm(context, self._sizes[0], eps=config.norm_eps)
         self._k_norm = layers.RMSNorm(context, self._sizes[1], eps=config.norm_eps)
@@ -90,7 +91,8 @@ class Attention:
             self._sizes[0],
             (config.hidden_size,),
             bias=config.bias,
-            placement=layers.row_parallel(ParallelGroup.ATTN_TP),
+            spread=layers.row_parallel(ParallelGroup.ATTN_TP),
+            units={"I": (config.num_heads,)},
         )
 
     def weight_slots(self, name: str) -> Slots:
@@ -104,7 +106,7 @@ class Attention:
         """Return (T, D)."""
         q, k, v = self._qkv(x_TD).split_with_sizes(self._sizes, 1)
         q_TNH, k_TKH, v_TKH = (
-            part.view(len(x_TD), -1, self._head_dim)
+            part.view(x_TD.shape[0], -1, self._head_dim)
             for part in (self._q_norm(q), self._k_norm(k), v)
         )
         q_TNH, k_TKH = self._rotary(q_TNH, angles), self._rotary(k_TKH, angles)

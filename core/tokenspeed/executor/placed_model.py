@@ -1,0 +1,80 @@
+"""A model spread over ranks: its layers hold this rank's part, its calls run compiled programs.
+
+To the executor it is a model like any other.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
+
+from tokenspeed.executor.program import ProgramRunner
+from tokenspeed.placement.paths import module_at
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import torch
+
+    from tokenspeed.contracts.kernel import KernelBinder
+    from tokenspeed.contracts.model import CausalLM, ForwardContext
+    from tokenspeed.contracts.weights import LinearWeight
+    from tokenspeed.executor.program import Connections
+    from tokenspeed.placement.compiled import CompiledModel
+
+
+class PlacedModel:
+    """One rank's part of a model; satisfies contracts.model.CausalLM but for its constructor.
+
+    Args:
+        model: built with this rank's shards, backends and geometry.
+        kernels: binds the operators that a program calls on activations.
+        connections: to the ranks that a program exchanges tensors with.
+    """
+
+    architectures: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(
+        self,
+        model: CausalLM,
+        compiled: CompiledModel,
+        *,
+        rank: int,
+        kernels: KernelBinder,
+        connections: Connections,
+    ) -> None:
+        self._model = model
+        stage = compiled.mesh.stage(rank)
+        self.has_logits = bool(compiled.logits[stage].outputs)
+        """Whether this rank's stage is the last: others return the empty tensors of their calls."""
+        runner = partial(
+            ProgramRunner,
+            mesh=compiled.mesh,
+            rank=rank,
+            module_at=partial(module_at, model),
+            kernels=kernels,
+            connections=connections,
+        )
+        self._forward = runner(compiled.forward[stage])
+        self._logits = runner(compiled.logits[stage])
+
+    def load_weights(self, weights: Iterable[tuple[str, LinearWeight]]) -> None:
+        """Give every tensor to the layer of its name, cut to what the rank holds."""
+        self._model.load_weights(weights)
+
+    def forward(self, token_ids_T: torch.Tensor, context: ForwardContext) -> torch.Tensor:
+        """Return hidden states (T, D) of this partition's tokens; (T, 0) but in the last stage."""
+        results = self._forward.run(
+            token_ids_T,
+            context.positions_T,
+            context=context,
+            partition_tokens=context.partition_tokens,
+        )
+        return results[0] if results else token_ids_T.new_empty(len(token_ids_T), 0)
+
+    def compute_logits(self, hidden_RD: torch.Tensor) -> torch.Tensor:
+        """Return logits (R, V) float32; (R, 0) but in the last stage."""
+        if not self.has_logits:
+            return hidden_RD.new_empty(len(hidden_RD), 0)
+        logits: torch.Tensor = self._logits.run(hidden_RD)[0]
+        return logits

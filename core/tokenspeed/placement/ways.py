@@ -1,0 +1,169 @@
+"""The ways in which a node can be computed: which letter, if any, each run of axes cuts.
+
+A module follows its annotation over the axes of its own groups. Over all other axes a node may be
+computed whole, on summands where it is linear, or on parts of any dimension that no weight has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+from typing import TYPE_CHECKING
+
+from tokenspeed.errors import PlacementError
+from tokenspeed.placement.blocks import refs
+from tokenspeed.placement.graph import StepArgument
+from tokenspeed.placement.layout import Layout, Segment
+from tokenspeed.placement.rule import Cut, Mode, annotated, follow, place
+from tokenspeed.placement.sizes import sized
+from tokenspeed.placement.views import view_layout
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from tokenspeed.placement.graph import Node, Value
+    from tokenspeed.placement.mesh import Mesh
+    from tokenspeed.placement.rule import Choice, Placed
+
+Axes = tuple[str, ...]
+Given = tuple[tuple[Layout, ...], ...]
+"""Layouts in which each input of a node is available."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """Layouts of a node's Refs, weights and results."""
+
+    inputs: tuple[Layout, ...]
+    weights: tuple[Layout, ...]
+    outputs: tuple[Layout, ...]
+
+
+class Ways:
+    """Yields the ways of each node of a graph.
+
+    Args:
+        runs: axes that are treated alike, the slowest first.
+    """
+
+    def __init__(self, values: Sequence[Value], mesh: Mesh, runs: Sequence[Axes]) -> None:
+        self.values = values
+        self.mesh = mesh
+        self.runs = runs
+
+    def __call__(self, node: Node, given: Given) -> Iterator[Way]:
+        """Yield the ways of a node; its inputs must be got into the layouts of one.
+
+        Raises:
+            PlacementError: its annotation is wrong.
+        """
+        ways = self._of_call(node, given) if node.rule else self._of_view(node, given)
+        yield from dict.fromkeys(way for way in map(partial(self._fitted, node), ways) if way)
+
+    def _fitted(self, node: Node, way: Way) -> Way | None:
+        """Return a way in the values' own segments; None: it cuts a value in others."""
+        inputs = [_fitted(x, self.values[n]) for x, n in zip(way.inputs, refs(node), strict=True)]
+        outputs = [
+            _fitted(x, self.values[n]) for x, n in zip(way.outputs, node.outputs, strict=True)
+        ]
+        known = [layout for layout in (*inputs, *outputs) if layout is not None]
+        if len(known) < len(inputs) + len(outputs):
+            return None
+        return Way(tuple(known[: len(inputs)]), way.weights, tuple(known[len(inputs) :]))
+
+    def _of_call(self, node: Node, given: Given) -> Iterator[Way]:
+        own = annotated(node, self.mesh)
+        yield _way(node, place(node, self.values, own, self.mesh))
+        free = [run for run in self.runs if not {*run} & own.keys()]
+        letters = self._letters(node)
+        candidates: list[Choice] = [Mode.WHOLE, *letters, Mode.SUMMANDS]
+        for chosen in product(candidates, repeat=len(free)):
+            choices: dict[str, Choice] = dict(own)
+            for run, choice in zip(free, chosen, strict=True):
+                choices |= dict.fromkeys(run, choice)
+            yield from self._placed(node, choices)
+        for layouts in product(*given):
+            found = follow(node, self.values, layouts, self.mesh)
+            if found is not None and _agrees(found, own, letters):
+                yield from self._placed(node, found)
+
+    def _letters(self, node: Node) -> list[str]:
+        """Return the letters that may be cut over axes of other groups: the cache stays put."""
+        if any(isinstance(item, StepArgument) for item in node.inputs):
+            return []
+        call = sized(node, self.values)
+        num_arguments = len(node.inputs)
+        held = {dim.letter for dims in call.inputs[num_arguments:] if dims for dim in dims}
+        return [letter for letter in call.sizes if letter not in held | call.rule.whole]
+
+    def _placed(self, node: Node, choices: Mapping[str, Choice]) -> Iterator[Way]:
+        try:
+            placed = place(node, self.values, choices, self.mesh)
+        except PlacementError:
+            return
+        yield _way(node, placed)
+
+    def _of_view(self, node: Node, given: Given) -> Iterator[Way]:
+        """Yield what goes through as it is, or after some axes were joined or cut over tokens."""
+        kept = [list(dict.fromkeys(self._changed(layouts))) for layouts in given]
+        for layouts in product(*kept):
+            try:
+                results = view_layout(node, layouts, self.mesh)
+            except PlacementError:
+                continue
+            yield Way(layouts, (), results)
+
+    def _changed(self, layouts: Iterable[Layout]) -> Iterator[Layout]:
+        for layout in layouts:
+            for changes in product(("keep", "join", "cut"), repeat=len(self.runs)):
+                changed = layout
+                for run, change in zip(self.runs, changes, strict=True):
+                    changed = _change(changed, run, change)
+                yield changed
+
+
+def _way(node: Node, placed: Placed) -> Way:
+    number = len(refs(node))
+    return Way(placed.inputs[:number], placed.inputs[number:], placed.outputs)
+
+
+def _fitted(layout: Layout, value: Value) -> Layout | None:
+    dims = []
+    for dim, parts in zip(layout.dims, value.parts, strict=True):
+        if tuple(segment.size for segment in dim) == parts:
+            dims.append(dim)
+        elif any(segment.axes for segment in dim):
+            return None
+        else:
+            dims.append(tuple(map(Segment, parts)))
+    return Layout(tuple(dims), layout.partial)
+
+
+def _agrees(found: Mapping[str, Choice], own: Mapping[str, str], letters: Sequence[str]) -> bool:
+    """Say whether choices that were read off layouts may be made: own or free ones."""
+    return own.keys() <= found.keys() and all(
+        _letter(choice) == own[axis]
+        if axis in own
+        else isinstance(choice, Mode) or _letter(choice) in letters
+        for axis, choice in found.items()
+    )
+
+
+def _letter(choice: Choice) -> str | Mode:
+    return choice.letter if isinstance(choice, Cut) else choice
+
+
+def _change(layout: Layout, run: Axes, change: str) -> Layout:
+    if change == "keep":
+        return layout
+    dims = tuple(
+        tuple(replace(s, axes=tuple(axis for axis in s.axes if axis not in run)) for s in dim)
+        for dim in layout.dims
+    )
+    joined = replace(layout, dims=dims, partial=layout.partial - {*run})
+    if change == "join":
+        return joined
+    first = joined.dims[0][0]
+    tokens = (replace(first, axes=first.axes + run),)
+    return replace(joined, dims=(tokens, *joined.dims[1:]))

@@ -1,0 +1,83 @@
+"""No program sends fewer bytes than the compiler's: every other one is tried, for small graphs."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from tests.support.exhaustive_placement import least_bytes
+from tests.support.graphs import ADD, ADD_NORM, NORM, SILU_MUL, GraphBuilder, T
+
+from tokenspeed.contracts.placement import ParallelGroup
+from tokenspeed.placement.compiler import compile_graph
+from tokenspeed.placement.cost import CostModel, Link
+from tokenspeed.placement.layout import TOKENS, Segment, whole
+from tokenspeed.placement.mesh import Degrees, build_mesh
+from tokenspeed.placement.program import Move
+
+FREE_LATENCY = CostModel(Link(0, 1), Link(0, 1))
+MESHES = {
+    "tp 2": Degrees(tp=2),
+    "tp 3": Degrees(tp=3),
+    "tp 4": Degrees(tp=4),
+    "dp 2": Degrees(dp=2),
+    "dp 2, experts 2": Degrees(dp=2, ep=2),
+    "tp 2, dp 2": Degrees(tp=2, dp=2),
+    "tp 2, dp 2, experts 4": Degrees(tp=2, dp=2, ep=4),
+    "tp 2, dense 4": Degrees(tp=2, dense_tp=4),
+    "experts 2 beside one": Degrees(ep=2),
+}
+GROUPS = [
+    ParallelGroup.ATTN_TP,
+    ParallelGroup.DENSE_TP,
+    ParallelGroup.MOE_EP,
+    ParallelGroup.MOE_TP,
+]
+D = 12
+
+
+def random_graph(rng: random.Random, length: int):
+    """Return a chain of modules and operators with a residual stream, and branches."""
+    build = GraphBuilder("float32")
+    values = [build.take(T, (D,))]
+    for number in range(length):
+        kind = rng.choice(["mlp", "linear", "norm", "add_norm", "add", "split", "columns"])
+        x = rng.choice(values[-2:])
+        if kind == "mlp":
+            group = rng.choice(GROUPS)
+            wide = build.linear(f"up{number}", x, (D, D), {"O": group})
+            wide = build.operator("silu_mul", SILU_MUL, wide)
+            values.append(build.linear(f"down{number}", wide, (D,), {"I": group}))
+        elif kind == "linear":
+            values.append(build.linear(f"plain{number}", x, (D,)))
+        elif kind == "columns":
+            values.append(build.linear(f"columns{number}", x, (D,), {"O": rng.choice(GROUPS)}))
+        elif kind == "norm":
+            values.append(build.call(f"norm{number}", NORM, x, weights=(((D,),),)))
+        elif kind == "add_norm":
+            other = rng.choice(values)
+            values += build.call(f"add_norm{number}", ADD_NORM, x, other, weights=(((D,),),))
+        elif kind == "add":
+            values.append(build.operator("add", ADD, x, rng.choice(values)))
+        else:
+            halves = build.view("split_with_sizes", x, (D // 2, D // 2), -1)
+            values.append(build.view("cat", halves, -1))
+    return build.build(values[-1])
+
+
+@pytest.mark.parametrize("name", MESHES)
+@pytest.mark.parametrize("seed", range(6))
+def test_no_program_of_a_small_graph_sends_fewer_bytes(name: str, seed: int) -> None:
+    rng = random.Random(f"{name} {seed}")
+    print(f"seed {name} {seed}")
+    mesh = build_mesh(MESHES[name])
+    graph = random_graph(rng, rng.randint(2, 4 if len(mesh.axes) == 1 else 3))
+    is_whole = rng.random() < 0.5
+    (program,) = compile_graph(graph, mesh, FREE_LATENCY, 1, whole_results=is_whole)
+    found = sum(item.bytes_per_token for item in program.instructions if isinstance(item, Move))
+    parts = graph.values[graph.inputs[0]].parts
+    partition = mesh.groups[ParallelGroup.ATTN_DP]
+    cut = replace(whole(parts), dims=((Segment(TOKENS, partition),), *whole(parts).dims[1:]))
+    wanted = whole(parts) if is_whole else cut
+    assert least_bytes(graph, mesh, [cut], [wanted], found) == pytest.approx(found)
