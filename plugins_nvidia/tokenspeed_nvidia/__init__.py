@@ -1,13 +1,14 @@
-"""TokenSpeed on NVIDIA GPUs. This version brings the device; kernels of its own come later."""
+"""TokenSpeed on NVIDIA GPUs: the device, and collectives between GPUs."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tokenspeed_sdk import Offer, Registration, hookimpl
 
 if TYPE_CHECKING:
     from tokenspeed_nvidia.device import CudaRuntime
+    from tokenspeed_nvidia.nccl import NcclCommunicator
 
 __all__ = ["NvidiaPlugin", "plugin"]
 
@@ -20,11 +21,40 @@ class NvidiaPlugin:
         """Offer GPU 0."""
         context.offer(Offer("device", "cuda", _runtime, facts={"kind": "cuda"}))
 
+    @hookimpl
+    def register_communicators(self, context: Registration) -> None:
+        """Offer NCCL, and reductions of small tensors over peer memory."""
+        context.offer(Offer("communicator", "nccl", _nccl, band="PERFORMANT", requires=_ANYWHERE))
+        context.offer(Offer("communicator", "peer", _peer, band="PERFORMANT", requires=_ONE_HOST))
+
+
+_ONE_HOST: dict[str, tuple[object, ...]] = {
+    "device": ("cuda",),
+    "arch": ("*",),
+    "dtype": ("float32", "bfloat16", "float16"),
+    "ranks": ("processes",),
+    "hosts": (1,),
+    "graph_safe": (True, False),
+}
+_ANYWHERE = {**_ONE_HOST, "hosts": ("*",)}
+
 
 def _runtime() -> CudaRuntime:
     from tokenspeed_nvidia.device import CudaRuntime
 
     return CudaRuntime()
+
+
+def _nccl(**options: Any) -> NcclCommunicator:
+    from tokenspeed_nvidia.nccl import NcclCommunicator
+
+    return NcclCommunicator(**options)
+
+
+def _peer(**options: Any) -> NcclCommunicator:
+    from tokenspeed_nvidia.peer import PeerCommunicator
+
+    return PeerCommunicator(**options)
 
 
 plugin = NvidiaPlugin()

@@ -170,8 +170,13 @@ def sampler_offers() -> tuple[Offer, ...]:
 
 
 def communicator_offers() -> tuple[Offer, ...]:
-    """Offer collectives between threads of one process."""
-    return (Offer("communicator", "threads", _communicator, requires=DETERMINISTIC),)
+    """Offer collectives between threads of one process, and between processes on CPUs."""
+    threads = {**DETERMINISTIC, "ranks": ("threads",)}
+    gloo = {**DETERMINISTIC, "device": ("cpu",), "ranks": ("processes",), "hosts": ("*",)}
+    return (
+        Offer("communicator", "threads", _communicator, requires=threads),
+        Offer("communicator", "gloo", _gloo, requires=gloo),
+    )
 
 
 def kv_store_offers() -> tuple[Offer, ...]:
@@ -209,6 +214,10 @@ def _sampler(**options: Any) -> Any:
 
 def _communicator(**options: Any) -> Any:
     return _load("communicator:ThreadCommunicator")(**options)
+
+
+def _gloo(**options: Any) -> Any:
+    return _load("gloo:GlooCommunicator")(**options)
 
 
 def _loader(target: str) -> Callable[[], Callable[..., Any]]:

@@ -99,6 +99,7 @@ from tokenspeed.plugins.targets import lazy
 if TYPE_CHECKING:
     from tokenspeed import layers, ops
     from tokenspeed.models import fields as model_fields
+    from tokenspeed_sdk import collectives
 
 __all__ = [
     "API_VERSION",
@@ -197,6 +198,7 @@ __all__ = [
     "WeightFormat",
     "WeightSource",
     "cache_dir",
+    "collectives",
     "gqa_fields",
     "hookimpl",
     "is_hf_folder",
@@ -208,6 +210,7 @@ __all__ = [
 
 
 _LAZY = {
+    "collectives": "tokenspeed_sdk.collectives",
     "layers": "tokenspeed.layers",
     "model_fields": "tokenspeed.models.fields",
     "ops": "tokenspeed.ops",

@@ -16,11 +16,16 @@ if TYPE_CHECKING:
 OPTIONAL_METHODS: Mapping[str, tuple[str, ...]] = {
     "send_receive": ("send", "receive"),
     "all_reduce_add_rms_norm": ("all_reduce_add_rms_norm",),
+    "late_errors": ("check",),
 }
 """Feature -> methods that a communicator with it has, and one without it has not.
 
 `send(x, *, to)` and `receive(x, *, source)` move a tensor between two ranks; the receiver's `x` is
 overwritten. `all_reduce_add_rms_norm(x, residual, weight, *, eps)` is `norm.add_rms` of the sum.
+`check()` is of communicators whose calls return before the device has made them: called once the
+device is synchronised, it raises if the group broke; what calls gave since the last check is then
+worth nothing.
+
 A further feature, "graph_safe", says that the required calls may be captured into a device graph.
 """
 

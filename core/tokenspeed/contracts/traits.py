@@ -112,6 +112,10 @@ TRAITS: Mapping[str, Trait] = {
             "ranks",
             Compare.AT_MOST,
         ),
+        Trait("ranks", "1.0", "threads", "what the ranks of a group are: threads, processes"),
+        Trait(
+            "hosts", "1.0", 1, "machines that a group's ranks are on", "machines", Compare.AT_MOST
+        ),
         Trait(
             "alignment",
             "1.0",

@@ -11,6 +11,7 @@ from tokenspeed.contracts.model import LATENT
 from tokenspeed.contracts.speculator import SpeculatorFacts
 from tokenspeed.engine.built import building, check_built, check_kind
 from tokenspeed.engine.grammars import Grammars
+from tokenspeed.engine.group_seat import ALONE, GroupSeat
 from tokenspeed.engine.pins import check_pins
 from tokenspeed.engine.policy_guard import GuardedPolicy
 from tokenspeed.engine.rules import device_traits, rules_of
@@ -51,8 +52,6 @@ if TYPE_CHECKING:
     from tokenspeed.plugins import Registry
 
 
-RANKS_TIMEOUT_S = 60.0
-"""Longest that a rank waits for the others in a collective."""
 SPECULATOR_METHODS = ("start", "extend", "propose", "end")
 
 
@@ -196,18 +195,27 @@ class Choices:
         )
         return sampler
 
-    def communicator(self, sizes: EngineSizes, runtime: DeviceRuntime) -> Communicator:
-        """Choose the collectives, and join a group of one rank."""
-        traits = {**device_traits(runtime.facts), "dtype": sizes.dtype}
-        decision = self._decide("communicator", self._registry.offers("communicator"), traits)
+    def communicator(
+        self, sizes: EngineSizes, runtime: DeviceRuntime, seat: GroupSeat = ALONE
+    ) -> Communicator:
+        """Choose the collectives of a group of ranks, and join it.
+
+        Raises:
+            CapabilityError: none moves data between such ranks; lists why each does not.
+            EngineError: the group is not complete within its time.
+        """
+        traits = {**device_traits(runtime.facts), "dtype": sizes.dtype, **seat.traits()}
+        slot = f"communicator.{seat.name}" if seat.name else "communicator"
+        offers = self._registry.offers("communicator")
+        decision = self._decide(slot, offers, traits, wishes=seat.wishes())
         communicator: Communicator = self._load(
-            "communicator",
+            slot,
             decision,
-            rank=0,
-            size=1,
-            rendezvous=f"engine-{uuid4().hex}",
+            rank=seat.rank,
+            size=seat.size,
+            rendezvous=seat.rendezvous or f"engine-{uuid4().hex}",
             device=runtime.torch_device(),
-            timeout_s=RANKS_TIMEOUT_S,
+            timeout_s=seat.timeout_s,
         )
         return communicator
 
@@ -347,7 +355,12 @@ class Choices:
         return named
 
     def _decide(
-        self, slot: str, offers: Sequence[RegisteredOffer[Offer]], traits: Mapping[str, object]
+        self,
+        slot: str,
+        offers: Sequence[RegisteredOffer[Offer]],
+        traits: Mapping[str, object],
+        *,
+        wishes: Mapping[str, object] | None = None,
     ) -> Decision:
         """Choose for a slot, or for a part of it such as "attention.full"."""
         rules, base = self.rules, slot.partition(".")[0]
@@ -361,7 +374,7 @@ class Choices:
             fallback=rules.fallback,
             # What nobody computes with has no determinism to ask for.
             objective=rules.objective if traits else "latency",
-            preferences=rules.preferences,
+            preferences={**(wishes or {}), **rules.preferences},
             evidence=None if evidence is None else evidence.seconds(slot, traits),
             failures=None if evidence is None else evidence.failures(slot, traits),
             forced=rules.forced if pin != AUTO else (),

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tokenspeed.contracts.moe import ExpertGroup, ExpertWeights, Routing
+from tokenspeed.ops.collective_calls import CALLS, calls_of
 from tokenspeed.ops.compare import Outcome, cases_within, compare
 from tokenspeed.ops.compare_draws import compare_draws
 from tokenspeed.ops.ranks import on_ranks
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     import torch
 
     from tokenspeed.contracts.attention import AttentionBackend, AttentionBatch, KVView
+    from tokenspeed.contracts.communicator import Communicator
     from tokenspeed.contracts.kernel import Domain, KernelOffer, Operator
     from tokenspeed.contracts.moe import ClampedSwiGLU, MoEBackend
     from tokenspeed.contracts.registration import Offer
@@ -143,42 +145,22 @@ def _token_logprobs(load: Load) -> Implementation:
     return score
 
 
-def _all_reduce(load: Load) -> Implementation:
-    return lambda inputs_P, *, reduction="sum": on_ranks(
-        load, inputs_P, lambda ranks, x: ranks.all_reduce(x, reduction=reduction)
-    )
+def _collective(operator: str) -> Callable[[Load], Implementation]:
+    def adapt(load: Load) -> Implementation:
+        def compute(*args: Any, **options: Any) -> list[torch.Tensor]:
+            calls = calls_of(operator, *args, **options)
+            return on_ranks(load, calls, lambda ranks, call: _called(ranks, *call))
+
+        return compute
+
+    return adapt
 
 
-def _all_gather(load: Load) -> Implementation:
-    def gather(inputs_P: list[torch.Tensor]) -> list[torch.Tensor]:
-        sizes = [len(x) for x in inputs_P]
-        return on_ranks(load, inputs_P, lambda ranks, x: ranks.all_gather(x, sizes=sizes))
-
-    return gather
-
-
-def _reduce_scatter(load: Load) -> Implementation:
-    return lambda inputs_P, sizes_P: on_ranks(
-        load, inputs_P, lambda ranks, x: ranks.reduce_scatter(x, sizes=sizes_P)
-    )
-
-
-def _all_to_all(load: Load) -> Implementation:
-    return lambda inputs_P, sizes_PP: on_ranks(
-        load,
-        inputs_P,
-        lambda ranks, x: ranks.all_to_all(
-            x,
-            send_sizes=sizes_PP[ranks.rank],
-            receive_sizes=[sizes[ranks.rank] for sizes in sizes_PP],
-        ),
-    )
-
-
-def _broadcast(load: Load) -> Implementation:
-    return lambda inputs_P, root: on_ranks(
-        load, inputs_P, lambda ranks, x: ranks.broadcast(x, root=root)
-    )
+def _called(
+    ranks: Communicator, method: str, args: tuple[Any, ...], options: Mapping[str, Any]
+) -> torch.Tensor:
+    result: torch.Tensor = getattr(ranks, method)(*args, **options)
+    return result
 
 
 ADAPTERS: Mapping[str, Callable[[Load], Implementation]] = {
@@ -186,11 +168,7 @@ ADAPTERS: Mapping[str, Callable[[Load], Implementation]] = {
     "kv.write": _write_kv,
     "moe.experts": _experts,
     "sampling.logprobs": _token_logprobs,
-    "collective.all_reduce": _all_reduce,
-    "collective.all_gather": _all_gather,
-    "collective.reduce_scatter": _reduce_scatter,
-    "collective.all_to_all": _all_to_all,
-    "collective.broadcast": _broadcast,
+    **{operator: _collective(operator) for operator in CALLS},
 }
 """Operator name -> what makes a backend's `load` a callable of its signature."""
 

@@ -60,6 +60,18 @@ def test_it_computes_what_its_operator_says(
     )
 
 
+@pytest.mark.slot("operator")
+def test_a_new_operators_placement_line_is_right(offer: SubjectOffer) -> None:
+    from tokenspeed_sdk.conformance.placement_check import check, ways_and_pairs
+
+    if not isinstance(offer.offer, Operator):
+        pytest.skip("a kernel has the line of its operator")
+    if not offer.offer.placement:
+        pytest.skip("it has none: every rank computes it whole")
+    for ways in ways_and_pairs(offer.offer):
+        check(offer.offer, *ways)
+
+
 @pytest.mark.slot(*COMPUTES)
 def test_it_is_deterministic_if_it_says_so(
     subject: Subject, offer: SubjectOffer, runtime: DeviceRuntime
