@@ -40,7 +40,8 @@ from tokenspeed.scheduler.policies import ReturnTimePolicy  # noqa: E402
 
 COMMAND = "benchmarks/control_plane/routing.py"
 BLOCK_TOKENS = 128
-POOL_TOKENS = 500_000
+POOLS_TOKENS = (500_000, 250_000)
+"""Of each replica: room for most of what is asked for again, and for less than half of it."""
 STEP_TOKENS = 4096
 MAX_RUNNING = 32
 STEP_S, TOKEN_S = 0.012, 1 / 20_000
@@ -80,7 +81,7 @@ class Replica:
             SchedulerConfig(
                 block_tokens=BLOCK_TOKENS,
                 groups=[GroupSpec(name="full")],
-                num_physical_blocks=size * POOL_TOKENS // BLOCK_TOKENS + 1,
+                num_physical_blocks=size * load.pool_tokens // BLOCK_TOKENS + 1,
                 max_running=size * MAX_RUNNING,
                 max_waiting=100_000,
                 max_step_tokens=size * STEP_TOKENS,
@@ -157,6 +158,7 @@ class Load:
     """
 
     agents: Agents
+    pool_tokens: int
     num_replicas: int
     size: int = 1
     choose: Callable[[Session, int], int] | None = None
@@ -292,20 +294,27 @@ class Load:
         return float(np.percentile(self.waits_s, percent)) * 1e3
 
 
-def measure(replicas: int) -> list[Row]:
+def measure(replicas: int, pool_tokens: int) -> list[Row]:
     """Run every way and print it; return the rows."""
     ways: dict[str, Callable[[], Load]] = {
-        "one, with the cache of all": lambda: Load(Agents(), 1, replicas, choose=lambda *_: 0),
-        "router": lambda: Load(Agents(), replicas),
+        "one, with the cache of all": lambda: Load(
+            Agents(), pool_tokens, 1, replicas, choose=lambda *_: 0
+        ),
+        "router": lambda: Load(Agents(), pool_tokens, replicas),
         "session hash": lambda: Load(
             Agents(),
+            pool_tokens,
             replicas,
             choose=lambda session, _: zlib.crc32(session.name.encode()) % replicas,
         ),
-        "round robin": lambda: Load(Agents(), replicas, choose=lambda _, key: key % replicas),
+        "round robin": lambda: Load(
+            Agents(), pool_tokens, replicas, choose=lambda _, key: key % replicas
+        ),
     }
     loads = {name: make().run() for name, make in ways.items()}
-    print(f"{'':<28}{'hit %':>8}{'TTFT p50':>10}{'p99 ms':>10}{'busiest':>9}  requests")
+    print(
+        f"{f'{replicas} x {pool_tokens:,} tokens':<28}{'hit %':>8}{'TTFT p50':>10}{'p99 ms':>10}{'busiest':>9}  requests"
+    )
     for name, load in loads.items():
         print(
             f"{name:<28}{load.hit_percent:>8.2f}{load.wait_ms(50):>10.0f}{load.wait_ms(99):>10.0f}"
@@ -317,7 +326,7 @@ def measure(replicas: int) -> list[Row]:
           f"{100 * router.promised_tokens / router.prompt_tokens:.2f} % cached")  # fmt: skip
     return [
         _row(
-            f"agents on {replicas} replicas, {name}",
+            f"agents, {replicas} replicas x {pool_tokens // 1000}k tokens, {name}",
             load.hit_percent,
             "one replica with the cache of all",
             one.hit_percent,
@@ -350,7 +359,7 @@ def main() -> None:
     parser.add_argument("--replicas", type=int, default=4)
     parser.add_argument("--dry", action="store_true", help="print only")
     arguments = parser.parse_args()
-    rows = measure(arguments.replicas)
+    rows = [row for pool in POOLS_TOKENS for row in measure(arguments.replicas, pool)]
     if not arguments.dry:
         print(f"written to {merge_rows(rows, {})}", file=sys.stderr)
 
