@@ -26,6 +26,7 @@ DEGREES = {
 }
 HEADS = ("WHAT", "NAME", "TAKES", "GIVES", "OVER", "SENT", "TIME")
 CONFIG_FILE = "config.json"
+STEP_TOKENS = 256
 
 
 def fill_explain(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +44,8 @@ def fill_explain(parser: argparse.ArgumentParser) -> None:
         help="ranks over which features of dense MLPs are spread; absent: as --tp",
     )  # fmt: skip
     parser.add_argument(
-        "--tokens", type=int, default=256, metavar="N", help="tokens of a step, all ranks together"
+        "--tokens", type=int, default=STEP_TOKENS, metavar="N",
+        help="tokens of a step, all ranks together, 256 if absent",
     )
     parser.add_argument(
         "--plugins", default="", metavar="IDS", help="also load these plugins, comma separated"
@@ -82,8 +84,8 @@ def _read_config(path: Path) -> Mapping[str, Any]:
     file = path / CONFIG_FILE if path.is_dir() else path
     if not file.is_file():
         raise ConfigError(
-            f"no model is at {path}: {file} is no file; give a folder with a {CONFIG_FILE}, or that "
-            "file"
+            f"no model is at {path}: {file} is no file; give a folder with a {CONFIG_FILE}, or the "
+            "file itself"
         )
     return read_json_object(file)
 
@@ -119,8 +121,8 @@ def _print(explanation: Explanation) -> None:
     groups = "   ".join(f"{group} {axes}" for group, axes in explanation.groups if axes)
     print(f"ranks    {explanation.world}, a stage is {grid}")
     print(f"groups   {groups or 'of one rank each'}")
-    print(f"step     {explanation.tokens:,} tokens, {_bytes(explanation.sent_bytes)} sent by a rank, "
-          f"{explanation.time_us:,.0f} us of collectives (estimated)")  # fmt: skip
+    sent, time = _bytes(explanation.sent_bytes), f"{explanation.time_us:,.0f} us"
+    print(f"step     {explanation.tokens:,} tokens: {sent} sent by a rank in {time} (estimated)")
     print(f"compiled {explanation.compile_ms:.0f} ms")
     print()
     print_table(
