@@ -215,6 +215,15 @@ class NcclCommunicator(MovingCommunicator):
         self._done_watching.set()
 
 
+class OrderedNcclCommunicator(NcclCommunicator):
+    """Sums in the order of the ranks whatever the size: a sum's bits depend on nothing else."""
+
+    def _all_reduce(self, call: str, x: torch.Tensor, reduction: str) -> torch.Tensor:
+        if reduction == "max":
+            return super()._all_reduce(call, x, reduction)
+        return MovingCommunicator._all_reduce(self, call, x, reduction)
+
+
 @contextlib.contextmanager
 def _environment(values: dict[str, str]) -> Iterator[None]:
     """Set variables for as long as torch reads them."""
