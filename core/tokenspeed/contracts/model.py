@@ -183,8 +183,9 @@ class ForwardContext:
 class CausalLM(Protocol):
     """A decoder that predicts the next token.
 
-    Optional: `expert_groups`, for models with experts (see `MixtureOfExperts`), and
-    `skipped_weights()`, the names of tensors that other ranks hold: they are not read.
+    Optional: `expert_groups`, for models with experts (see `MixtureOfExperts`);
+    `skipped_weights()`, the names of tensors that other ranks hold: they are not read; and
+    `is_replicated = True` of a model without layers that could be spread: every rank has all of it.
     """
 
     architectures: ClassVar[tuple[str, ...]]

@@ -94,7 +94,7 @@ def build_worker(
         joining()
         communicator = joined(choices, described.sizes, runtime, place, progress)
         parts = build_rank(
-            config, registry, choices, runtime, source, described, communicator, place,
+            config, registry, choices, runtime, source, described, communicator, place, progress,
             tell=lambda _: None,
         )  # fmt: skip
     finally:
