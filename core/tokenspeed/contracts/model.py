@@ -183,8 +183,9 @@ class ForwardContext:
 class CausalLM(Protocol):
     """A decoder that predicts the next token.
 
-    Optional: `expert_groups`, for models with experts (see `MixtureOfExperts`), and
-    `skipped_weights()`, the names of tensors that other ranks hold: they are not read.
+    Optional: `expert_groups`, for models with experts (see `MixtureOfExperts`). Of models that
+    several ranks may share: `skipped_weights()`, the names of tensors that other ranks hold, which
+    are not read, and `held_bytes`, of the weights that this one has loaded.
     """
 
     architectures: ClassVar[tuple[str, ...]]
