@@ -13,4 +13,5 @@ entropy inside: `now_us` is an argument (microseconds of one clock).)";
   tokenspeed::BindPlan(m);
   tokenspeed::BindConfig(m);
   tokenspeed::BindScheduler(m);
+  tokenspeed::BindRanks(m);
 }

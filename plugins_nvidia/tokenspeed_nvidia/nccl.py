@@ -112,7 +112,7 @@ class NcclCommunicator(MovingCommunicator):
     def _all_reduce(self, call: str, x: torch.Tensor, reduction: str) -> torch.Tensor:
         if self.size > 2 and reduction == "sum" and x.dtype in (torch.bfloat16, torch.float16):
             return super()._all_reduce(call, x, reduction)
-        from torch.distributed import AllreduceOptions, ReduceOp
+        from torch.distributed.distributed_c10d import AllreduceOptions, ReduceOp
 
         self._line.begin(call)
         own = x.contiguous()
@@ -136,7 +136,7 @@ class NcclCommunicator(MovingCommunicator):
         output: torch.Tensor,
         receive_bytes: Sequence[int],
     ) -> None:
-        from torch.distributed import AllToAllOptions
+        from torch.distributed.distributed_c10d import AllToAllOptions
 
         options = AllToAllOptions()
         options.asyncOp = False
@@ -145,7 +145,7 @@ class NcclCommunicator(MovingCommunicator):
         )
 
     def _collect(self, data: torch.Tensor, output: torch.Tensor) -> None:
-        from torch.distributed import AllgatherOptions
+        from torch.distributed.distributed_c10d import AllgatherOptions
 
         if data.numel():
             options = AllgatherOptions()
@@ -153,7 +153,7 @@ class NcclCommunicator(MovingCommunicator):
             self._note(self._group._allgather_base(output.view(-1), data.view(-1), options))
 
     def _spread(self, data: torch.Tensor, root: int) -> None:
-        from torch.distributed import BroadcastOptions
+        from torch.distributed.distributed_c10d import BroadcastOptions
 
         if data.numel():
             options = BroadcastOptions()
