@@ -183,9 +183,10 @@ class ForwardContext:
 class CausalLM(Protocol):
     """A decoder that predicts the next token.
 
-    Optional: `expert_groups`, for models with experts (see `MixtureOfExperts`);
-    `skipped_weights()`, the names of tensors that other ranks hold: they are not read; and
-    `is_replicated = True` of a model without layers that could be spread: every rank has all of it.
+    Optional: `expert_groups`, for models with experts (see `MixtureOfExperts`). Of models that
+    several ranks may share: `skipped_weights()`, the names of tensors that other ranks hold, which
+    are not read, and `held_bytes`, of the weights that this one has loaded; or
+    `is_replicated = True` of one without layers that could be spread: every rank has all of it.
     """
 
     architectures: ClassVar[tuple[str, ...]]
