@@ -794,6 +794,73 @@ class Scheduler:
         Recount everything from scratch; RuntimeError names the first broken invariant.
         """
 
+class PlanEncoder:
+    """Turns plans into flat messages, one after another."""
+
+    def __init__(self) -> None: ...
+    def encode(
+        self,
+        plan: StepPlan,
+        extra: Annotated[
+            NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+    ) -> bytes:
+        """
+        Return the message of a plan and further integers that its readers get with it.
+        """
+
+    @property
+    def sequence(self) -> int:
+        """Number of messages made."""
+
+    @property
+    def digest(self) -> int:
+        """Hash over all of them."""
+
+class PlanDecoder:
+    """Reads the messages of one PlanEncoder in their order."""
+
+    def __init__(self) -> None: ...
+    def decode(self, message: bytes) -> tuple[StepPlan, list[int]]:
+        """
+        Return the plan of a message, and the integers that came with it.
+
+        ValueError: it is damaged, or another one was due; the text says which.
+        """
+
+    @property
+    def sequence(self) -> int:
+        """Number of messages read."""
+
+    @property
+    def digest(self) -> int:
+        """Hash over all of them."""
+
+class PlanRing:
+    """
+    One writer's messages to several readers in other processes.
+
+    Lives in shared memory that is all zeros when the writer makes it.
+    """
+
+    def __init__(self, memory: object, capacity: int, num_readers: int) -> None: ...
+    @staticmethod
+    def memory_bytes(capacity: int, num_readers: int) -> int:
+        """Return the bytes of memory that a ring needs."""
+
+    def write(self, message: bytes, timeout_us: int) -> bool:
+        """
+        Write a message for every reader, in pieces if the ring is shorter.
+
+        False: a reader made no room in time; call it again with the same message.
+        """
+
+    def read(self, reader: int, timeout_us: int) -> bytes | None:
+        """Return the next message of a reader; None: it is not there in time."""
+
+    def unread(self, reader: int) -> int:
+        """Return how many bytes a reader has not read yet."""
+
 class PrefixKeys:
     """
     Names of a prompt's full blocks, as engines and their events know them.

@@ -17,6 +17,7 @@ void BindErrors(nanobind::module_& m);
 void BindEvents(nanobind::module_& m);
 void BindFsm(nanobind::module_& m);
 void BindPlan(nanobind::module_& m);
+void BindRanks(nanobind::module_& m);
 void BindScheduler(nanobind::module_& m);
 void BindView(nanobind::module_& m);
 

@@ -23,6 +23,7 @@ from tokenspeed.engine.messages import EngineStats
 from tokenspeed.engine.meter import StepMeter
 from tokenspeed.engine.picture import spelled_out
 from tokenspeed.engine.publisher import Publisher
+from tokenspeed.engine.ranks.failure import RankFailure
 from tokenspeed.engine.requests import RequestTable
 from tokenspeed.engine.snapshot import Snapshot
 from tokenspeed.engine.suspects import SuspectGate
@@ -293,6 +294,8 @@ class EventLoop:
         started_s = time.perf_counter()
         try:
             self._engine.executor.launch(plan)
+        except RankFailure:
+            raise  # no request's fault: all of them go on with the next start
         except (Exception, SystemExit) as error:  # the latter of a plugin: it ends no process
             while self._flying:  # steps are committed in order
                 self._finish(self._flying.popleft())
@@ -313,6 +316,8 @@ class EventLoop:
         started_s = time.perf_counter()
         try:
             result = self._engine.executor.collect()
+        except RankFailure:
+            raise
         except (Exception, SystemExit) as error:
             self._fail(plan, error)
             return

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import tokenspeed
 from tokenspeed.engine.messages import ModelInfo
+from tokenspeed.engine.ranks.place import degrees_of, mesh_text
 from tokenspeed.engine.reports import StartReport, size_text
 from tokenspeed.engine.sizes import EngineSizes, max_sequence_tokens
 from tokenspeed.engine.tiers import host_blocks, write_policy
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from tokenspeed.engine.engine import StepExecutor
     from tokenspeed.engine.grammars import Grammars
     from tokenspeed.engine.policy_guard import GuardedPolicy
+    from tokenspeed.engine.ranks.group import RankGroup
     from tokenspeed.engine.store_guard import GuardedStore
     from tokenspeed.engine.tenants import Tenants
     from tokenspeed.executor.transfers import TierTransfers
@@ -56,6 +58,7 @@ class EngineParts:
     communicator: Communicator
     store: GuardedStore | None
     grammars: Grammars | None
+    group: RankGroup | None = None
 
 
 def model_name(path: Path) -> str:
@@ -131,6 +134,7 @@ def start_report(
             for slot, name in {**chosen, **kernels}.items()
             if slot.partition(".")[0] in ("attention", "moe", "sampler") or slot in kernels
         ),
+        mesh=mesh_text(degrees_of(config)),
         plan_digest=plan.digest,
         plan={**plan.to_json(), "plugins": [asdict(status) for status in registry.plugins]},
     )

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tokenspeed.config.schema import EngineConfig, ServeConfig
+    from tokenspeed.engine.ranks.source import RankSource
     from tokenspeed.engine.reports import StartReport
     from tokenspeed.plugins import PluginPlan
 
@@ -34,6 +35,7 @@ class Replicas:
 
     Args:
         folder: of this server; each of several replicas gets one in it.
+        ranks: from which the one replica that has several takes them; None: it starts them.
         on_progress: told how far the first one is; the others do the same beside it.
     """
 
@@ -43,6 +45,7 @@ class Replicas:
         *,
         folder: Path,
         plugins: PluginPlan,
+        ranks: RankSource | None = None,
         on_progress: Callable[[Progress], None] | None = None,
     ) -> None:
         self.addresses = addresses_of(config.replicas, folder)
@@ -54,6 +57,7 @@ class Replicas:
                 plugins=plugins,
                 on_progress=on_progress if number == 0 else None,
                 log_level=config.log_level,
+                ranks=ranks,
             )
             for number, (address, place) in enumerate(
                 zip(self.addresses, folders_of(config.replicas, folder), strict=True)

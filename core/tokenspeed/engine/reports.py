@@ -41,6 +41,7 @@ class StartReport(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
         plan: the binding plan with every decision record, and the state of every plugin.
         start_s: seconds from the process's first line to ready.
         parsers: what answers are parsed with, by what it parses; {}: nobody has said.
+        mesh: the degrees of parallelism.
         replicas: engines like this one behind one server.
     """
 
@@ -69,6 +70,7 @@ class StartReport(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     plan: dict[str, Any]
     start_s: float = 0.0
     parsers: dict[str, str] = {}
+    mesh: str = "tp=1 dp=1 ep=1"
     replicas: int = 1
 
     def lines(self) -> tuple[str, ...]:
@@ -81,7 +83,7 @@ class StartReport(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
             _row("model", self.architecture, f"dtype    {self.dtype}", f"weights  {weights}"),
             _row(
                 "mesh",
-                "tp=1 dp=1 ep=1",
+                self.mesh,
                 "graphs   off",
                 f"format   {self.weight_format}",
                 *((f"replicas {self.replicas}",) if self.replicas > 1 else ()),
@@ -149,7 +151,11 @@ class StartFailure(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
     causes: tuple[str, ...] = ()
 
 
-EngineReport = Progress | StartReport | StartFailure
+class Alive(msgspec.Struct, frozen=True, tag="alive"):
+    """An engine of several ranks is not stopped; said a few times a second once it is ready."""
+
+
+EngineReport = Progress | StartReport | StartFailure | Alive
 
 
 def check_same_plan(first: StartReport | None, again: StartReport) -> None:

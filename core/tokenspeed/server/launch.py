@@ -13,6 +13,7 @@ import msgspec
 
 from tokenspeed.checkpoint.model_path import existing_model
 from tokenspeed.config.load import replace_settings
+from tokenspeed.engine.ranks.place import world_of
 from tokenspeed.engine.replicas import Replicas
 from tokenspeed.engine.rules import rules_of
 from tokenspeed.engine.start_settings import plugins_of
@@ -24,6 +25,7 @@ from tokenspeed.server.http.api_keys import read_api_keys
 from tokenspeed.server.http.signals import StopSignals
 from tokenspeed.server.http.sockets import listen, url_of
 from tokenspeed.server.progress import StartProgress
+from tokenspeed.server.rank_launch import follow_as_rank, open_ranks
 from tokenspeed.server.run_folder import run_folder
 from tokenspeed.server.workers import ApiWorkers
 
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     import socket
 
     from tokenspeed.config.schema import ServeConfig
+    from tokenspeed.engine.ranks.source import RankSource
     from tokenspeed.engine.reports import StartReport
     from tokenspeed.plugins import PluginPlan
 
@@ -41,6 +44,9 @@ def serve(config: ServeConfig) -> int:
     Raises:
         TokenSpeedError: the server cannot start; nothing is left running.
     """
+    world = world_of(config)
+    if follow_as_rank(config, world):
+        return 0
     set_up_logging(config.log_level)
     if config.model:
         existing_model(config.model)
@@ -53,7 +59,9 @@ def serve(config: ServeConfig) -> int:
     check_model_modules(config.model_module, lock=config.plugins_lock)
     with listen(config.host, config.port) as listener, run_folder() as folder:
         config = replace_settings(config, model=_model_path(config.model))
-        return _run(config, plugins, listener, folder, signals)
+        with open_ranks(config, world) as ranks:
+            signals.install()  # Ray has put its own in their place
+            return _run(config, plugins, listener, folder, signals, ranks)
 
 
 def _run(
@@ -62,9 +70,12 @@ def _run(
     listener: socket.socket,
     folder: Path,
     signals: StopSignals,
+    ranks: RankSource | None,
 ) -> int:
     progress = StartProgress()
-    replicas = Replicas(config, folder=folder, plugins=plugins, on_progress=progress.show)
+    replicas = Replicas(
+        config, folder=folder, plugins=plugins, ranks=ranks, on_progress=progress.show
+    )
     settings = ApiSettings(
         config=config,
         engine_addresses=replicas.addresses,

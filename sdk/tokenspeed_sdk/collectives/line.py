@@ -25,7 +25,7 @@ from tokenspeed_sdk.collectives.links import Link, Message, join
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from torch.distributed import Store
+    from torch._C._distributed_c10d import Store
 
 ANSWER_S = 1.0
 """Longest that a living rank's line takes to say where it is."""

@@ -17,7 +17,7 @@ from tokenspeed_sdk import EngineError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from torch.distributed import Store
+    from torch._C._distributed_c10d import Store
 
 KEY = "line"
 SPARE_S = 2.0
