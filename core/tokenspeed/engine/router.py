@@ -251,9 +251,9 @@ class Router:
 
     def _choose(self, offers: list[_Offer], home: int | None, num_tokens: int) -> _Offer:
         best = min(offers, key=self._rank)
-        most = max(offer.known_tokens for offer in offers)
         at_home = next((offer for offer in offers if offer.replica == home), None)
-        if at_home is not None and at_home.known_tokens == most > 0:
+        others = (offer.known_tokens for offer in offers if offer is not at_home)
+        if at_home is not None and at_home.known_tokens > max(others, default=0):
             return at_home if at_home.expected_s <= STAY * best.expected_s else best
         mean = sum(self.burden(offer.replica) for offer in offers) / len(offers)
         limit = BOUND * mean + num_tokens
