@@ -40,7 +40,9 @@ def test_native_product_of_a_row_does_not_depend_on_the_batch() -> None:
 
 @pytest.mark.parametrize("name", packing.LAYOUTS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_embedding_rows_are_exact_and_zeros_outside_of_the_table(name: str, dtype: torch.dtype) -> None:
+def test_embedding_rows_are_exact_and_zeros_outside_of_the_table(
+    name: str, dtype: torch.dtype
+) -> None:
     offer = next(offer for offer in offers.kernel_offers() if offer.operator == "embedding.packed")
     weight = packing.random_weight(name, (20, 512), generator(4))
     ids = torch.tensor([3, 0, 19, -4, 99, 3])

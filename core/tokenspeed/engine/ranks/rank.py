@@ -87,14 +87,14 @@ def build_worker(
     register_model_modules(registry, config.model_module, lock=config.plugins_lock)
     choices = Choices(config, registry)
     runtime = choices.device(place.device_index)
-    set_threads(config.threads, place)
+    set_threads(config.threads, place.local_world * config.replicas)
     source = choices.checkpoint(model_path(config))
     try:
         described = describe_model(config, choices, runtime, source)
         joining()
         communicator = joined(choices, described.sizes, runtime, place, progress)
         parts = build_rank(
-            config, registry, choices, runtime, source, described, communicator, place,
+            config, registry, choices, runtime, source, described, communicator, place, progress,
             tell=lambda _: None,
         )  # fmt: skip
     finally:
