@@ -11,6 +11,7 @@ ranks are moved by it and taken here in float32: NCCL would round at every hop.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import threading
 import time
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from tokenspeed_nvidia.probe import DRIVER_LIBRARY
 from tokenspeed_sdk import EngineError
 from tokenspeed_sdk.collectives import MovingCommunicator, never_destroyed
 
@@ -32,6 +34,7 @@ PAUSE_S = 20e-6
 """Between two looks of a barrier whether the device is done."""
 NEVER = timedelta(days=1)
 """NCCL's own timeout: it would end the process, where this group names a rank and goes on."""
+_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 _QUIET = {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
     "TORCH_NCCL_ENABLE_MONITORING": "0",
@@ -102,12 +105,32 @@ class NcclCommunicator(MovingCommunicator):
 
         options = ProcessGroupNCCL.Options()
         options._timeout = NEVER
+        options.group_name = self._rendezvous
         torch.cuda.set_device(self._device)
         with _environment(_QUIET):
             self._group = ProcessGroupNCCL(
                 PrefixStore("data", store), self.rank, self.size, options
             )
         threading.Thread(target=self._watch, name="nccl-watch", daemon=True).start()
+
+    def _warm_up(self) -> None:
+        """Let NCCL connect, in a thread: where a rank is missing it never returns."""
+        thread = threading.Thread(target=self._use_once, name="nccl-connect", daemon=True)
+        thread.start()
+        deadline_s = time.monotonic() + self._timeout_s
+        while thread.is_alive():
+            thread.join(WATCH_S)
+            self._line.check()
+            if thread.is_alive() and time.monotonic() >= deadline_s:
+                self._line.give_up("NCCL does not connect", waited_s=self._timeout_s)
+
+    def _use_once(self) -> None:
+        try:
+            torch.cuda.set_device(self._device)
+            self._spread(torch.zeros(16, dtype=torch.uint8, device=self._device), 0)
+            torch.cuda.synchronize(self._device)
+        except RuntimeError as error:
+            self._line.fail(f"rank {self.rank}: NCCL does not connect: {error}")
 
     def _all_reduce(self, call: str, x: torch.Tensor, reduction: str) -> torch.Tensor:
         if self.size > 2 and reduction == "sum" and x.dtype in (torch.bfloat16, torch.float16):
@@ -178,6 +201,7 @@ class NcclCommunicator(MovingCommunicator):
     def _watch(self) -> None:
         """Break the group when the device does not come further for the group's timeout."""
         torch.cuda.set_device(self._device)
+        _allow_queries_during_captures()
         number, done, since_s = 0, 0, time.monotonic()
         while not self._done_watching.wait(WATCH_S):
             newest, work = self._last
@@ -213,6 +237,12 @@ class NcclCommunicator(MovingCommunicator):
             self._done_watching.set()
             group.shutdown()
         self._done_watching.set()
+
+
+def _allow_queries_during_captures() -> None:
+    """Let this thread ask for events while another one captures a graph, without breaking that."""
+    mode = ctypes.c_int(_RELAXED)
+    ctypes.CDLL(DRIVER_LIBRARY).cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
 
 
 class OrderedNcclCommunicator(NcclCommunicator):

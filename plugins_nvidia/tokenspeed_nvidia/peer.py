@@ -19,6 +19,8 @@ SMALL_PIECE_BYTES = 4096
 """A program's piece while there are programs enough."""
 MOST_BYTES = 1 << 20
 """Largest tensor that goes over peer memory; a measured table usually ends it earlier."""
+MOST_MICROSECONDS = 2**31 - 16
+"""Of a kernel's patience: a number of one width, whatever the timeout."""
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -68,9 +70,15 @@ class PeerCommunicator(NcclCommunicator):
             self._inboxes,
             self._epochs,
             words.data_ptr(),
-            int(self._timeout_s * 1e9),
+            min(int(self._timeout_s * 1e6), MOST_MICROSECONDS),
         )
         threading.Thread(target=self._watch_kernels, name="peer-watch", daemon=True).start()
+
+    def _warm_up(self) -> None:
+        super()._warm_up()
+        for dtype in _FLOATS:  # compiles, or reads what was compiled before
+            self._all_reduce("warm-up", torch.zeros(16, dtype=dtype, device=self._device), "sum")
+        torch.cuda.synchronize(self._device)
 
     def _all_reduce(self, call: str, x: torch.Tensor, reduction: str) -> torch.Tensor:
         num_bytes = x.numel() * x.element_size()
