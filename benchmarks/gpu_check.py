@@ -57,7 +57,7 @@ def main() -> int:
         "device": torch.cuda.get_device_name(0),
         "torch": torch.__version__,
         "python": sys.version.split()[0],
-        "commit": os.environ.get("TOKENSPEED_COMMIT") or _commit(),
+        "commit": os.environ.get("GPU_CHECK_COMMIT") or _commit(),
         "seconds": round(time.time() - started_s, 1),
         **{name: int(counts[name]) for name in ("tests", "failures", "errors", "skipped")},
     }

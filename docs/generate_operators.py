@@ -67,10 +67,10 @@ first. `attention.paged` is as layers call it: queries, keys, values, sinks. Wha
 is not cut: an argument that is `-` is the rank's own (rows of its step, its cache) or the same
 everywhere.
 
-An operator of a plugin carries its line too: `ops.declare.operator(..., placement="T N, N -> T N")`.
-There is nothing else to register. A line is right if the definition on cut arguments, put together
-(joined, or summed), is the definition on the whole; `tests/core/placement/test_operators_cut.py`
-asks that of every operator, for every letter and every pair of letters.
+An operator of a plugin carries its line too, and there is nothing else to register; without one
+every rank computes it whole. A line is right if the definition on cut arguments, put together
+(joined, or summed), is the definition on the whole: level C2 of the kit asks that of every operator
+that a plugin brings, for each letter and each pair of letters over 2 and 3 ranks, on its own cases.
 
 ## All operators
 """

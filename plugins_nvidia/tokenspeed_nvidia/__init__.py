@@ -18,8 +18,9 @@ class NvidiaPlugin:
 
     @hookimpl
     def register_devices(self, context: Registration) -> None:
-        """Offer GPU 0."""
-        context.offer(Offer("device", "cuda", _runtime, facts={"kind": "cuda"}))
+        """Offer the GPUs."""
+        facts = {"kind": "cuda", "takes_index": True}
+        context.offer(Offer("device", "cuda", _runtime, facts=facts))
 
     @hookimpl
     def register_communicators(self, context: Registration) -> None:
@@ -43,10 +44,10 @@ _ANYWHERE = {**_ONE_HOST, "hosts": ("*",)}
 _ORDERED = {**_ANYWHERE, "deterministic": (True,)}
 
 
-def _runtime() -> CudaRuntime:
+def _runtime(index: int = 0) -> CudaRuntime:
     from tokenspeed_nvidia.device import CudaRuntime
 
-    return CudaRuntime()
+    return CudaRuntime(index)
 
 
 def _nccl(**options: Any) -> NcclCommunicator:

@@ -44,7 +44,10 @@ def fill_explain(parser: argparse.ArgumentParser) -> None:
         help="ranks over which features of dense MLPs are spread; absent: as --tp",
     )  # fmt: skip
     parser.add_argument(
-        "--tokens", type=int, default=STEP_TOKENS, metavar="N",
+        "--tokens",
+        type=int,
+        default=STEP_TOKENS,
+        metavar="N",
         help="tokens of a step, all ranks together, 256 if absent",
     )
     parser.add_argument(

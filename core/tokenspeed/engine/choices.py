@@ -17,6 +17,7 @@ from tokenspeed.engine.group_seat import ALONE, GroupSeat
 from tokenspeed.engine.pins import check_pins
 from tokenspeed.engine.policy_guard import GuardedPolicy
 from tokenspeed.engine.rules import device_traits, rules_of
+from tokenspeed.engine.sizes import CPU
 from tokenspeed.engine.store_guard import GuardedStore
 from tokenspeed.errors import (
     CapabilityError,
@@ -71,11 +72,14 @@ class Choices:
         self.rules = rules_of(config)
         check_pins(self.rules.pins, registry.operators)
 
-    def device(self) -> DeviceRuntime:
+    def device(self, index: int = 0) -> DeviceRuntime:
         """Choose the accelerator.
 
+        Args:
+            index: which of those that this process sees; several ranks of a host have one each.
         Raises:
-            CapabilityError: no loaded plugin offers the device kind that was asked for.
+            CapabilityError: no loaded plugin offers the device kind that was asked for, or it knows
+                one device only.
         """
         offers = self._registry.offers("device")
         kinds = sorted({_kind(item) for item in offers})
@@ -90,7 +94,7 @@ class Choices:
             )
         decision = self._decide("device", offers, {})
         self._check_device_fallback(_kind(decision.winner))
-        runtime: DeviceRuntime = self._load("device", decision)
+        runtime: DeviceRuntime = self._load("device", decision, **_index_of(decision, index))
         check_kind(_kind(decision.winner), runtime.facts.kind, decision.winner.pin)
         return runtime
 
@@ -463,6 +467,21 @@ def _kv_shape(group: CacheGroup) -> tuple[int, int, int]:
         )
     (num_kv_heads, head_dim), v_head_dim = shapes["k"], shapes["v"][1]
     return num_kv_heads, head_dim, v_head_dim if v_head_dim != head_dim else 0
+
+
+def _index_of(decision: Decision, index: int) -> dict[str, int]:
+    """Return the argument that a device's `load` takes beside none: which of several."""
+    winner = decision.winner
+    if winner.offer.facts.get("takes_index"):
+        return {"index": index}
+    if index and _kind(winner) != CPU:
+        raise CapabilityError(
+            f"device {winner.pin} is asked for device {index} of this host and its plugin knows "
+            "one device a host (its offer has no fact takes_index); place one rank a host, or "
+            "update the plugin",
+            id="device-not-offered",
+        )
+    return {}
 
 
 def _kind(offer: RegisteredOffer[Offer]) -> str:

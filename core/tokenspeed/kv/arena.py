@@ -52,13 +52,17 @@ class Arena:
         )
 
     def views(self) -> list[KVView | StateView]:
-        """Return every layer's fields, by layer index; paged fields as pages."""
-        by_layer = {
+        """Return every layer's fields, the lowest layer's first; paged fields as pages."""
+        by_layer = self.layer_views()
+        return [by_layer[layer] for layer in sorted(by_layer)]
+
+    def layer_views(self) -> dict[int, KVView | StateView]:
+        """Return layer index -> its fields; a pipeline stage has some layers only."""
+        return {
             layer: self._view(index, position)
             for index, group in enumerate(self.layout.groups)
             for position, layer in enumerate(group.layers)
         }
-        return [by_layer[layer] for layer in range(len(by_layer))]
 
     def copy_tokens(self, group_index: int, src: int, dst: int, num_tokens: int) -> None:
         """Copy the first `num_tokens` tokens of block `src` to block `dst`, all layers."""

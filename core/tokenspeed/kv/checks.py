@@ -19,9 +19,11 @@ MAX_PAGE_IDS = 2**31 - 1
 SPECULATION = ("none", "rows_per_position", "replay")
 
 
-def check_groups(groups: Sequence[CacheGroup], block_tokens: int) -> None:
+def check_groups(groups: Sequence[CacheGroup], block_tokens: int, *, first_layer: int = 0) -> None:
     """Check kinds, layers and names.
 
+    Args:
+        first_layer: of the model, or of the rank's pipeline stage.
     Raises:
         ConfigError: names what is wrong.
     """
@@ -43,10 +45,11 @@ def check_groups(groups: Sequence[CacheGroup], block_tokens: int) -> None:
         )
     layers = [layer for group in groups for layer in group.layers]
     names = [group.name for group in groups]
-    if sorted(layers) != list(range(len(layers))) or len(set(names)) != len(names):
+    run = list(range(first_layer, first_layer + len(layers)))
+    if sorted(layers) != run or len(set(names)) != len(names):
         raise ConfigError(
-            f"cache groups {names} hold the layers {sorted(layers)}; allowed is every layer from 0 "
-            "once, under different group names; fix the model's cache_groups"
+            f"cache groups {names} hold the layers {sorted(layers)}; allowed is every layer from "
+            f"{first_layer} once, under different group names; fix the model's cache_groups"
         )
 
 

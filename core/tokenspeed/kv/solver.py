@@ -38,6 +38,7 @@ def solve_layout(
     dtype: str,
     arena_bytes: int,
     demands: Mapping[str, CacheDemand] | None = None,
+    first_layer: int = 0,
 ) -> ArenaLayout:
     """Choose the layout that loses least of the arena.
 
@@ -50,12 +51,13 @@ def solve_layout(
         dtype: torch's name of the cache's element type, for fields that declare none.
         arena_bytes: bytes to lay out.
         demands: group name -> what its backend needs; absent: runtime strides over whole blocks.
+        first_layer: of the model, or of the rank's pipeline stage.
     Raises:
         CapabilityError: no arena order suits every backend.
         CapacityError: the arena does not hold the sentinel and a block of every group.
         ConfigError: a size is out of range, or two groups share a layer or a name.
     """
-    check_groups(groups, block_tokens)
+    check_groups(groups, block_tokens, first_layer=first_layer)
     wanted = {group.name: CacheDemand() for group in groups} | dict(demands or {})
     check_pages(groups, wanted, block_tokens)
     order = _order(wanted)

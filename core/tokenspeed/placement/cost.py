@@ -50,8 +50,6 @@ INSIDE_A_HOST = Link(latency_us=8.0, gbytes_per_s=300.0)
 BETWEEN_HOSTS = Link(latency_us=25.0, gbytes_per_s=40.0)
 """A 400 Gbit/s network, a port a rank."""
 RANKS_PER_HOST = 8
-TOKENS_PER_STEP = 256
-"""A step of decodes: the size at which latency and bandwidth both count."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,7 +137,7 @@ def explain(
     """
     start = perf_counter()
     forward = compile_graph(graphs.forward, mesh, cost, tokens)
-    logits = compile_graph(graphs.logits, mesh, cost, tokens, whole_results=True)
+    logits = compile_graph(graphs.logits, mesh, cost, tokens)
     compile_ms = (perf_counter() - start) * 1e3
     teller = _Teller(graphs, mesh, cost, tokens)
     sections = (*teller.sections(forward), *teller.sections(logits, logits=True))

@@ -178,20 +178,19 @@ class Mover:
         return segment.size == TOKENS and (is_joined or is_faster)
 
     def _joined(self, layout: Layout, target: Layout) -> Iterator[Change]:
-        for dim, index, segment in _segments(layout):
-            kept = _common(segment.axes, target.dims[dim][index].axes)
-            changes: list[tuple[Axes, Axes]] = []
-            axes: Axes = ()
-            for run in self._runs_of(segment.axes):
-                axes = run + axes
-                rest = segment.axes[: len(segment.axes) - len(axes)]
-                if len(rest) < kept:
-                    break
-                changes.append((axes, rest))
-            for axes, rest in changes:
-                if self._is_worth(axes, changes[-1][0]):
-                    after = _cut(layout, dim, index, rest)
-                    yield Collective.ALL_GATHER, axes, dim, index, after
+        """Yield joins, in each dimension of its first segment: the others cost the same later."""
+        for dim, segments in enumerate(layout.dims):
+            for index, segment in enumerate(segments):
+                kept = _common(segment.axes, target.dims[dim][index].axes)
+                if kept == len(segment.axes):
+                    continue
+                together = segment.axes[kept:]
+                for axes in self._ends_of(together):
+                    if self._is_worth(axes, together):
+                        rest = segment.axes[: len(segment.axes) - len(axes)]
+                        after = _cut(layout, dim, index, rest)
+                        yield Collective.ALL_GATHER, axes, dim, index, after
+                break
 
     def _is_worth(self, axes: Axes, together: Axes) -> bool:
         """Say whether a collective over some axes may be better than one over all at once.
@@ -200,14 +199,11 @@ class Mover:
         """
         return axes == together or self._link(axes) != self._link(together)
 
-    def _runs_of(self, axes: Axes) -> Iterator[Axes]:
-        """Yield the runs that `axes` consist of, the last first."""
-        while axes:
-            run = next(run for run in self.runs if run[-1] == axes[-1])
-            if axes[-len(run) :] != run:
-                return
-            yield run
-            axes = axes[: -len(run)]
+    def _ends_of(self, axes: Axes) -> Iterator[Axes]:
+        """Yield the last run of `axes`, the last two, and so on."""
+        for start in reversed(range(len(axes))):
+            if any(run == axes[start : start + len(run)] for run in self.runs):
+                yield axes[start:]
 
     def _sent(
         self,

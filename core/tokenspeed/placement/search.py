@@ -78,8 +78,10 @@ class Search:
         self.mover = mover
         self.ways = ways
         self.layouts: list[Layout] = []
+        self._bytes = [ELEMENT_BYTES[value.dtype] for value in values]
         self._numbers: dict[Layout, int] = {}
         self._moves: dict[tuple[int, int, int], tuple[Cost, Path | None]] = {}
+        self._gaps: dict[tuple[Available, Available, int], Cost] = {}
         self._outcomes: dict[Hashable, list[Outcome]] = {}
         self._blocks: dict[Hashable, list[tuple[State, int]]] = {}
 
@@ -93,7 +95,7 @@ class Search:
 
     def move(self, source: int, target: int, value: int) -> tuple[Cost, Path | None]:
         """Return what it costs to bring a value from one layout into another, and how."""
-        element_bytes = ELEMENT_BYTES[self.values[value].dtype]
+        element_bytes = self._bytes[value]
         key = source, target, element_bytes
         found = self._moves.get(key)
         if found is None:
@@ -162,16 +164,17 @@ class Search:
     def _through(
         self, node: Node, states: list[State], alive: tuple[int, ...], after: tuple[int, ...]
     ) -> list[State]:
-        taken = tuple(alive.index(number) for number in refs(node))
+        """Return the states after a node; those that cannot be part of the best are left out."""
+        inputs = refs(node)
+        taken = [alive.index(number) for number in inputs]
+        sources = [_source(number, node.outputs, inputs, alive) for number in after]
         sign = signature(node, self.values)
         best: dict[tuple[Available, ...], State] = {}
         for state in states:
             given = tuple(state.available[place] for place in taken)
             for outcome in self._outcomes_of(node, sign, given):
-                now = dict(zip(alive, state.available, strict=True))
-                now |= zip(refs(node), outcome.inputs, strict=True)
-                now |= zip(node.outputs, outcome.outputs, strict=True)
-                available = tuple(now[number] for number in after)
+                rows = outcome.outputs, outcome.inputs, state.available
+                available = tuple(rows[row][place] for row, place in sources)
                 cost = _sum(state.cost, outcome.cost)
                 if available not in best or cost < best[available].cost:
                     best[available] = State(available, cost, (state, outcome))
@@ -186,18 +189,20 @@ class Search:
     def _outcomes_of(
         self, node: Node, sign: Hashable, given: tuple[Available, ...]
     ) -> list[Outcome]:
-        places = tuple(refs(node).index(number) for number in refs(node))
-        key = sign, given, places
+        inputs = refs(node)
+        key = sign, given, tuple(map(inputs.index, inputs))
         found = self._outcomes.get(key)
         if found is None:
-            found = self._outcomes[key] = self._make_outcomes(node, given)
+            found = self._outcomes[key] = self._make_outcomes(node, sign, given)
         return found
 
-    def _make_outcomes(self, node: Node, given: tuple[Available, ...]) -> list[Outcome]:
+    def _make_outcomes(
+        self, node: Node, sign: Hashable, given: tuple[Available, ...]
+    ) -> list[Outcome]:
         layouts = tuple(tuple(self.layouts[number] for number in item) for item in given)
         outcomes = [
             outcome
-            for way in self.ways(node, layouts)
+            for way in self.ways(node, sign, layouts)
             if (outcome := self._outcome(node, given, way)) is not None
         ]
         kept: list[Outcome] = []
@@ -251,15 +256,33 @@ class Search:
         time_us, num_bytes = cost
         high = limit[0] + ROUNDING
         for source, targets, value in zip(have, wanted, values, strict=True):
-            if source == targets:
-                continue
-            for target in targets:
-                extra = self.cheapest(source, target, value)[0]
+            if source != targets:
+                extra = self._gap(source, targets, value)
                 time_us += extra[0]
                 num_bytes += extra[1]
                 if time_us > high:
                     return False
         return time_us < limit[0] - ROUNDING or num_bytes <= limit[1] + ROUNDING
+
+    def _gap(self, have: Available, wanted: Available, value: int) -> Cost:
+        """Return what it costs to make all layouts of `wanted`."""
+        key = have, wanted, self._bytes[value]
+        found = self._gaps.get(key)
+        if found is None:
+            costs = [self.cheapest(have, target, value)[0] for target in wanted]
+            found = sum(cost[0] for cost in costs), sum(cost[1] for cost in costs)
+            self._gaps[key] = found
+        return found
+
+
+def _source(
+    number: int, outputs: Sequence[int], inputs: Sequence[int], alive: Sequence[int]
+) -> tuple[int, int]:
+    """Return where a value's layouts stand: (0 outputs, 1 inputs, 2 what lived before; place)."""
+    for row, numbers in enumerate((outputs, inputs)):
+        if number in numbers:
+            return row, len(numbers) - 1 - numbers[::-1].index(number)
+    return 2, alive.index(number)
 
 
 def outcomes_of(state: State) -> list[Outcome]:

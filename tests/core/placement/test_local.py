@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 from tests.support.traced_models import PUBLISHED, model_class
 
 from tokenspeed.contracts.model import CacheGroup, expert_groups_of
+from tokenspeed.errors import ConfigError
+from tokenspeed.kv import Arena, solve_layout
 from tokenspeed.placement.local import local_cache_groups, local_expert_group
 from tokenspeed.placement.mesh import Degrees, build_mesh
 from tokenspeed.placement.shards import RankShards
@@ -48,6 +51,17 @@ def test_a_stage_caches_its_own_layers() -> None:
     groups = cached("gpt-oss-120b", range(18, 36), pp=2, tp=2)
     assert [group.layers for group in groups] == [(*range(19, 36, 2),), (*range(18, 36, 2),)]
     assert [group.name for group in cached("gpt-oss-120b", range(1), pp=2)] == ["window"]
+
+
+def test_an_arena_of_a_stage_has_views_of_its_layers() -> None:
+    groups = cached("gpt-oss-120b", range(20, 24), pp=2)
+    layout = solve_layout(
+        groups, block_tokens=16, dtype="float32", arena_bytes=1 << 24, first_layer=20
+    )
+    arena = Arena(layout, torch.zeros(layout.total_bytes, dtype=torch.uint8))
+    assert [*arena.layer_views()] == [21, 23, 20, 22]
+    with pytest.raises(ConfigError, match="every layer from 0 once"):
+        solve_layout(groups, block_tokens=16, dtype="float32", arena_bytes=1 << 24)
 
 
 def test_data_parallel_ranks_have_all_heads_of_their_own_requests() -> None:

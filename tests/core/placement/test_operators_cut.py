@@ -1,273 +1,35 @@
 """The definition on cut arguments, put together, is the definition on the whole: every operator.
 
-What an operator's placement line says is all that is used: each letter, each pair of letters and
-summands, over 2 and 3 ranks, on the operator's own cases.
+Over the rows of a step, and with the cache of a layer: test_steps_cut.py.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
-from itertools import combinations_with_replacement, product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-import torch
-from tests.support.cut_tensors import assert_held, held, mesh_of, summand
 
-from tokenspeed.contracts.kernel import Domain
-from tokenspeed.contracts.weights import LinearWeight
-from tokenspeed.errors import PlacementError
-from tokenspeed.ops import OPERATORS, packing
-from tokenspeed.ops.compare import copied, map_tensors, tensors_in
-from tokenspeed.placement.graph import Kind, Node, Ref, Value
-from tokenspeed.placement.layout import TOKENS
-from tokenspeed.placement.rule import Letters, Mode, parse, place
+from tokenspeed.ops import OPERATORS
+from tokenspeed.placement.rule import Mode
+from tokenspeed_sdk.conformance.placement_check import check, prove, ways_and_pairs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from tokenspeed.contracts.kernel import Operator
+    from tokenspeed.placement.rule import Choice
 
-    from tokenspeed.contracts.kernel import Case, Operator
-    from tokenspeed.placement.layout import Layout
-    from tokenspeed.placement.mesh import Mesh
-    from tokenspeed.placement.rule import Choice, Pattern, Placed, Rule
-
-OF_STEPS = {"attention.paged", "kv.write", "kv.gather", "kv.copy_tokens"}
-"""Operators whose lines speak of what a layer passes, beside its cache: test_steps_cut.py."""
-STEP_ROWS = {"conv.causal_silu", "linear_attention.gated_delta", "kda.delta_rule"}
-"""Operators over the rows of a step: tokens are cut between rows, test_steps_cut.py."""
-TIMES = 6
-"""By how much a case's letters are made longer, so that 2 and 3 ranks can have them."""
+EVERY = [(operator, ways) for operator in OPERATORS.values() for ways in ways_and_pairs(operator)]
 
 
-def cuttable(operator: Operator) -> list[str]:
-    """Return the letters that may be cut, of `...` the first dimension."""
-    rule = parse(operator.placement)
-    letters = {dim.letter for pattern in rule.inputs if pattern for dim in pattern.dims}
-    letters = {"...0" if letter == "..." else letter for letter in letters - rule.whole}
-    return sorted(letters - ({"T"} if operator.name in STEP_ROWS else set()))
+def shown(given: Operator | tuple[Choice, ...]) -> str:
+    return " ".join(map(str, given)) if isinstance(given, tuple) else given.name
 
 
-def wide(value: Any) -> Any:
-    return map_tensors(value, lambda x: x.double() if x.is_floating_point() else x.clone())
-
-
-def longer(value: Any, pattern: Pattern | None, times: Mapping[str, int], seed: int) -> Any:
-    """Return an argument whose letters are so many times longer, with numbers of its own."""
-    random = torch.Generator().manual_seed(seed)
-    if isinstance(value, LinearWeight):
-        rows, inputs = (times.get(dim.letter, 1) for dim in pattern.dims) if pattern else (1, 1)
-        data = value.packed["data"].repeat(rows, inputs)
-        shape = (value.shape[0] * rows, value.shape[1] * inputs)
-        return LinearWeight(shape, None, value.packing, {"data": data})
-    if not isinstance(value, torch.Tensor) or pattern is None:
-        return value
-    dims = pattern.dims
-    if dims[0].letter == "...":
-        dims = tuple(Letters(f"...{number}") for number in range(value.dim() - len(dims) + 1))
-        dims += pattern.dims[1:]
-    for number, dim in enumerate(dims):
-        value = value.repeat_interleave(times.get(dim.letter, 1), number)
-    if pattern.counted:
-        factor = times.get(pattern.counted, 1)
-        return value * factor + torch.randint(0, factor, value.shape, generator=random)
-    if value.is_floating_point():
-        return value * (1 + torch.rand(value.shape, generator=random, dtype=value.dtype) / 4)
-    return value
-
-
-def tokens_of(rule: Rule) -> set[str]:
-    """Return the letter that counts tokens or rows: it is in front of the first argument."""
-    first = {pattern.dims[0].letter for pattern in rule.inputs[:1] if pattern}
-    return {"...", "...0"} if "..." in first else first & {"T", "R"}
-
-
-class Call:
-    """One call of an operator on the whole: its arguments in the order of the rule.
-
-    Args:
-        times: letter -> by how much it is longer than in the case.
-    """
-
-    def __init__(self, operator: Operator, case: Case, times: Mapping[str, int]) -> None:
-        self.operator, self.case = operator, case
-        self.rule = parse(operator.placement)
-        tensors = [x for x in case.options.values() if isinstance(x, torch.Tensor)]
-        first = max(case.calls, key=lambda call: len(call[0])) if case.calls else ()
-        given = wide([*first, *case.args, *tensors])
-        self.arguments = [
-            longer(value, self.rule.inputs[number], times, number)
-            for number, value in enumerate(given)
-        ]
-        self.num_first = len(first)
-        self.node = Node(
-            Kind.OPERATOR,
-            operator.name,
-            tuple(self._given(number, value) for number, value in enumerate(self.arguments)),
-            (),
-            case.options,
-            self.rule,
-        )
-        self.values = tuple(self._value(number) for number in range(len(self.arguments)))
-        self.after = copied(self.arguments, "cpu")
-        self.results = self.run(self.after)
-
-    def run(self, arguments: list[Any]) -> list[torch.Tensor]:
-        function, first = self.operator.signature, self.num_first
-        count = first + len(self.case.args)
-        tensors = iter(arguments[count:])
-        options = {
-            name: next(tensors) if isinstance(value, torch.Tensor) else value
-            for name, value in self.case.options.items()
-        }
-        result = function(*arguments[first:count], **options)
-        return tensors_in(result(*arguments[:first]) if self.case.calls else result)
-
-    def _given(self, number: int, value: Any) -> Any:
-        return Ref(number) if isinstance(value, torch.Tensor | LinearWeight) else value
-
-    def _value(self, number: int) -> Value:
-        pattern = self.rule.inputs[number]
-        sizes = [(size,) for size in getattr(self.arguments[number], "shape", ())]
-        if sizes and pattern and pattern.dims[0].letter in tokens_of(self.rule):
-            sizes[0] = (TOKENS,)
-        return Value(number, tuple(sizes), "float64", f"argument {number}")
-
-
-@cache
-def calls(operator: Operator) -> tuple[Call, ...]:
-    """Return calls on an operator's smallest cases of each kind, their letters made longer."""
-    rule = parse(operator.placement)
-    assert operator.cases is not None
-    letters = dict.fromkeys(set(cuttable(operator)) - tokens_of(rule), TIMES)
-    low = {pair[0] for pair in rule.shared}
-    ways = [letters, *({**letters, **dict.fromkeys(low, count)} for count in (1, 2, 3) if low)]
-    kinds: dict[Any, Case] = {}
-    for case in sorted(operator.cases(Domain()), key=volume):
-        tensors = sum(isinstance(x, torch.Tensor) for x in case.options.values())
-        if volume(case) > 1:
-            kinds.setdefault((len(case.args), tensors), case)
-    return tuple(Call(operator, case, times) for case in kinds.values() for times in ways)
-
-
-def volume(case: Case) -> int:
-    """Return how many numbers a case has; 0 where a tensor has none, 1 where it has one row."""
-    shapes = [x.shape for x in tensors_in([*case.args, *case.options.values()])]
-    if case.calls:
-        return sum(shape.numel() for shape in shapes) if shapes[0][0] > 1 else 1
-    if not all(shape.numel() for shape in shapes):
-        return 0
-    return sum(shape.numel() for shape in shapes) if shapes[0][0] > 1 else 1
-
-
-def local(call: Call, placed: Placed, mesh: Mesh, rank: int) -> list[Any]:
-    """Return a rank's arguments."""
-    random = torch.Generator().manual_seed(7)
-    layouts = iter(placed.inputs)
-    mine: list[Any] = []
-    for given, value, pattern in zip(
-        call.node.inputs, call.arguments, call.rule.inputs, strict=False
-    ):
-        if not isinstance(given, Ref):
-            mine.append(copied(value, "cpu"))
-            continue
-        layout = next(layouts)
-        if isinstance(value, LinearWeight):
-            mine.append(held_weight(value, layout, mesh, rank))
-            continue
-        own = summand(value, layout, mesh, rank, random)
-        if pattern and pattern.counted:
-            own = own - first_of(call, placed, pattern.counted, mesh, rank)
-        mine.append(own.contiguous())
-    return mine
-
-
-def first_of(call: Call, placed: Placed, letter: str, mesh: Mesh, rank: int) -> int:
-    """Return the first element of a letter that a rank has."""
-    for pattern, layout in zip(call.rule.inputs, placed.inputs, strict=False):
-        for dim, segments in zip(pattern.dims if pattern else (), layout.dims, strict=True):
-            if dim.letter == letter:
-                (segment,) = segments
-                return mesh.place(rank, segment.axes) * segment.local_size(mesh)
-    raise AssertionError(f"nothing has the letter {letter}")
-
-
-def held_weight(weight: LinearWeight, layout: Layout, mesh: Mesh, rank: int) -> LinearWeight:
-    """Return a rank's blocks of a packed weight."""
-    data, (rows, inputs) = weight.packed["data"], layout.dims
-    block = packing.LAYOUTS[weight.packing]
-    if inputs[0].local_size(mesh) % block.block_inputs:
-        raise PlacementError("a cut through a packed block")
-    as_bytes = replace(inputs[0], size=data.shape[1])
-    own = held(data, replace(layout, dims=(rows, (as_bytes,))), mesh, rank)
-    shape = (rows[0].local_size(mesh), inputs[0].local_size(mesh))
-    return LinearWeight(shape, None, weight.packing, {"data": own})
-
-
-def is_proved(call: Call, choices: Mapping[str, Choice], mesh: Mesh) -> bool:
-    """Compare cut and whole; False where the case's sizes do not permit the cut."""
-    try:
-        placed = place(call.node, call.values, choices, mesh)
-        mine = [local(call, placed, mesh, rank) for rank in range(mesh.world)]
-    except PlacementError:
-        return False
-    got = [call.run(arguments) for arguments in mine]
-    for number, (whole, layout) in enumerate(zip(call.results, placed.outputs, strict=True)):
-        assert_held([results[number] for results in got], whole, layout, mesh)
-    refs = [number for number, given in enumerate(call.node.inputs) if isinstance(given, Ref)]
-    for number, layout in zip(refs, placed.inputs, strict=True):  # what was written in place
-        pattern = call.rule.inputs[number]
-        if isinstance(call.after[number], torch.Tensor) and not (pattern and pattern.counted):
-            own = [arguments[number] for arguments in mine]
-            assert_held(own, call.after[number], layout, mesh)
-    return True
-
-
-def ways_of(operator: Operator) -> list[Choice]:
-    """Return what the operator may do over an axis beside computing the same."""
-    has_summands = any(p and p.is_linear for p in parse(operator.placement).inputs[:1])
-    return [*cuttable(operator), *([Mode.SUMMANDS] if has_summands else [])]
-
-
-def prove(operator: Operator, pairs: Iterable[tuple[tuple[int, ...], dict[str, Choice]]]) -> None:
-    """Compare on every case that permits one of the ways; one at least must."""
-    proved = [
-        is_proved(call, choices, mesh_of(*sizes))
-        for sizes, choices in pairs
-        for call in calls(operator)
-    ]
-    assert any(proved), f"no case of {operator.name} can be cut so"
-
-
-CUT = [
-    operator
-    for operator in OPERATORS.values()
-    if cuttable(operator) and operator.name not in OF_STEPS
-]
-EACH = [(operator, way) for operator in CUT for way in ways_of(operator)]
-PAIRS = [
-    (operator, *pair)
-    for operator in CUT
-    for pair in combinations_with_replacement(ways_of(operator), 2)
-]
-
-
-@pytest.mark.parametrize("ranks", [2, 3])
-@pytest.mark.parametrize(("operator", "way"), EACH, ids=lambda given: getattr(given, "name", given))
-def test_a_cut_letter_gives_the_parts_of_the_whole(
-    operator: Operator, way: Choice, ranks: int
+@pytest.mark.parametrize(("operator", "ways"), EVERY, ids=shown)
+def test_cut_arguments_give_the_parts_of_the_whole(
+    operator: Operator, ways: tuple[Choice, ...]
 ) -> None:
-    prove(operator, [((ranks,), {"a": way})])
-
-
-@pytest.mark.parametrize(
-    ("operator", "one", "two"), PAIRS, ids=lambda given: getattr(given, "name", given)
-)
-def test_two_cut_letters_give_the_parts_of_the_whole(
-    operator: Operator, one: Choice, two: Choice
-) -> None:
-    ways = [{"a": one, "b": two}, {"a": two, "b": one}]
-    prove(operator, list(product(((2, 3), (3, 2)), ways)))
+    check(operator, *ways)
 
 
 @pytest.mark.parametrize(
@@ -289,7 +51,7 @@ def test_two_cut_letters_give_the_parts_of_the_whole(
     ],
 )
 def test_a_wrong_line_is_found(name: str, line: str, way: Choice) -> None:
-    with pytest.raises((AssertionError, PlacementError, RuntimeError)):
+    with pytest.raises(AssertionError, match="its parts are not the whole"):
         prove(replace(OPERATORS[name], placement=line), [((2,), {"a": way})])
 
 

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.support.cut_tensors import mesh_of
 
 from tokenspeed.contracts.placement import ParallelGroup
 from tokenspeed.errors import PlacementError
@@ -15,6 +14,7 @@ from tokenspeed.placement.graph import Kind, Node, Ref, StepArgument, Value
 from tokenspeed.placement.layout import TOKENS, Layout, Segment
 from tokenspeed.placement.mesh import Degrees, build_mesh
 from tokenspeed.placement.rule import Cut, Mode, annotated, follow, parse, place, result_parts
+from tokenspeed_sdk.conformance.cut_tensors import mesh_of
 
 if TYPE_CHECKING:
     from tokenspeed.placement.layout import Dim

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
-from tests.support.cut_tensors import assert_held, held, mesh_of
 
 from tokenspeed.contracts.attention import KVView
 from tokenspeed.contracts.kernel import Domain
@@ -24,6 +23,7 @@ from tokenspeed.ops.draw import Draw
 from tokenspeed.placement.graph import Kind, Node, Ref, StepArgument, Value
 from tokenspeed.placement.layout import TOKENS
 from tokenspeed.placement.rule import parse, place
+from tokenspeed_sdk.conformance.cut_tensors import assert_held, held, mesh_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

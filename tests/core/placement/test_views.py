@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from tests.support.cut_tensors import assert_held, held, mesh_of
 
 from tokenspeed.errors import PlacementError
 from tokenspeed.placement.graph import Kind, Node, Ref
 from tokenspeed.placement.layout import TOKENS, Layout, Segment
 from tokenspeed.placement.views import VIEWS, local_arguments, view_layout, view_parts
+from tokenspeed_sdk.conformance.cut_tensors import assert_held, held, mesh_of
 
 if TYPE_CHECKING:
     from tokenspeed.placement.layout import Dim

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from tests.support.cut_tensors import held
 from tests.support.traced_models import even, model_class, random_weights
 
 from tokenspeed.contracts.attention import KVView, StateView
@@ -25,6 +24,7 @@ from tokenspeed.placement.paths import module_at
 from tokenspeed.placement.rule import place
 from tokenspeed.placement.shards import RankShards
 from tokenspeed.placement.trace import trace
+from tokenspeed_sdk.conformance.cut_tensors import held
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -133,6 +133,7 @@ def make_step(config: Any) -> Any:
         state_rows=dict.fromkeys(layers, rows),
         query_start=None,
         attention_metadata=metadata,
+        query_metadata={},
     )
 
 

@@ -96,6 +96,28 @@ def test_tensors_come_in_file_order_and_count_their_bytes(tmp_path: Path) -> Non
     assert source.bytes_read == source.total_bytes
 
 
+@pytest.mark.parametrize("keep_packed", [False, True])
+@pytest.mark.parametrize("is_cached", [False, True])
+def test_tensors_of_other_ranks_are_left_out(
+    tmp_path: Path, keep_packed: bool, is_cached: bool
+) -> None:
+    write_gguf(tmp_path / "m.gguf", weights(4), type_name="Q4_1")
+    source = GgufFormat().open(tmp_path / "m.gguf")
+    if is_cached:
+        assert load(tmp_path / "m.gguf")
+    names = [*load(tmp_path / "m.gguf", keep_packed=True)]
+    skipped = set(names[1::2])
+    found = dict(source.tensors(torch.float32, keep_packed=keep_packed, skip=skipped))
+    whole = load(tmp_path / "m.gguf", keep_packed=keep_packed)
+    assert [*found] == [name for name in whole if name not in skipped]
+    for name, weight in found.items():
+        if weight.plain is not None:
+            assert torch.equal(weight.plain, whole[name].plain)  # type: ignore[arg-type]
+        else:
+            assert torch.equal(weight.packed["data"], whole[name].packed["data"])
+    assert source.bytes_read == source.total_bytes
+
+
 @pytest.mark.parametrize("arch", ["llama", "qwen2", "qwen3"])
 def test_config_is_made_from_metadata(tmp_path: Path, arch: str) -> None:
     write_gguf(tmp_path / "m.gguf", weights(5, arch=arch), arch=arch)

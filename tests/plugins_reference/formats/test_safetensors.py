@@ -46,6 +46,21 @@ def test_shards_give_every_tensor_once_with_equal_values(tmp_path: Path) -> None
     assert source.bytes_read == source.total_bytes == 5 * 7 * 4 + 3 * 2 + 8 * 2 + 4 * 8
 
 
+def test_tensors_of_other_ranks_are_not_even_mapped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_folder(tmp_path, {"model.safetensors": {"a": torch.ones(2), "b": torch.ones(3)}})
+    source = SafetensorsFormat().open(tmp_path)
+    mapped = []
+    monkeypatch.setattr(
+        "tokenspeed_reference.formats.safetensors.map_tensor",
+        lambda path, *, shape, dtype, **_: mapped.append(shape) or torch.ones(shape, dtype=dtype),
+    )
+    found = dict(source.tensors(torch.float32, keep_packed=False, skip={"a"}))
+    assert ([*found], mapped) == (["b"], [(3,)])
+    assert source.bytes_read == source.total_bytes
+
+
 def test_tensors_of_odd_sizes_are_read_although_the_next_one_is_unaligned(tmp_path: Path) -> None:
     tensors = {"a": torch.randn(3).half(), "b": torch.tensor([True]), "c": torch.randn(9).half()}
     make_folder(tmp_path, {"model.safetensors": tensors})

@@ -69,6 +69,18 @@ def test_it_computes_what_its_operator_says(
     )
 
 
+@pytest.mark.slot("operator")
+def test_a_new_operators_placement_line_is_right(offer: SubjectOffer) -> None:
+    from tokenspeed_sdk.conformance.placement_check import check, ways_and_pairs
+
+    if not isinstance(offer.offer, Operator):
+        pytest.skip("a kernel has the line of its operator")
+    if not offer.offer.placement:
+        pytest.skip("it has none: every rank computes it whole")
+    for ways in ways_and_pairs(offer.offer):
+        check(offer.offer, *ways)
+
+
 @pytest.mark.slot(*COMPUTES)
 def test_it_is_deterministic_if_it_says_so(
     subject: Subject, offer: SubjectOffer, runtime: DeviceRuntime
@@ -79,12 +91,13 @@ def test_it_is_deterministic_if_it_says_so(
 
     if _between_processes(offer):
         pytest.skip("its ranks are processes, and no collective has tokens")
-    if True not in declared_traits(offer.offer).get("deterministic", ()):
+    chosen = _implemented(offer)
+    if True not in declared_traits(chosen).get("deterministic", ()):
         pytest.skip("it does not say so")
     for operator, domain in _domains(subject, offer, runtime):
         if not operator.tokens:
             continue
-        function = implementation(operator, _implemented(offer))
+        function = implementation(operator, chosen)
         for case in cases_within(operator, domain):
             found = depends_on_batch(operator, function, case)
             assert not found, (
