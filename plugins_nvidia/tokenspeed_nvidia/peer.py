@@ -61,6 +61,7 @@ class PeerCommunicator(NcclCommunicator):
         self._words = words
         """The host says stop in the first; a kernel says in the second whom it waits for."""
         self._epochs = torch.zeros(one_shot.PROGRAMS, dtype=torch.int32, device=self._device)
+        # Given back by the end of the process: others may still write into it.
         self._memory = PeerMemory(
             store, rank=self.rank, size=self.size, num_bytes=one_shot.inbox_bytes(self.size)
         )
@@ -148,10 +149,6 @@ class PeerCommunicator(NcclCommunicator):
         if words is not None:
             words[0] = 1
         super()._broken()
-
-    def _disconnect(self) -> None:
-        # Peer memory is given back by the end of the process: others may still write into it.
-        super()._disconnect()
 
 
 def _add_rms_norm(
