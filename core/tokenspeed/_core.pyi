@@ -72,6 +72,9 @@ class EventBatch:
     def salts(self) -> list[bytes]:
         """Salts of the namespaces that occur."""
 
+    def packed(self) -> bytes:
+        """Return the changes without their tokens, for `PrefixView.apply`."""
+
 KV_EVENTS: tuple[str, ...]
 """Names of `EventBatch.kinds`."""
 
@@ -760,6 +763,11 @@ class Scheduler:
         blocks_free. So far: prompt_tokens, cached_tokens, output_tokens, retractions, evictions.
         """
 
+    def queued_tokens(self) -> int:
+        """
+        Return how many prompt tokens of live requests are not in the cache yet.
+        """
+
     def num_sets(self) -> int:
         """
         Return how many blocks of block_tokens tokens all groups together hold.
@@ -852,3 +860,84 @@ class PlanRing:
 
     def unread(self, reader: int) -> int:
         """Return how many bytes a reader has not read yet."""
+
+class PrefixKeys:
+    """
+    Names of a prompt's full blocks, as engines and their events know them.
+    """
+
+    def __init__(
+        self, block_tokens: int, *, tenant: int = 0, salt: bytes = ..., hash_seed: int = 0
+    ) -> None:
+        """Begin a prompt in the namespace of a tenant's number and a salt."""
+
+    def extend(
+        self,
+        tokens: Annotated[
+            NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+    ) -> None:
+        """
+        Hash what is new. `tokens` is all of the prompt so far: it begins with the last call's.
+        """
+
+    def __len__(self) -> int: ...
+
+class PrefixView:
+    """
+    What several replicas have cached, as their events tell; for routers.
+
+    16 bytes a slot, at most 3/4 of them taken: 21 to 43 bytes a block and group, which replicas share.
+    """
+
+    def __init__(
+        self,
+        num_replicas: int,
+        *,
+        block_tokens: int,
+        groups: Sequence[tuple[str, int]],
+        max_slots: int = 4194304,
+    ) -> None:
+        """
+        Begin with nothing.
+
+        Args:
+            num_replicas: 1 to 16.
+            groups: (kind, window in tokens) of each cache group, in the scheduler's order.
+            max_slots: a power of two; a full table notes no further block.
+        """
+
+    def apply(self, replica: int, changes: bytes) -> None:
+        """Note what changed, as `EventBatch.packed` wrote it."""
+
+    def save(self, replica: int) -> bytes:
+        """Return all that a replica has, for `load` of another view."""
+
+    def load(self, replica: int, known: bytes) -> None:
+        """Forget what a replica has; it has what was saved instead."""
+
+    def clear(self, replica: int) -> None:
+        """Forget what a replica has and what is expected of it."""
+
+    def expect(self, replica: int, keys: PrefixKeys, is_expected: bool) -> None:
+        """Note that a replica is about to compute these blocks, or has ended."""
+
+    def match(self, keys: PrefixKeys) -> list[tuple[int, int, int]]:
+        """
+        Return (cached, of these behind the device, cached or expected) blocks, by replica.
+        """
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks known, of all groups."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of the table."""
+
+    @property
+    def num_ignored(self) -> int:
+        """Told of while the table was full."""
+
+    def check_invariants(self) -> None:
+        """For tests."""

@@ -14,4 +14,5 @@ entropy inside: `now_us` is an argument (microseconds of one clock).)";
   tokenspeed::BindConfig(m);
   tokenspeed::BindScheduler(m);
   tokenspeed::BindRanks(m);
+  tokenspeed::BindView(m);
 }

@@ -24,9 +24,12 @@ class NvidiaPlugin:
 
     @hookimpl
     def register_communicators(self, context: Registration) -> None:
-        """Offer NCCL, and reductions of small tensors over peer memory."""
+        """Offer NCCL, reductions of small tensors over peer memory, and ordered sums."""
         context.offer(Offer("communicator", "nccl", _nccl, band="PERFORMANT", requires=_ANYWHERE))
         context.offer(Offer("communicator", "peer", _peer, band="PERFORMANT", requires=_ONE_HOST))
+        context.offer(
+            Offer("communicator", "nccl_ordered", _ordered, band="PORTABLE", requires=_ORDERED)
+        )
 
 
 _ONE_HOST: dict[str, tuple[object, ...]] = {
@@ -38,6 +41,7 @@ _ONE_HOST: dict[str, tuple[object, ...]] = {
     "graph_safe": (True, False),
 }
 _ANYWHERE = {**_ONE_HOST, "hosts": ("*",)}
+_ORDERED = {**_ANYWHERE, "deterministic": (True,)}
 
 
 def _runtime(index: int = 0) -> CudaRuntime:
@@ -50,6 +54,12 @@ def _nccl(**options: Any) -> NcclCommunicator:
     from tokenspeed_nvidia.nccl import NcclCommunicator
 
     return NcclCommunicator(**options)
+
+
+def _ordered(**options: Any) -> NcclCommunicator:
+    from tokenspeed_nvidia.nccl import OrderedNcclCommunicator
+
+    return OrderedNcclCommunicator(**options)
 
 
 def _peer(**options: Any) -> NcclCommunicator:

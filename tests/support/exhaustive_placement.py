@@ -27,14 +27,27 @@ if TYPE_CHECKING:
 Copies = tuple[frozenset[Layout], ...]
 
 
+class TooManyError(Exception):
+    """There are more states than may be tried."""
+
+
 def least_bytes(
-    graph: Graph, mesh: Mesh, given: Sequence[Layout], wanted: Sequence[Layout], limit: float
+    graph: Graph,
+    mesh: Mesh,
+    given: Sequence[Layout],
+    wanted: Sequence[Layout],
+    *,
+    limit: float,
+    max_states: int,
 ) -> float:
     """Return the fewest bytes that a rank sends for one token; `limit` if none has fewer.
 
     Args:
         given: layouts of the graph's inputs.
         wanted: of its results.
+        limit: programs of so many bytes or more are not looked for.
+    Raises:
+        TooManyError: `max_states` were tried.
     """
     start: dict[int, frozenset[Layout]] = {
         number: _spread(frozenset({layout}), mesh)
@@ -51,6 +64,8 @@ def least_bytes(
         if key in seen:
             continue
         seen.add(key)
+        if len(seen) > max_states:
+            raise TooManyError
         if index == len(graph.nodes) and all(
             layout in copies[number] for number, layout in zip(graph.outputs, wanted, strict=True)
         ):

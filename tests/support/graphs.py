@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tokenspeed.contracts.placement import ParallelGroup
+from tokenspeed.ops import activation, embedding, linear, moe, norm, rotary
 from tokenspeed.placement.graph import Graph, Kind, Node, Ref, StepArgument, Value
 from tokenspeed.placement.layout import TOKENS
 from tokenspeed.placement.rule import parse, result_parts
@@ -16,17 +17,17 @@ if TYPE_CHECKING:
 Parts = tuple[tuple[int, ...], ...]
 T = (TOKENS,)
 
-LINEAR = "~T I, O I -> T O"
-NORM = "... D!, D! -> ... D!"
-ADD_NORM = "T D!, T D!, D! -> T D!, T D!"
+LINEAR = linear.linear.placement
+NORM = norm.rms_norm.placement
+ADD_NORM = norm.add_rms_norm.placement
 ADD = "~... D, ~... D -> ... D"
-SILU_MUL = "T 2F -> T F"
-ROTARY = "T N H!, T _ A!, T _ A! -> T N H!"
-ANGLES = "T, P! A! -> T 1 A!, T 1 A!"
-EMBEDDING = "V[T], V D -> T D"
+SILU_MUL = activation.silu_mul.placement
+ROTARY = rotary.apply_rotary.placement
+ANGLES = rotary.rotary_angles.placement
+EMBEDDING = embedding.embedding.placement
 ATTENTION = "Q N H!, T K H!, T K V! -> Q N V!; K<N, T<Q"
 ROUTE = "T E! -> T X!, T X!; X=top_k"
-EXPERTS = "~T D!, E[T X!], T X!, E 2F D!, E D! F -> T D!"
+EXPERTS = moe.experts.placement
 
 
 class GraphBuilder:
@@ -139,6 +140,7 @@ def decoder(
     experts: int = 0,
     shared: int = 0,
     vocab: int = 256,
+    has_norm: bool = True,
 ) -> Graph:
     """Return the graph of a decoder: dense, or with experts and perhaps a shared one."""
     build = GraphBuilder()
@@ -158,7 +160,8 @@ def decoder(
         else:
             x = mlp(build, "mlp", x, hidden, features, ParallelGroup.DENSE_TP)
     build.layer = -1
-    x, _ = _norm(build, "norm", x, residual, hidden)
+    if has_norm:
+        x, _ = _norm(build, "norm", x, residual, hidden)
     return build.build(x)
 
 

@@ -128,7 +128,8 @@ class EngineConfig:
     )
     kv_gib: float = setting(
         0.0,
-        "KV cache size, GiB; 0: what max_context x 4 needs, at most 40 % of free memory",
+        "KV cache size of each replica, GiB; 0: what max_context x 4 needs, at most 40 % of free "
+        "memory, shared out among the replicas",
         low=0,
         high=65536,
     )
@@ -191,8 +192,8 @@ class EngineConfig:
     )
     host_kv_gib: float = setting(
         0.0,
-        "host memory for KV blocks that leave the device, GiB; 0: none, evicted blocks are "
-        "recomputed",
+        "host memory of each replica for KV blocks that leave the device, GiB; 0: none, evicted "
+        "blocks are recomputed",
         low=0,
         high=65536,
     )
@@ -307,7 +308,19 @@ class EngineConfig:
         low=0.5,
         high=3600,
     )
-    threads: int = setting(0, "CPU threads for kernels; 0: all cores", low=0, high=1024)
+    threads: int = setting(
+        0,
+        "CPU threads for kernels, of each replica; 0: all cores, shared out among the replicas",
+        low=0,
+        high=1024,
+    )
+    replicas: int = setting(
+        1,
+        "engines side by side, each with the whole model, a scheduler and a cache of its own; "
+        "every request goes where its first token is expected soonest; for `tokenspeed serve`",
+        low=1,
+        high=16,
+    )
     deterministic: bool = setting(
         False,
         "choose only kernels whose results do not depend on the batch, whatever the objective",

@@ -215,7 +215,7 @@ def _build_parts(
     place = group.wait_joining() if group is not None else ALONE
     progress = group.progress if group is not None else None
     communicator = joined(choices, sizes, runtime, place, progress)
-    set_threads(config.threads, place)
+    set_threads(config.threads, place.local_world * config.replicas)
     rank = build_rank(
         config, registry, choices, runtime, source, described, communicator, place, progress,
         tell=tell, tuning=tuning,
@@ -264,7 +264,8 @@ def _tenants(config: EngineConfig, scheduler: Scheduler, layout: ArenaLayout) ->
     """
     tenants = tenants_of(scheduler, layout)
     try:
-        tenants.start(read_tenants(config.tenants), now_us=0)
+        for name, figures in read_tenants(config.tenants).items():
+            tenants.change(name, figures.share(config.replicas), now_us=0)
     except RequestError as error:
         raise ConfigError(f"tenants {config.tenants!r}: {error}") from None
     return tenants
@@ -377,7 +378,7 @@ def _scheduler_settings(
         "min_reuse": config.kv_write_min_reuse,
         "store": bool(config.kv_store),
         "layer_ranges": LAYER_RANGES if config.host_kv_gib else 1,
-        "kv_events": bool(config.kv_events),
+        "kv_events": bool(config.kv_events) or config.replicas > 1,
         "retain_share": config.retain_share,
         "max_queue_us": int(config.max_queue_s * 1e6),
         "min_tps_per_user": config.min_tps_per_user,
@@ -422,6 +423,7 @@ def _finish(
         store=parts.store,
         grammars=parts.grammars,
         kv_events=_kv_events(config, parts),
+        is_routed=config.replicas > 1,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -10,6 +11,7 @@ from tokenspeed.contracts.attention import CacheDemand
 from tokenspeed.contracts.model import LATENT
 from tokenspeed.contracts.speculator import SpeculatorFacts
 from tokenspeed.engine.built import building, check_built, check_kind
+from tokenspeed.engine.communicators import rivals_of, shared
 from tokenspeed.engine.grammars import Grammars
 from tokenspeed.engine.group_seat import ALONE, GroupSeat
 from tokenspeed.engine.pins import check_pins
@@ -208,20 +210,40 @@ class Choices:
             CapabilityError: none moves data between such ranks; lists why each does not.
             EngineError: the group is not complete within its time.
         """
+        import torch
+
         traits = {**device_traits(runtime.facts), "dtype": sizes.dtype, **seat.traits()}
         slot = f"communicator.{seat.name}" if seat.name else "communicator"
         offers = self._registry.offers("communicator")
         decision = self._decide(slot, offers, traits, wishes=seat.wishes())
-        communicator: Communicator = self._load(
-            slot,
+
+        def load(item: RegisteredOffer[Offer]) -> Communicator:
+            apart = "" if item is decision.winner else f"-{item.pin.replace('/', '-')}"
+            joined: Communicator = self._load(
+                slot,
+                replace(decision, winner=item),
+                rank=seat.rank,
+                size=seat.size,
+                rendezvous=f"{seat.rendezvous or f'engine-{uuid4().hex}'}{apart}",
+                device=runtime.torch_device(),
+                timeout_s=seat.timeout_s,
+            )
+            return joined
+
+        chosen = load(decision.winner)
+        rivals = rivals_of(decision.record, offers) if seat.size > 1 else ()
+        if not rivals:
+            return chosen
+        return shared(
             decision,
-            rank=seat.rank,
-            size=seat.size,
-            rendezvous=seat.rendezvous or f"engine-{uuid4().hex}",
-            device=runtime.torch_device(),
-            timeout_s=seat.timeout_s,
+            chosen,
+            rivals,
+            load,
+            seat=seat,
+            runtime=runtime,
+            dtype=getattr(torch, sizes.dtype),
+            file=getattr(self.evidence, "file", None),
         )
-        return communicator
 
     def named(self, slot: str) -> Decision | None:
         """Choose what is only used when the setting of the slot's name names it; None: it does not.

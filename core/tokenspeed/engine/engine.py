@@ -118,6 +118,8 @@ class Engine:
     """Compiles the languages that answers are kept in; None: no plugin does."""
     kv_events: KvEventSettings | None = None
     """Where changes of the prefix cache are published; None: nowhere."""
+    is_routed: bool = False
+    """One of several replicas: routers are told what it has cached."""
 
     def close(self) -> None:
         """Finish what is on its way to a store, give it back, and leave the other ranks."""

@@ -89,6 +89,8 @@ def model_info(config: EngineConfig, path: Path, parts: EngineParts) -> ModelInf
         max_prompt_tokens=longest_tokens - 1,
         eos_token_ids=parts.eos_token_ids,
         has_snapshots=any(group.kind == "state" for group in parts.layout.groups),
+        block_tokens=parts.sizes.block_tokens,
+        cache_groups=tuple((group.kind, group.group.window) for group in parts.layout.groups),
     )
 
 

@@ -57,6 +57,11 @@ class LLM:
     ) -> None:
         flags = {"model": os.fspath(model), **settings}
         self.config = load_config(EngineConfig, flags=flags, environ=os.environ)
+        if self.config.replicas > 1:
+            raise ConfigError(
+                f"replicas is {self.config.replicas}, in one process there is 1; leave it out, or "
+                "use `tokenspeed serve --replicas`"
+            )
         self.engine = build_engine(self.config, progress=progress)
         self.tokenizer: Tokenizer = load_tokenizer(self.engine.info.path)
         self._encodings = EncodeCache(self.tokenizer)

@@ -120,6 +120,7 @@ def _serve(
     from tokenspeed.engine.event_loop import EventLoop
     from tokenspeed.engine.flight_record import FlightRecord, read_suspects
     from tokenspeed.engine.intake import now_us
+    from tokenspeed.engine.kv_feed import KvFeed
     from tokenspeed.engine.ranks.failure import RankFailure
     from tokenspeed.errors import EngineError
 
@@ -135,6 +136,7 @@ def _serve(
         record=FlightRecord(args.record, engine.max_running),
         suspects=suspects,
         kv_publisher=kv_publisher,
+        kv_feed=KvFeed(channel, engine.info, epoch=args.epoch) if engine.is_routed else None,
     )
     gc.collect()
     gc.freeze()

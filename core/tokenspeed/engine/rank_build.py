@@ -6,6 +6,7 @@ others. With one rank there is no difference.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -253,14 +254,19 @@ def _dtype(sizes: EngineSizes) -> Any:
     return getattr(torch, sizes.dtype)
 
 
-def set_threads(wanted: int, place: Place) -> None:
-    """Use so many threads for kernels; 0: this rank's share of the host's cores."""
+def set_threads(wanted: int, sharing: int) -> None:
+    """Use so many threads for kernels.
+
+    Args:
+        wanted: 0: this process's share of the host's cores.
+        sharing: ranks and replicas on this host.
+    """
     import torch
 
     if wanted:
         torch.set_num_threads(wanted)
-    elif place.local_world > 1:
-        torch.set_num_threads(max(1, torch.get_num_threads() // place.local_world))
+    elif sharing > 1:
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // sharing))
 
 
 def rank_facts(parts: RankParts, choices: Choices, names: Sequence[str] = ()) -> dict[str, str]:

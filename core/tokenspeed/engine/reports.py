@@ -42,6 +42,7 @@ class StartReport(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
         start_s: seconds from the process's first line to ready.
         parsers: what answers are parsed with, by what it parses; {}: nobody has said.
         mesh: the degrees of parallelism.
+        replicas: engines like this one behind one server.
     """
 
     version: str
@@ -70,6 +71,7 @@ class StartReport(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     start_s: float = 0.0
     parsers: dict[str, str] = {}
     mesh: str = "tp=1 dp=1 ep=1"
+    replicas: int = 1
 
     def lines(self) -> tuple[str, ...]:
         """Return the start-up block, without the line that says where it listens."""
@@ -79,7 +81,13 @@ class StartReport(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
             f"tokenspeed {self.version}   python {self.python}   pid {self.pid}",
             _row("device", self.device, f"plugins  {', '.join(self.plugins)}"),
             _row("model", self.architecture, f"dtype    {self.dtype}", f"weights  {weights}"),
-            _row("mesh", self.mesh, "graphs   off", f"format   {self.weight_format}"),
+            _row(
+                "mesh",
+                self.mesh,
+                "graphs   off",
+                f"format   {self.weight_format}",
+                *((f"replicas {self.replicas}",) if self.replicas > 1 else ()),
+            ),
             _row("kv", blocks, f"size     {size_text(self.kv_bytes)}", *self._no_tiers()),
             *self._tier_lines(),
             _row(

@@ -178,7 +178,7 @@ class Mover:
         return segment.size == TOKENS and (is_joined or is_faster)
 
     def _joined(self, layout: Layout, target: Layout) -> Iterator[Change]:
-        """Yield joins, of each dimension those of its first segment: the others cost the same later."""
+        """Yield joins, in each dimension of its first segment: the others cost the same later."""
         for dim, segments in enumerate(layout.dims):
             for index, segment in enumerate(segments):
                 kept = _common(segment.axes, target.dims[dim][index].axes)

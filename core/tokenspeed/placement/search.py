@@ -193,14 +193,16 @@ class Search:
         key = sign, given, tuple(map(inputs.index, inputs))
         found = self._outcomes.get(key)
         if found is None:
-            found = self._outcomes[key] = self._make_outcomes(node, given)
+            found = self._outcomes[key] = self._make_outcomes(node, sign, given)
         return found
 
-    def _make_outcomes(self, node: Node, given: tuple[Available, ...]) -> list[Outcome]:
+    def _make_outcomes(
+        self, node: Node, sign: Hashable, given: tuple[Available, ...]
+    ) -> list[Outcome]:
         layouts = tuple(tuple(self.layouts[number] for number in item) for item in given)
         outcomes = [
             outcome
-            for way in self.ways(node, layouts)
+            for way in self.ways(node, sign, layouts)
             if (outcome := self._outcome(node, given, way)) is not None
         ]
         kept: list[Outcome] = []

@@ -7,7 +7,6 @@ computed whole, on summands where it is linear, or on parts of any dimension tha
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -20,15 +19,18 @@ from tokenspeed.placement.sizes import sized
 from tokenspeed.placement.views import view_layout
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
     from tokenspeed.placement.graph import Node, Value
     from tokenspeed.placement.mesh import Mesh
-    from tokenspeed.placement.rule import Choice, Placed
+    from tokenspeed.placement.rule import Choice
 
 Axes = tuple[str, ...]
 Given = tuple[tuple[Layout, ...], ...]
 """Layouts in which each input of a node is available."""
+
+
+CHANGES = ("keep", "join", "cut")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +53,22 @@ class Ways:
         self.values = values
         self.mesh = mesh
         self.runs = runs
+        self._calls: dict[Hashable, list[Way]] = {}
+        self._followed: dict[Hashable, Way | None] = {}
 
-    def __call__(self, node: Node, given: Given) -> Iterator[Way]:
-        """Yield the ways of a node; its inputs must be got into the layouts of one.
+    def __call__(self, node: Node, sign: Hashable, given: Given) -> Iterable[Way]:
+        """Return the ways of a node; its inputs must be got into the layouts of one.
 
+        Args:
+            sign: its signature.
         Raises:
             PlacementError: its annotation is wrong.
         """
-        ways = self._of_call(node, given) if node.rule else self._of_view(node, given)
-        yield from dict.fromkeys(way for way in map(partial(self._fitted, node), ways) if way)
+        if node.rule is None:
+            return dict.fromkeys(self._of_view(node, sign, given))
+        if sign not in self._calls:
+            self._calls[sign] = list(dict.fromkeys(self._of_call(node)))
+        return dict.fromkeys((*self._calls[sign], *self._following(node, sign, given)))
 
     def _fitted(self, node: Node, way: Way) -> Way | None:
         """Return a way in the values' own segments; None: it cuts a value in others."""
@@ -72,21 +81,32 @@ class Ways:
             return None
         return Way(tuple(known[: len(inputs)]), way.weights, tuple(known[len(inputs) :]))
 
-    def _of_call(self, node: Node, given: Given) -> Iterator[Way]:
+    def _of_call(self, node: Node) -> Iterator[Way]:
+        """Yield the ways by the names of letters: the annotation's, and free ones elsewhere."""
         own = annotated(node, self.mesh)
-        yield _way(node, place(node, self.values, own, self.mesh))
+        place(node, self.values, own, self.mesh)
         free = [run for run in self.runs if not {*run} & own.keys()]
-        letters = self._letters(node)
-        candidates: list[Choice] = [Mode.WHOLE, *letters, Mode.SUMMANDS]
+        candidates: list[Choice] = [Mode.WHOLE, *self._letters(node)]
+        if node.rule and any(pattern and pattern.is_linear for pattern in node.rule.inputs):
+            candidates.append(Mode.SUMMANDS)
         for chosen in product(candidates, repeat=len(free)):
             choices: dict[str, Choice] = dict(own)
             for run, choice in zip(free, chosen, strict=True):
                 choices |= dict.fromkeys(run, choice)
-            yield from self._placed(node, choices)
+            if (way := self._placed(node, choices)) is not None:
+                yield way
+
+    def _following(self, node: Node, sign: Hashable, given: Given) -> Iterator[Way]:
+        """Yield the ways in which inputs go through as they are, some of their segments cut."""
         for layouts in product(*given):
-            found = follow(node, self.values, layouts, self.mesh)
-            if found is not None and _agrees(found, own, letters):
-                yield from self._placed(node, found)
+            key = sign, layouts
+            if key not in self._followed:
+                found = follow(node, self.values, layouts, self.mesh)
+                own = annotated(node, self.mesh)
+                agrees = found is not None and _agrees(found, own, self._letters(node))
+                self._followed[key] = self._placed(node, found) if found and agrees else None
+            if (way := self._followed[key]) is not None:
+                yield way
 
     def _letters(self, node: Node) -> list[str]:
         """Return the letters that may be cut over axes of other groups: the cache stays put."""
@@ -97,35 +117,51 @@ class Ways:
         held = {dim.letter for dims in call.inputs[num_arguments:] if dims for dim in dims}
         return [letter for letter in call.sizes if letter not in held | call.rule.whole]
 
-    def _placed(self, node: Node, choices: Mapping[str, Choice]) -> Iterator[Way]:
+    def _placed(self, node: Node, choices: Mapping[str, Choice]) -> Way | None:
         try:
             placed = place(node, self.values, choices, self.mesh)
         except PlacementError:
-            return
-        yield _way(node, placed)
+            return None
+        number = len(refs(node))
+        way = Way(placed.inputs[:number], placed.inputs[number:], placed.outputs)
+        return self._fitted(node, way)
 
-    def _of_view(self, node: Node, given: Given) -> Iterator[Way]:
+    def _of_view(self, node: Node, sign: Hashable, given: Given) -> Iterator[Way]:
         """Yield what goes through as it is, or after some axes were joined or cut over tokens."""
         kept = [list(dict.fromkeys(self._changed(layouts))) for layouts in given]
         for layouts in product(*kept):
-            try:
-                results = view_layout(node, layouts, self.mesh)
-            except PlacementError:
+            if len({(layout.dims[0], layout.partial) for layout in layouts}) > 1:
                 continue
-            yield Way(layouts, (), results)
+            key = sign, layouts
+            if key not in self._followed:
+                self._followed[key] = self._viewed(node, layouts)
+            if (way := self._followed[key]) is not None:
+                yield way
+
+    def _viewed(self, node: Node, layouts: tuple[Layout, ...]) -> Way | None:
+        try:
+            results = view_layout(node, layouts, self.mesh)
+        except PlacementError:
+            return None
+        return self._fitted(node, Way(layouts, (), results))
 
     def _changed(self, layouts: Iterable[Layout]) -> Iterator[Layout]:
+        """Yield each layout, as it is and with axes joined, or with sums cut over tokens.
+
+        A part of the whole is taken for nothing behind the view as well as before it.
+        """
         for layout in layouts:
-            for changes in product(("keep", "join", "cut"), repeat=len(self.runs)):
+            used = {axis for dim in layout.dims for segment in dim for axis in segment.axes}
+            changes = [
+                [item for item, own in zip(CHANGES, ({*run}, used | layout.partial, layout.partial),
+                                           strict=True) if {*run} <= own]
+                for run in self.runs
+            ]  # fmt: skip
+            for chosen in product(*changes):
                 changed = layout
-                for run, change in zip(self.runs, changes, strict=True):
+                for run, change in zip(self.runs, chosen, strict=True):
                     changed = _change(changed, run, change)
                 yield changed
-
-
-def _way(node: Node, placed: Placed) -> Way:
-    number = len(refs(node))
-    return Way(placed.inputs[:number], placed.inputs[number:], placed.outputs)
 
 
 def _fitted(layout: Layout, value: Value) -> Layout | None:

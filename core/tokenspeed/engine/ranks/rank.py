@@ -87,7 +87,7 @@ def build_worker(
     register_model_modules(registry, config.model_module, lock=config.plugins_lock)
     choices = Choices(config, registry)
     runtime = choices.device(place.device_index)
-    set_threads(config.threads, place)
+    set_threads(config.threads, place.local_world * config.replicas)
     source = choices.checkpoint(model_path(config))
     try:
         described = describe_model(config, choices, runtime, source)
