@@ -8,7 +8,7 @@ Legend: R rows, T query tokens, M blocks per row, S state groups.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -81,7 +81,7 @@ class StepBatcher:
         self._arena = arena
         self._own_queries = own_queries
         views = arena.layer_views()  # a pipeline stage has some layers only
-        self._views = [views.get(layer) for layer in range(1 + max(views))]
+        self._views: list[Any] = [views.get(layer) for layer in range(1 + max(views))]
         self._poison = poison
         self._block_tokens = block_tokens
         self._max_token_id = vocab_size - 1
