@@ -134,7 +134,7 @@ def build_rank(
         TokenSpeedError: nothing computes such a model here, or memory does not suffice.
     """
     sizes, groups = described.sizes, described.groups
-    free_bytes = _free_bytes(runtime, place)
+    free_bytes = _free_bytes(config, runtime, place)
     check_tables(config, groups, sizes, free_bytes=free_bytes)
     binder = _binder(config, registry, choices, runtime, described, tuning)
     attention = choices.attention(groups, sizes, runtime)
@@ -156,7 +156,9 @@ def build_rank(
             model, source, sizes, keep_packed=config.weights == "packed", tell=tell
         )
     tell(Progress("cache"))
-    wanted_bytes = arena_bytes(config, groups, sizes, free_bytes=_free_bytes(runtime, place))
+    wanted_bytes = arena_bytes(
+        config, groups, sizes, free_bytes=_free_bytes(config, runtime, place)
+    )
     layout = _layout(described, choices, _agreed_bytes(wanted_bytes, communicator, runtime), tuning)
     LOGGER.info("%s", describe(layout)) if place.rank == 0 else None
     storage = runtime.allocate_arena(layout.total_bytes)
@@ -183,9 +185,10 @@ def build_rank_model(
     return described.model_class(described.config, context)
 
 
-def _free_bytes(runtime: DeviceRuntime, place: Place) -> int:
-    """Return this rank's share of free memory: the ranks of a host share its own."""
-    sharing = place.local_world if runtime.torch_device().type == CPU else 1
+def _free_bytes(config: EngineConfig, runtime: DeviceRuntime, place: Place) -> int:
+    """Return this rank's share of free memory: ranks and replicas of a host share its own."""
+    is_shared = runtime.torch_device().type == CPU
+    sharing = place.local_world * config.replicas if is_shared else 1
     return runtime.free_memory_bytes() // sharing
 
 

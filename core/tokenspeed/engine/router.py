@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 
 BOUND = 1.25
 """Most tokens of a replica that may begin more conversations, over the mean of all."""
-STAY = 1.25
-"""A session moves when its time at home is worse than the best one by more than this factor."""
+STAY = 4.0
+"""A session moves when its time at home is worse than the best one by more than this factor: what it
+computes again elsewhere takes the place of what others would find there."""
 LOAD_COST = 1 / 16
 """Time of loading a token from the host or a store, in times of computing it."""
 FIRST_SPEED = 5000.0
