@@ -178,7 +178,7 @@ def served(
 def _workers(config: ServeConfig, socket_fd: int, folder: Path) -> ApiWorkers:
     settings = ApiSettings(
         config=config,
-        engine_address=f"ipc://{folder}/engine",
+        engine_addresses=(f"ipc://{folder}/engine",),
         socket_fd=socket_fd,
         plugins=plugins_of(config).to_json(),
         folder=str(folder),

@@ -72,6 +72,9 @@ class EventBatch:
     def salts(self) -> list[bytes]:
         """Salts of the namespaces that occur."""
 
+    def packed(self) -> bytes:
+        """Return the changes without their tokens, for `PrefixView.apply`."""
+
 KV_EVENTS: tuple[str, ...]
 """Names of `EventBatch.kinds`."""
 
@@ -760,6 +763,11 @@ class Scheduler:
         blocks_free. So far: prompt_tokens, cached_tokens, output_tokens, retractions, evictions.
         """
 
+    def queued_tokens(self) -> int:
+        """
+        Return how many prompt tokens of live requests are not in the cache yet.
+        """
+
     def num_sets(self) -> int:
         """
         Return how many blocks of block_tokens tokens all groups together hold.
@@ -785,3 +793,151 @@ class Scheduler:
         """
         Recount everything from scratch; RuntimeError names the first broken invariant.
         """
+
+class PlanEncoder:
+    """Turns plans into flat messages, one after another."""
+
+    def __init__(self) -> None: ...
+    def encode(
+        self,
+        plan: StepPlan,
+        extra: Annotated[
+            NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+    ) -> bytes:
+        """
+        Return the message of a plan and further integers that its readers get with it.
+        """
+
+    @property
+    def sequence(self) -> int:
+        """Number of messages made."""
+
+    @property
+    def digest(self) -> int:
+        """Hash over all of them."""
+
+class PlanDecoder:
+    """Reads the messages of one PlanEncoder in their order."""
+
+    def __init__(self) -> None: ...
+    def decode(self, message: bytes) -> tuple[StepPlan, list[int]]:
+        """
+        Return the plan of a message, and the integers that came with it.
+
+        ValueError: it is damaged, or another one was due; the text says which.
+        """
+
+    @property
+    def sequence(self) -> int:
+        """Number of messages read."""
+
+    @property
+    def digest(self) -> int:
+        """Hash over all of them."""
+
+class PlanRing:
+    """
+    One writer's messages to several readers in other processes.
+
+    Lives in shared memory that is all zeros when the writer makes it.
+    """
+
+    def __init__(self, memory: object, capacity: int, num_readers: int) -> None: ...
+    @staticmethod
+    def memory_bytes(capacity: int, num_readers: int) -> int:
+        """Return the bytes of memory that a ring needs."""
+
+    def write(self, message: bytes, timeout_us: int) -> bool:
+        """
+        Write a message for every reader, in pieces if the ring is shorter.
+
+        False: a reader made no room in time; call it again with the same message.
+        """
+
+    def read(self, reader: int, timeout_us: int) -> bytes | None:
+        """Return the next message of a reader; None: it is not there in time."""
+
+    def unread(self, reader: int) -> int:
+        """Return how many bytes a reader has not read yet."""
+
+class PrefixKeys:
+    """
+    Names of a prompt's full blocks, as engines and their events know them.
+    """
+
+    def __init__(
+        self, block_tokens: int, *, tenant: int = 0, salt: bytes = ..., hash_seed: int = 0
+    ) -> None:
+        """Begin a prompt in the namespace of a tenant's number and a salt."""
+
+    def extend(
+        self,
+        tokens: Annotated[
+            NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+    ) -> None:
+        """
+        Hash what is new. `tokens` is all of the prompt so far: it begins with the last call's.
+        """
+
+    def __len__(self) -> int: ...
+
+class PrefixView:
+    """
+    What several replicas have cached, as their events tell; for routers.
+
+    16 bytes a slot, at most 3/4 of them taken: 21 to 43 bytes a block and group, which replicas share.
+    """
+
+    def __init__(
+        self,
+        num_replicas: int,
+        *,
+        block_tokens: int,
+        groups: Sequence[tuple[str, int]],
+        max_slots: int = 4194304,
+    ) -> None:
+        """
+        Begin with nothing.
+
+        Args:
+            num_replicas: 1 to 16.
+            groups: (kind, window in tokens) of each cache group, in the scheduler's order.
+            max_slots: a power of two; a full table notes no further block.
+        """
+
+    def apply(self, replica: int, changes: bytes) -> None:
+        """Note what changed, as `EventBatch.packed` wrote it."""
+
+    def save(self, replica: int) -> bytes:
+        """Return all that a replica has, for `load` of another view."""
+
+    def load(self, replica: int, known: bytes) -> None:
+        """Forget what a replica has; it has what was saved instead."""
+
+    def clear(self, replica: int) -> None:
+        """Forget what a replica has and what is expected of it."""
+
+    def expect(self, replica: int, keys: PrefixKeys, is_expected: bool) -> None:
+        """Note that a replica is about to compute these blocks, or has ended."""
+
+    def match(self, keys: PrefixKeys) -> list[tuple[int, int, int]]:
+        """
+        Return (cached, of these behind the device, cached or expected) blocks, by replica.
+        """
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks known, of all groups."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of the table."""
+
+    @property
+    def num_ignored(self) -> int:
+        """Told of while the table was full."""
+
+    def check_invariants(self) -> None:
+        """For tests."""

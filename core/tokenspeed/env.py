@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 
@@ -15,3 +16,38 @@ def cache_dir() -> Path:
     """Return `$TOKENSPEED_CACHE_DIR`, else `~/.cache/tokenspeed`; not created here."""
     given = os.environ.get("TOKENSPEED_CACHE_DIR")
     return Path(given) if given else Path.home() / ".cache" / "tokenspeed"
+
+
+@dataclass(frozen=True, slots=True)
+class TorchrunVariables:
+    """What torchrun tells a process.
+
+    Args:
+        run_id, restarts: tell the starts of one job apart.
+        has_store: torchrun serves a store at the master's address; else rank 0 does.
+    """
+
+    rank: int
+    world: int
+    master_host: str
+    master_port: int
+    run_id: str
+    restarts: str
+    has_store: bool
+
+
+def torchrun_variables() -> TorchrunVariables | None:
+    """Return what torchrun says of this process; None: it did not start it."""
+    environ = os.environ
+    names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    if not all(environ.get(name) for name in names):
+        return None
+    return TorchrunVariables(
+        rank=int(environ["RANK"]),
+        world=int(environ["WORLD_SIZE"]),
+        master_host=environ["MASTER_ADDR"],
+        master_port=int(environ["MASTER_PORT"]),
+        run_id=environ.get("TORCHELASTIC_RUN_ID", ""),
+        restarts=environ.get("TORCHELASTIC_RESTART_COUNT", "0"),
+        has_store=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+    )

@@ -17,7 +17,9 @@ void BindErrors(nanobind::module_& m);
 void BindEvents(nanobind::module_& m);
 void BindFsm(nanobind::module_& m);
 void BindPlan(nanobind::module_& m);
+void BindRanks(nanobind::module_& m);
 void BindScheduler(nanobind::module_& m);
+void BindView(nanobind::module_& m);
 
 template <class T>
 using Vector = nanobind::ndarray<nanobind::numpy, const T, nanobind::ndim<1>, nanobind::c_contig>;

@@ -1,7 +1,9 @@
+#include <string>
 #include <type_traits>
 
 #include "bindings/bind.h"
 #include "kv/events.h"
+#include "kv/view_wire.h"
 
 namespace nb = nanobind;
 
@@ -48,6 +50,13 @@ void BindEvents(nb::module_& m) {
       batch, "token_start", "(E + 1,) entry e's tokens are [token_start[e], token_start[e + 1]).");
   DefArray<&EventBatch::tokens, Vector<int32_t>>(batch, "tokens", "Tokens of the stored blocks.");
   batch.def_prop_ro("salts", &Salts, "Salts of the namespaces that occur.");
+  batch.def(
+      "packed",
+      [](const EventBatch& self) {
+        const std::string packed = PackChanges(self);
+        return nb::bytes(packed.data(), packed.size());
+      },
+      "Return the changes without their tokens, for `PrefixView.apply`.");
   m.attr("KV_EVENTS") = nb::make_tuple(kKvEvents[0], kKvEvents[1], kKvEvents[2]);
   m.attr("KV_MEDIUMS") = nb::make_tuple(kKvMediums[0], kKvMediums[1], kKvMediums[2]);
 }

@@ -128,6 +128,9 @@ void BindInspection(nb::class_<BoundScheduler>& scheduler) {
           "stats", [](const BoundScheduler& self) { return Dict(self.scheduler.Stats()); },
           docs::kStats)
       .def(
+          "queued_tokens", [](const BoundScheduler& self) { return self.scheduler.QueuedTokens(); },
+          docs::kQueuedTokens)
+      .def(
           "num_sets", [](const BoundScheduler& self) { return self.scheduler.NumSets(); },
           docs::kNumSets)
       .def("tenants", &DescribeTenants, docs::kTenants)

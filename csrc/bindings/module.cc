@@ -13,4 +13,6 @@ entropy inside: `now_us` is an argument (microseconds of one clock).)";
   tokenspeed::BindPlan(m);
   tokenspeed::BindConfig(m);
   tokenspeed::BindScheduler(m);
+  tokenspeed::BindRanks(m);
+  tokenspeed::BindView(m);
 }

@@ -181,6 +181,9 @@ Requests: waiting, prefilling, decoding, retracted, draining; submitted and fini
 Physical blocks: blocks_total, blocks_used (held by requests), blocks_cached (evictable),
 blocks_free. So far: prompt_tokens, cached_tokens, output_tokens, retractions, evictions.)";
 
+inline constexpr const char* kQueuedTokens =
+    "Return how many prompt tokens of live requests are not in the cache yet.";
+
 inline constexpr const char* kState =
     R"(Return a picture of the inside as of the last call; its cost does not grow with blocks.
 

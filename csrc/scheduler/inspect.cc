@@ -51,6 +51,15 @@ std::map<std::string, int64_t> Scheduler::Stats() const {
   return stats;
 }
 
+int64_t Scheduler::QueuedTokens() const {
+  int64_t num_tokens = 0;
+  for (const RequestIndex index : requests_.Live()) {
+    const StepLine& line = requests_[index];
+    num_tokens += std::max(0, line.prompt_tokens - line.computed);
+  }
+  return num_tokens;
+}
+
 std::vector<RequestView> Scheduler::Requests() {
   std::vector<RequestView> views;
   for (const RequestIndex index : requests_.Live()) {

@@ -143,6 +143,8 @@ class Scheduler {
   int64_t NextDeadlineUs() const;
 
   std::map<std::string, int64_t> Stats() const;
+  // Prompt tokens of live requests that are not in the cache yet. O(requests).
+  int64_t QueuedTokens() const;
   // The inside as of the last call. O(requests log requests + transfers), no blocks are walked.
   SchedulerState Inspect();
   std::vector<RequestView> Requests();

@@ -18,14 +18,18 @@ class NvidiaPlugin:
 
     @hookimpl
     def register_devices(self, context: Registration) -> None:
-        """Offer GPU 0."""
-        context.offer(Offer("device", "cuda", _runtime, facts={"kind": "cuda"}))
+        """Offer the GPUs."""
+        facts = {"kind": "cuda", "takes_index": True}
+        context.offer(Offer("device", "cuda", _runtime, facts=facts))
 
     @hookimpl
     def register_communicators(self, context: Registration) -> None:
-        """Offer NCCL, and reductions of small tensors over peer memory."""
+        """Offer NCCL, reductions of small tensors over peer memory, and ordered sums."""
         context.offer(Offer("communicator", "nccl", _nccl, band="PERFORMANT", requires=_ANYWHERE))
         context.offer(Offer("communicator", "peer", _peer, band="PERFORMANT", requires=_ONE_HOST))
+        context.offer(
+            Offer("communicator", "nccl_ordered", _ordered, band="PORTABLE", requires=_ORDERED)
+        )
 
 
 _ONE_HOST: dict[str, tuple[object, ...]] = {
@@ -37,18 +41,25 @@ _ONE_HOST: dict[str, tuple[object, ...]] = {
     "graph_safe": (True, False),
 }
 _ANYWHERE = {**_ONE_HOST, "hosts": ("*",)}
+_ORDERED = {**_ANYWHERE, "deterministic": (True,)}
 
 
-def _runtime() -> CudaRuntime:
+def _runtime(index: int = 0) -> CudaRuntime:
     from tokenspeed_nvidia.device import CudaRuntime
 
-    return CudaRuntime()
+    return CudaRuntime(index)
 
 
 def _nccl(**options: Any) -> NcclCommunicator:
     from tokenspeed_nvidia.nccl import NcclCommunicator
 
     return NcclCommunicator(**options)
+
+
+def _ordered(**options: Any) -> NcclCommunicator:
+    from tokenspeed_nvidia.nccl import OrderedNcclCommunicator
+
+    return OrderedNcclCommunicator(**options)
 
 
 def _peer(**options: Any) -> NcclCommunicator:

@@ -20,15 +20,18 @@ PAGE_BYTES = 4096
 
 
 class CudaRuntime:
-    """DeviceRuntime of the first GPU that CUDA_VISIBLE_DEVICES names.
+    """DeviceRuntime of one GPU.
 
+    Args:
+        index: of those that CUDA_VISIBLE_DEVICES names.
     Raises:
         PluginError: torch was built without CUDA, or does not see the GPU that the driver sees.
+        CapacityError: there are not so many.
     """
 
     features: frozenset[str] = frozenset({"pinned"})
 
-    def __init__(self) -> None:
+    def __init__(self, index: int = 0) -> None:
         import torch
 
         if not torch.cuda.is_available():
@@ -38,8 +41,8 @@ class CudaRuntime:
                 "torch built for the driver's CUDA, or use --plugins reference",
                 id="device-failed",
             )
-        self.facts = find_devices()[0]
-        self._device = torch.device("cuda", 0)
+        self.facts = find_devices(index)[0]
+        self._device = torch.device("cuda", index)
         torch.cuda.set_device(self._device)
         # Products of float32 stay float32: TF32 has the mantissa of a float16.
         torch.backends.cuda.matmul.allow_tf32 = False

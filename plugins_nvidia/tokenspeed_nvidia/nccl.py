@@ -25,7 +25,7 @@ from tokenspeed_sdk.collectives import MovingCommunicator, never_destroyed
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from torch.distributed import Store
+    from torch._C._distributed_c10d import Store
 
 WATCH_S = 0.25
 PAUSE_S = 20e-6
@@ -98,7 +98,7 @@ class NcclCommunicator(MovingCommunicator):
         return x if whole is x else x.copy_(whole)
 
     def _connect(self, store: Store, address: str) -> None:
-        from torch.distributed import PrefixStore, ProcessGroupNCCL
+        from torch._C._distributed_c10d import PrefixStore, ProcessGroupNCCL
 
         options = ProcessGroupNCCL.Options()
         options._timeout = NEVER
@@ -112,13 +112,13 @@ class NcclCommunicator(MovingCommunicator):
     def _all_reduce(self, call: str, x: torch.Tensor, reduction: str) -> torch.Tensor:
         if self.size > 2 and reduction == "sum" and x.dtype in (torch.bfloat16, torch.float16):
             return super()._all_reduce(call, x, reduction)
-        from torch.distributed.distributed_c10d import AllreduceOptions, ReduceOp
+        from torch._C._distributed_c10d import AllreduceOptions, ReduceOp
 
         self._line.begin(call)
         own = x.contiguous()
         if own.numel():
             options = AllreduceOptions()
-            options.reduceOp = ReduceOp.SUM if reduction == "sum" else ReduceOp.MAX
+            options.reduceOp = ReduceOp(ReduceOp.SUM if reduction == "sum" else ReduceOp.MAX)
             options.asyncOp = False
             self._note(self._group.allreduce([own], options))
         return own
@@ -136,7 +136,7 @@ class NcclCommunicator(MovingCommunicator):
         output: torch.Tensor,
         receive_bytes: Sequence[int],
     ) -> None:
-        from torch.distributed.distributed_c10d import AllToAllOptions
+        from torch._C._distributed_c10d import AllToAllOptions
 
         options = AllToAllOptions()
         options.asyncOp = False
@@ -145,7 +145,7 @@ class NcclCommunicator(MovingCommunicator):
         )
 
     def _collect(self, data: torch.Tensor, output: torch.Tensor) -> None:
-        from torch.distributed.distributed_c10d import AllgatherOptions
+        from torch._C._distributed_c10d import AllgatherOptions
 
         if data.numel():
             options = AllgatherOptions()
@@ -153,7 +153,7 @@ class NcclCommunicator(MovingCommunicator):
             self._note(self._group._allgather_base(output.view(-1), data.view(-1), options))
 
     def _spread(self, data: torch.Tensor, root: int) -> None:
-        from torch.distributed.distributed_c10d import BroadcastOptions
+        from torch._C._distributed_c10d import BroadcastOptions
 
         if data.numel():
             options = BroadcastOptions()
@@ -163,7 +163,7 @@ class NcclCommunicator(MovingCommunicator):
     def _barrier(self, call: str) -> None:
         one = torch.zeros(1, device=self._device)
         self._all_reduce(call, one, "max")
-        done = torch.cuda.Event()
+        done: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
         done.record()
         while not done.query():
             self._line.check()
@@ -213,6 +213,15 @@ class NcclCommunicator(MovingCommunicator):
             self._done_watching.set()
             group.shutdown()
         self._done_watching.set()
+
+
+class OrderedNcclCommunicator(NcclCommunicator):
+    """Sums in the order of the ranks whatever the size: a sum's bits depend on nothing else."""
+
+    def _all_reduce(self, call: str, x: torch.Tensor, reduction: str) -> torch.Tensor:
+        if reduction == "max":
+            return super()._all_reduce(call, x, reduction)
+        return MovingCommunicator._all_reduce(self, call, x, reduction)
 
 
 @contextlib.contextmanager

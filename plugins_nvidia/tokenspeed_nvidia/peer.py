@@ -13,7 +13,7 @@ from tokenspeed_nvidia.peer_memory import PeerMemory
 from tokenspeed_sdk import EngineError
 
 if TYPE_CHECKING:
-    from torch.distributed import Store
+    from torch._C._distributed_c10d import Store
 
 SMALL_PIECE_BYTES = 4096
 """A program's piece while there are programs enough."""

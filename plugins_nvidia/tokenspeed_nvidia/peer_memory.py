@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tokenspeed_sdk import EngineError
 
 if TYPE_CHECKING:
-    from torch.distributed import Store
+    from torch._C._distributed_c10d import Store
 
 _HANDLE_BYTES = 64
 _LAZY_PEER_ACCESS = 1  # CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
@@ -43,7 +43,8 @@ class PeerMemory:
         handle = _Handle()
         self._call("cuIpcGetMemHandle", ctypes.byref(handle), own)
         store.set(f"memory-{rank}", bytes(handle).hex())
-        self._own, self._opened = own.value, []
+        self._own = own.value
+        self._opened: list[int] = []
         self.addresses: list[int] = []
         """Of every rank's bytes as this GPU sees them, in the order of the ranks."""
         for other in range(size):

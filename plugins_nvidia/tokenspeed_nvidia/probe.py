@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 
-from tokenspeed_sdk import DeviceFacts, PluginError
+from tokenspeed_sdk import CapacityError, DeviceFacts, PluginError
 
 DRIVER_LIBRARY = "libcuda.so.1"
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
@@ -12,10 +12,11 @@ _NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 _HOPPER = 9  # from compute capability 9 on, features of one chip are spelled with an "a"
 
 
-def find_devices() -> tuple[DeviceFacts, ...]:
-    """Return the facts of device 0, with the count of all.
+def find_devices(index: int = 0) -> tuple[DeviceFacts, ...]:
+    """Return the facts of one device, with the count of all.
 
     Raises:
+        CapacityError: there are not so many.
         PluginError: no driver library, the driver refuses, or it lists no device.
     """
     driver = _Driver(_open_driver())
@@ -26,7 +27,12 @@ def find_devices() -> tuple[DeviceFacts, ...]:
             "CUDA_VISIBLE_DEVICES",
             id="device-not-found",
         )
-    device = driver.integer("cuDeviceGet", 0)
+    if index >= count:
+        raise CapacityError(
+            f"GPU {index} is asked for, this process sees {count} (CUDA_VISIBLE_DEVICES may hide "
+            "some); give the host fewer ranks, or more GPUs"
+        )
+    device = driver.integer("cuDeviceGet", index)
     major = driver.integer("cuDeviceGetAttribute", _MAJOR, device)
     minor = driver.integer("cuDeviceGetAttribute", _MINOR, device)
     facts = DeviceFacts(

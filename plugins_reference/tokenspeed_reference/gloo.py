@@ -21,7 +21,7 @@ from tokenspeed_sdk.collectives import MovingCommunicator, bytes_of, never_destr
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from torch.distributed import Store, Work
+    from torch._C._distributed_c10d import Store, Work
 
 MESSAGE_BYTES = 8192
 """Of a first message: its cost is that of a short one."""
@@ -78,9 +78,9 @@ class GlooCommunicator(MovingCommunicator):
         return x if whole is x else x.copy_(whole)
 
     def _connect(self, store: Store, address: str) -> None:
-        from torch.distributed import PrefixStore, ProcessGroupGloo
+        from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo
 
-        options = ProcessGroupGloo._Options()
+        options: Any = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._devices = [ProcessGroupGloo.create_device(hostname=address)]
         options._timeout = timedelta(seconds=self._timeout_s + SPARE_S)
         self._held.append(
@@ -222,7 +222,7 @@ def _read(message: torch.Tensor) -> tuple[str, torch.Tensor]:
 
 
 def _broadcast_options(root: int) -> Any:
-    from torch.distributed.distributed_c10d import BroadcastOptions
+    from torch._C._distributed_c10d import BroadcastOptions
 
     options = BroadcastOptions()
     options.rootRank = root

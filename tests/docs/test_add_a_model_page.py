@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import TYPE_CHECKING
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 from tests.support.engine_parts import Job, build_parts
+from tests.support.model_contexts import definition_context, tiny_config
 from tests.support.plugin_wheels import PluginSpace, write_metadata
 from tests.support.scripted import VOCAB_SIZE, byte_tokenizer
 from tests.support.server import run_cli
 from tests.support.source_tree import ROOT
 from tests.support.tiny_checkpoints import TinySpec, decode_greedily, make_prompts, reference_model
+from tests.support.traced_models import random_weights
 
 from tokenspeed import LLM
 from tokenspeed.cli.main import make_parser
-from tokenspeed.errors import PluginError
+from tokenspeed.errors import PlacementError, PluginError
+from tokenspeed.models.llama import LlamaAttention, LlamaForCausalLM
+from tokenspeed.placement.trace import trace
 from tokenspeed.sampling import SamplingParams
 
 if TYPE_CHECKING:
@@ -89,3 +96,53 @@ def test_without_a_pin_two_sources_are_an_error_with_the_pins(
     with pytest.raises(PluginError, match=r"--pins model=my_models\.mistral/Mistral") as caught:
         LLM(str(checkpoint), plugins=("mymodels",), model_module=module)
     assert caught.value.exit_code == 2
+
+
+def test_the_layer_of_ones_own_is_traced_and_filled() -> None:
+    (code,) = re.findall(r"^```python\n(from tokenspeed_sdk import layers, ops\n.*?)^```", PAGE,
+                         re.DOTALL | re.MULTILINE)  # fmt: skip
+    space: dict[str, Any] = {}
+    exec(code, space)
+
+    class Attention(LlamaAttention):
+        def __init__(self, config: Any, context: Any, *rest: Any) -> None:
+            super().__init__(config, context, *rest)
+            self.own = space["OwnNorm"](context, config.hidden_size)
+
+        def weight_slots(self, name: str) -> Any:
+            yield from super().weight_slots(name)
+            yield from self.own.weight_slots(f"{name}.own")
+
+        def __call__(self, x_TD: Any, step: Any, angles: Any) -> Any:
+            return super().__call__(self.own(x_TD), step, angles)
+
+    class Model(LlamaForCausalLM):
+        def make_attention(self, layer: int) -> Attention:
+            return Attention(self.config, self.context, self.rotary, layer)
+
+    nodes = trace(Model, tiny_config()).forward.nodes
+    (node,) = [node for node in nodes if node.target == "layers.1.attention.own"]
+    assert node.weights == (((16,),),)
+    model = Model(tiny_config(), definition_context())
+    model.load_weights(random_weights(model))
+    x_TD = torch.randn(3, 16)
+    own = model.layers[1].attention.own  # type: ignore[attr-defined]
+    wanted = x_TD / (x_TD.square().mean(-1, keepdim=True) + 1e-6).sqrt() * own._weight_D
+    torch.testing.assert_close(own(x_TD), wanted)
+
+
+def test_the_refusal_on_the_page_is_what_a_reader_sees(
+    installed: PluginSpace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = installed.folder / "my_models" / "mistral.py"
+    text = file.read_text()
+    assert "x_TD.shape[0]" in text
+    file.write_text(text.replace("x_TD.shape[0]", "len(x_TD)"))
+    monkeypatch.syspath_prepend(str(installed.folder))
+    for name in ("my_models", "my_models.mistral", "my_models.plugin"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    module = import_module("my_models.mistral")
+    with pytest.raises(PlacementError) as caught:
+        trace(module.EntryClass, tiny_config(hidden_size=64))
+    shown = re.findall(r"^    (my_models/mistral.*?)\n\n", PAGE, re.DOTALL | re.MULTILINE)
+    assert [" ".join(item.split()) for item in shown] == [str(caught.value)]

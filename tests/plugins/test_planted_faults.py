@@ -145,6 +145,26 @@ class Plugin:
 plugin = Plugin()
 """
 
+OPERATORS = """
+from dataclasses import replace
+from tokenspeed_sdk import ops
+
+LINES = {
+    "acme.right": "... D!, D! -> ... D!",
+    "acme.cut_mean": "... D, D -> ... D",
+    "acme.unread": "x, D! -> x",
+    "acme.whole": "",
+}
+
+class Plugin:
+    @hookimpl
+    def register_operators(self, context):
+        for name, line in LINES.items():
+            context.offer(replace(ops.norm.rms_norm, name=name, placement=line))
+
+plugin = Plugin()
+"""
+
 
 def failures(folder: Path, body: str, only: str, **manifest: str) -> dict[str, str]:
     """Run C2 on a plugin; return id -> message of what fails."""
@@ -166,6 +186,12 @@ def of_offers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def of_devices(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     manifest = {"slots": 'device = "1.0"', "device_kinds": '["acme"]'}
     return failures(tmp_path_factory.mktemp("devices"), DEVICES, "C2/the-device", **manifest)
+
+
+@pytest.fixture(scope="module")
+def of_operators(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("operators")
+    return failures(folder, OPERATORS, "C2/", slots='operator = "1.0"')
 
 
 def found(failed: dict[str, str], offer: str) -> dict[str, str]:
@@ -247,4 +273,21 @@ def test_faults_of_a_device_are_found(
 ) -> None:
     failed = found(of_devices, f"device/{offer}")
     assert list(failed) == ([f"C2/the-device-is-right[-{check}]"] if check else [])
+    assert all(words in message for message in failed.values())
+
+
+@pytest.mark.parametrize(
+    ("offer", "words"),
+    [
+        ("right", ""),
+        ("whole", ""),
+        ("cut_mean", "acme.cut_mean with D cut over 2 ranks"),
+        ("unread", "found 'x', expected a dimension such as D"),
+    ],
+)
+def test_wrong_placement_lines_of_operators_are_found(
+    of_operators: dict[str, str], offer: str, words: str
+) -> None:
+    failed = found(of_operators, f"operator/acme.{offer}")
+    assert list(failed) == (["C2/a-new-operators-placement-line-is-right[]"] if words else [])
     assert all(words in message for message in failed.values())

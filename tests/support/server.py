@@ -50,7 +50,11 @@ def hostile_folder(parent: Path) -> Path:
 
 
 class ServerProcess:
-    """A running `tokenspeed serve`; a context manager that stops it."""
+    """A running `tokenspeed serve`; a context manager that stops it.
+
+    Args:
+        through: arguments of Python that start another program, which starts the server.
+    """
 
     def __init__(
         self,
@@ -60,10 +64,12 @@ class ServerProcess:
         environ: dict[str, str] | None = None,
         new_session: bool = False,
         python: Path | str = sys.executable,
+        through: tuple[str, ...] = (),
     ):
         self.model = model.name
         self.log = folder / "server.log"
-        command = [str(python), "-P", "-m", "tokenspeed", "serve", str(model), "--port", "0"]
+        command = [str(python), "-P", *through, "-m", "tokenspeed", "serve", str(model)]
+        command += ["--port", "0"]
         command += ["--plugins", "sdk", "--block-tokens", "16", *flags]
         own = {"TOKENSPEED_CACHE_DIR": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
         with self.log.open("wb") as log:

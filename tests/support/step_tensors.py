@@ -1,4 +1,4 @@
-"""Cuts whole tensors of a step, whose partitions have tokens of their own, into what each rank has."""
+"""Cuts whole tensors of a step, whose partitions have their own tokens, for each rank."""
 
 from __future__ import annotations
 

@@ -25,6 +25,7 @@ QUEUE_SHARE = 3
 COLUMNS: tuple[tuple[str, str, int], ...] = (
     ("STATE", "state", 0),
     ("REQUEST", "id", 0),
+    ("REPLICA", "replica", 0),
     ("TENANT", "tenant", 100),
     ("SESSION", "session", 110),
     ("PRIO", "priority", 70),
@@ -37,9 +38,12 @@ COLUMNS: tuple[tuple[str, str, int], ...] = (
     ("WAITS FOR", "reason", 120),
 )
 """Head, field, and the width of the terminal from which on the column is shown."""
-NUMBERS = frozenset({"priority", "age_s", "prompt_tokens", "cached_tokens", "computed_tokens"}) | {
-    "output_tokens"
-}
+NUMBERS = frozenset(
+    {
+        "replica", "priority", "age_s", "prompt_tokens", "cached_tokens", "computed_tokens",
+        "output_tokens",
+    }
+)  # fmt: skip
 NAMES = frozenset({"id", "tenant", "session"})
 """Columns that are cut where the terminal is too narrow; numbers are not."""
 MIN_NAME_WIDTH = 6
@@ -55,7 +59,7 @@ def picture(
         last: the state seen before, for figures of the time between; None: since the start.
         width, height: of the terminal; what does not fit is left out from the bottom.
     """
-    lines: list[Text] = [*_head(state, last, url), *_pools(state, width)]
+    lines: list[Text] = [*_head(state, last, url), *_pools(state, width), *_replicas(state)]
     if height >= DETAILS_HEIGHT:
         lines += [line for draw in DETAILS if (line := draw(state))]
     left = height - len(lines) - 1
@@ -136,6 +140,28 @@ def _bar(name: str, used: int, cached: int, total: int, *, width: int) -> Text:
         ("." * (width - num_used - num_cached), "dim"),
         f"] {used:,} used  {cached:,} cached  {max(0, total - used - cached):,} free  of {total:,}",
     )
+
+
+def _replicas(state: dict[str, Any]) -> list[Text]:
+    """Say what each of several replicas does; the rest of the picture is their sum."""
+    return [_replica(replica) for replica in state.get("replicas", ())]
+
+
+def _replica(replica: dict[str, Any]) -> Text:
+    name = f"replica {replica['replica']:<4}"
+    if "problem" in replica:
+        return Text(f"{name}{replica['problem']}", style="bold red")
+    counters, rates, blocks = replica["counters"], replica["rates"], replica["blocks"]
+    waiting = counters["waiting"] + counters["retracted"]
+    return Text.assemble(
+        (name, "dim"), f"running {counters['prefilling'] + counters['decoding']}",
+        ("  queue ", "dim"), (str(waiting), "yellow" if waiting else ""),
+        ("  out ", "dim"), f"{rates['output_tok_s']:,.1f} tok/s",
+        ("  TTFT ", "dim"), _ms(rates["ttft_ms_p50"]),
+        ("  hit ", "dim"), _share(counters["cached_tokens"], counters["prompt_tokens"]),
+        ("  cache ", "dim"), _share(blocks["used"] + blocks["cached"], blocks["total"]),
+        ("  start ", "dim"), str(replica["epoch"]),
+    )  # fmt: skip
 
 
 def _plan(state: dict[str, Any]) -> Text | None:

@@ -128,7 +128,8 @@ class EngineConfig:
     )
     kv_gib: float = setting(
         0.0,
-        "KV cache size, GiB; 0: what max_context x 4 needs, at most 40 % of free memory",
+        "KV cache size of each replica, GiB; 0: what max_context x 4 needs, at most 40 % of free "
+        "memory, shared out among the replicas",
         low=0,
         high=65536,
     )
@@ -191,8 +192,8 @@ class EngineConfig:
     )
     host_kv_gib: float = setting(
         0.0,
-        "host memory for KV blocks that leave the device, GiB; 0: none, evicted blocks are "
-        "recomputed",
+        "host memory of each replica for KV blocks that leave the device, GiB; 0: none, evicted "
+        "blocks are recomputed",
         low=0,
         high=65536,
     )
@@ -272,7 +273,54 @@ class EngineConfig:
         "file that everything the scheduler is told is written to; `tokenspeed simulate FILE` "
         "repeats it plan by plan; it holds all token ids; empty: none",
     )
-    threads: int = setting(0, "CPU threads for kernels; 0: all cores", low=0, high=1024)
+    tp: int = setting(
+        1,
+        "ranks that share the heads of attention; one process and one device each",
+        low=1,
+        high=1024,
+    )
+    dp: int = setting(
+        1, "groups of ranks that share out the running requests in attention", low=1, high=1024
+    )
+    cp: int = setting(
+        1, "ranks that share the query tokens of a step in attention", low=1, high=1024
+    )
+    pp: int = setting(1, "pipeline stages of layers, each with ranks of its own", low=1, high=1024)
+    ep: int = setting(
+        1,
+        "groups of experts; the features of an expert are spread over the other ranks of a stage",
+        low=1,
+        high=1024,
+    )
+    dense_tp: int = setting(
+        0, "ranks that share the features of dense MLPs; 0: as tp", low=0, high=1024
+    )
+    launcher: str = setting(
+        "local",
+        "who starts the ranks: local (this process, on this host), torchrun (as `torchrun -m "
+        "tokenspeed serve ...`), ray (one actor a rank, in a placement group)",
+        choices=("local", "torchrun", "ray"),
+    )
+    rank_timeout_s: float = setting(
+        4.0,
+        "seconds without progress after which a rank that others wait for counts as hung, and the "
+        "replica is restarted; a first compilation that only one rank makes must fit in",
+        low=0.5,
+        high=3600,
+    )
+    threads: int = setting(
+        0,
+        "CPU threads for kernels, of each replica; 0: all cores, shared out among the replicas",
+        low=0,
+        high=1024,
+    )
+    replicas: int = setting(
+        1,
+        "engines side by side, each with the whole model, a scheduler and a cache of its own; "
+        "every request goes where its first token is expected soonest; for `tokenspeed serve`",
+        low=1,
+        high=16,
+    )
     deterministic: bool = setting(
         False,
         "choose only kernels whose results do not depend on the batch, whatever the objective",

@@ -41,6 +41,9 @@ class DeviceFacts:
 class DeviceRuntime(Protocol):
     """Required: all methods here. Optional, declared in `features`: streams, graphs, pinned.
 
+    An Offer with the fact `takes_index` is loaded with `index`: which of the devices that the
+    process sees; without it a host has one rank.
+
     A runtime with feature "pinned" also has `allocate_pinned(num_bytes) -> torch.Tensor`:
     (num_bytes,) uint8 host memory that copies from and to the device need no staging for, aligned
     to 4 KiB; CapacityError when it does not fit. Without it the host tier is plain memory.

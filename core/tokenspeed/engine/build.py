@@ -7,7 +7,6 @@ into the BindingPlan; after this no hook is called and no name is looked up.
 from __future__ import annotations
 
 import os
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +14,7 @@ import numpy as np
 
 from tokenspeed import ops
 from tokenspeed.checkpoint.model_path import existing_model
-from tokenspeed.contracts.model import ModelContext, expert_groups_of
-from tokenspeed.engine.built import building, check_arena
+from tokenspeed.engine.built import building
 from tokenspeed.engine.checked_store import CheckedStore
 from tokenspeed.engine.choices import Choices
 from tokenspeed.engine.drafting import Drafting
@@ -25,17 +23,13 @@ from tokenspeed.engine.evidence import evidence_for
 from tokenspeed.engine.facts import EngineParts, model_info, start_report
 from tokenspeed.engine.kv_events import EventGroup
 from tokenspeed.engine.kv_publisher import KvEventSettings, check_addresses
-from tokenspeed.engine.memory import memory_errors
 from tokenspeed.engine.pins import idle_pins
+from tokenspeed.engine.rank_build import build_rank, describe_model, joined, rank_facts, set_threads
+from tokenspeed.engine.ranks.group import ON_THIS_HOST, RankGroup, RankStart
+from tokenspeed.engine.ranks.leading import LeadingExecutor
+from tokenspeed.engine.ranks.place import ALONE, world_of
 from tokenspeed.engine.reports import Progress, ProgressCallback
-from tokenspeed.engine.rules import device_traits
-from tokenspeed.engine.sizes import (
-    EngineSizes,
-    arena_bytes,
-    check_speculation,
-    check_tables,
-    resolve_sizes,
-)
+from tokenspeed.engine.sizes import EngineSizes, check_speculation, resolve_sizes
 from tokenspeed.engine.start_settings import plugins_of
 from tokenspeed.engine.tenant_file import read_tenants
 from tokenspeed.engine.tenants import Tenants, tenants_of
@@ -51,10 +45,7 @@ from tokenspeed.engine.tuning import Tuning, tune
 from tokenspeed.engine.vocabulary import check_vocabulary, grammar_vocabulary
 from tokenspeed.env import is_strict
 from tokenspeed.errors import CapacityError, CheckpointError, ConfigError, RequestError
-from tokenspeed.kernels import KernelRegistry
-from tokenspeed.kv import Arena, describe, solve_layout
 from tokenspeed.log import LOGGER
-from tokenspeed.models.failures import model_errors
 from tokenspeed.models.modules import register_model_modules
 from tokenspeed.plugins import BindingPlan, load_planned
 from tokenspeed.scheduler import Scheduler
@@ -65,18 +56,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tokenspeed.config.schema import EngineConfig
-    from tokenspeed.contracts.attention import AttentionBackend
     from tokenspeed.contracts.device import DeviceRuntime
     from tokenspeed.contracts.grammar import GrammarVocabulary
-    from tokenspeed.contracts.model import CausalLM
-    from tokenspeed.contracts.moe import MoEBackend
     from tokenspeed.contracts.speculator import Speculator
     from tokenspeed.contracts.weights import WeightSource
     from tokenspeed.engine.engine import StepExecutor
     from tokenspeed.engine.grammars import Grammars
+    from tokenspeed.engine.rank_build import RankParts
     from tokenspeed.executor.transfers import TierTransfers
     from tokenspeed.grammar import AnswerMasks
-    from tokenspeed.kernels import Binder
     from tokenspeed.kv import ArenaLayout
     from tokenspeed.plugins import PluginPlan, Registry
 
@@ -86,40 +74,70 @@ def build_engine(
     *,
     progress: ProgressCallback | None = None,
     plugins: PluginPlan | None = None,
+    ranks: RankStart = ON_THIS_HOST,
 ) -> Engine:
     """Build everything that one replica needs.
 
     Args:
         progress: told of each stage, and of the bytes of weights read.
         plugins: what the launcher planned; None: planned here, before anything is read.
+        ranks: how further ranks come to be, if the settings ask for any.
     Raises:
         TokenSpeedError: settings, plugins, model files or memory are not as needed.
     """
     check_tiers(config)
+    world = world_of(config)
     _check_outlets(config)
     model_path(config)
     tell = progress or (lambda _: None)
     tell(Progress("plugins"))
     plugins = plugins or plugins_of(config)
+    if world > 1:
+        return _build_leading(config, plugins, tell, RankGroup(config, plugins, world, ranks))
     if config.tune and not _is_tuned(config, plugins):
-        tune(config, tell, lambda watched, tuning: _build(watched, plugins, tell, tuning))
-    return _build(config, plugins, tell, None)
+        tune(config, tell, lambda watched, tuning: _build(watched, plugins, tell, tuning=tuning))
+    return _build(config, plugins, tell)
+
+
+def _build_leading(
+    config: EngineConfig, plugins: PluginPlan, tell: ProgressCallback, group: RankGroup
+) -> Engine:
+    """Build rank 0's engine while the other ranks build theirs.
+
+    Raises:
+        TokenSpeedError: of this rank, or of the one that failed first.
+    """
+    try:
+        return _build(config, plugins, tell, group=group)
+    except Exception as error:
+        cause = group.failure_behind(error)
+        group.close()
+        if cause is error:
+            raise
+        raise cause from error
+    except BaseException:
+        group.close()
+        raise
 
 
 def _build(
-    config: EngineConfig, plugins: PluginPlan, tell: ProgressCallback, tuning: Tuning | None
+    config: EngineConfig,
+    plugins: PluginPlan,
+    tell: ProgressCallback,
+    *,
+    group: RankGroup | None = None,
+    tuning: Tuning | None = None,
 ) -> Engine:
     """Build an engine; with `tuning` what computes is watched, and no measured time is used."""
     path = model_path(config)
     registry = load_planned(plugins, role="engine")
     register_model_modules(registry, config.model_module, lock=config.plugins_lock)
     choices = tuning.watched_choices(config, registry) if tuning else Choices(config, registry)
-    runtime = choices.device()
-    _set_threads(config.threads)
+    runtime = choices.device(0 if group is None else group.device_index)
     tell(Progress("model"))
     source = choices.checkpoint(path)
     try:
-        parts = _build_parts(config, registry, choices, runtime, source, path, tell, tuning)
+        parts = _build_parts(config, registry, choices, runtime, source, path, tell, tuning, group)
     finally:
         source.close()
     return _finish(config, registry, choices, runtime, path, parts)
@@ -182,77 +200,58 @@ def _build_parts(
     path: Path,
     tell: ProgressCallback,
     tuning: Tuning | None,
+    group: RankGroup | None,
 ) -> EngineParts:
     policy = choices.policy()
     choices.check_kv_store()
-    with building(choices.decisions["weight_format"].winner, "reading the model's config"):
-        model_config = source.config()
-    model_class = choices.model_class(model_config)
-    with model_errors(model_class, "it declared its cache and experts"):
-        groups = tuple(model_class.cache_groups(model_config))
-        experts = expert_groups_of(model_class, model_config)
-    sizes = resolve_sizes(config, model_config, device_kind=runtime.facts.kind)
+    described = describe_model(config, choices, runtime, source)
+    sizes = described.sizes
     tokenizer = load_tokenizer(path)
     eos_token_ids = check_vocabulary(tokenizer, sizes.vocab_size)
     vocabulary = grammar_vocabulary(path, tokenizer, sizes.vocab_size)
     del tokenizer
     speculator = choices.speculator(sizes)
-    check_speculation(config, groups)
-    check_tables(config, groups, sizes, free_bytes=runtime.free_memory_bytes())
-    binder = _binder(config, registry, choices, runtime, sizes, model_config, tuning)
-    attention = choices.attention(groups, sizes, runtime)
-    moe = choices.moe(experts, sizes, runtime)
-    context = _model_context(sizes, attention, moe, binder, runtime)
-    with model_errors(model_class, "it was built"), memory_errors("the model"):
-        model = model_class(model_config, context)
-    with model_errors(model_class, "its weights were loaded"), memory_errors("the model"):
-        weights_bytes = _load_weights(
-            model, source, sizes, keep_packed=config.weights == "packed", tell=tell
-        )
-    tell(Progress("cache"))
-    solve = partial(
-        solve_layout,
-        groups,
-        block_tokens=sizes.block_tokens,
-        dtype=sizes.dtype,
-        arena_bytes=arena_bytes(config, groups, sizes, free_bytes=runtime.free_memory_bytes()),
-    )
-    layout = solve(demands=choices.cache_demands())
-    if tuning is not None:
-        tuning.solve = lambda more: solve(demands={**choices.cache_demands(), **more})
-    LOGGER.info("%s", describe(layout))
-    storage = runtime.allocate_arena(layout.total_bytes)
-    check_arena(storage, layout.total_bytes, choices.decisions["device"].winner.pin)
+    check_speculation(config, described.groups)
+    place = group.wait_joining() if group is not None else ALONE
+    progress = group.progress if group is not None else None
+    communicator = joined(choices, sizes, runtime, place, progress)
+    set_threads(config.threads, place.local_world * config.replicas)
+    rank = build_rank(
+        config, registry, choices, runtime, source, described, communicator, place, progress,
+        tell=tell, tuning=tuning,
+    )  # fmt: skip
+    layout, binder = rank.layout, rank.binder
     store = choices.kv_store(cache_namespace(path, layout, sizes.dtype))
     checked = None if store is None else CheckedStore(store)
-    transfers = build_transfers(config, layout, storage, runtime, checked)
+    transfers = build_transfers(config, layout, rank.storage, runtime, checked)
     settings = _scheduler_settings(config, layout, sizes)
-    arena = Arena(layout, storage, copy=binder.bind(ops.kv.copy_tokens))
     grammars = choices.grammars(vocabulary)
     masks = _masks(sizes, vocabulary, grammars)
     scheduler = Scheduler(scheduler_config(settings))
     if transfers is not None:
         scheduler.notify_store(transfers.stored_keys(), True)
+    executor = _build_executor(config, rank, sizes, choices, runtime, transfers, masks, group)
+    if group is not None:
+        group.check_alike(rank_facts(rank, choices))
     return EngineParts(
         sizes=sizes,
         layout=layout,
-        executor=_build_executor(
-            config, model, arena, sizes, attention, choices, runtime, transfers, binder, masks
-        ),
+        executor=executor,
         scheduler=scheduler,
         tenants=_tenants(config, scheduler, layout),
         recorder=RecordWriter(Path(config.record), settings) if config.record else None,
         transfers=transfers,
         drafting=_drafting(config, choices, speculator, scheduler, settings, sizes),
-        communicator=choices.communicator(sizes, runtime),
+        communicator=communicator,
         store=store,
         grammars=grammars,
         policy=policy,
         binder=binder,
-        model_config=model_config,
+        model_config=described.config,
         eos_token_ids=eos_token_ids,
-        weights_bytes=weights_bytes,
-        cache_groups=tuple(group.name for group in layout.groups),
+        weights_bytes=rank.weights_bytes,
+        cache_groups=tuple(item.name for item in layout.groups),
+        group=group,
     )
 
 
@@ -265,92 +264,29 @@ def _tenants(config: EngineConfig, scheduler: Scheduler, layout: ArenaLayout) ->
     """
     tenants = tenants_of(scheduler, layout)
     try:
-        tenants.start(read_tenants(config.tenants), now_us=0)
+        for name, figures in read_tenants(config.tenants).items():
+            tenants.change(name, figures.share(config.replicas), now_us=0)
     except RequestError as error:
         raise ConfigError(f"tenants {config.tenants!r}: {error}") from None
     return tenants
 
 
-def _binder(
-    config: EngineConfig,
-    registry: Registry,
-    choices: Choices,
-    runtime: DeviceRuntime,
-    sizes: EngineSizes,
-    model_config: Mapping[str, Any],
-    tuning: Tuning | None,
-) -> Binder:
-    """Return the binder: by measured times where there are any, watched while they are taken.
-
-    Backends of slots are chosen by the same times, so it comes before them.
-    """
-    traits = {**device_traits(runtime.facts), "dtype": sizes.dtype}
-    evidence = evidence_for(config, registry, runtime.facts, sizes, model_config)
-    if tuning is None:
-        choices.evidence = evidence
-        return KernelRegistry(registry).binder(traits, rules=choices.rules, evidence=evidence)
-    tuning.evidence, tuning.runtime = evidence, runtime
-    return tuning.watched_binder(traits, choices.rules)
-
-
-def _model_context(
-    sizes: EngineSizes,
-    attention: Mapping[str, AttentionBackend],
-    moe: Mapping[str, MoEBackend],
-    binder: Binder,
-    runtime: DeviceRuntime,
-) -> ModelContext:
-    import torch
-
-    return ModelContext(
-        kernels=binder,
-        attention=attention,
-        dtype=getattr(torch, sizes.dtype),
-        device=runtime.torch_device(),
-        max_context_tokens=sizes.max_context_tokens,
-        moe=moe,
-    )
-
-
-def _load_weights(
-    model: CausalLM,
-    source: WeightSource,
-    sizes: EngineSizes,
-    *,
-    keep_packed: bool,
-    tell: ProgressCallback,
-) -> int:
-    import torch
-
-    from tokenspeed.executor import load_weights
-
-    return load_weights(
-        model,
-        source,
-        dtype=getattr(torch, sizes.dtype),
-        keep_packed=keep_packed,
-        progress=lambda done, total: tell(Progress("weights", done, total)),
-    )
-
-
 def _build_executor(
     config: EngineConfig,
-    model: CausalLM,
-    arena: Arena,
+    rank: RankParts,
     sizes: EngineSizes,
-    attention: Mapping[str, AttentionBackend],
     choices: Choices,
     runtime: DeviceRuntime,
     transfers: TierTransfers | None,
-    binder: Binder,
     masks: AnswerMasks,
+    group: RankGroup | None,
 ) -> StepExecutor:
     from tokenspeed.executor import Executor
 
-    return Executor(
-        model,
-        arena=arena,
-        attention=attention,
+    executor = Executor(
+        rank.model,
+        arena=rank.arena,
+        attention=rank.attention,
         sampler=choices.sampler(sizes, runtime),
         max_running=config.max_running,
         max_context_tokens=sizes.max_context_tokens,
@@ -358,9 +294,11 @@ def _build_executor(
         vocab_size=sizes.vocab_size,
         device=runtime.torch_device(),
         transfers=transfers,
-        mask_logits=binder.bind(ops.sampling.mask_logits),
+        mask_logits=rank.binder.bind(ops.sampling.mask_logits),
         masks=masks,
+        share=rank.communicator.broadcast if group is not None else None,
     )
+    return executor if group is None else LeadingExecutor(executor, group)
 
 
 def _masks(
@@ -440,7 +378,7 @@ def _scheduler_settings(
         "min_reuse": config.kv_write_min_reuse,
         "store": bool(config.kv_store),
         "layer_ranges": LAYER_RANGES if config.host_kv_gib else 1,
-        "kv_events": bool(config.kv_events),
+        "kv_events": bool(config.kv_events) or config.replicas > 1,
         "retain_share": config.retain_share,
         "max_queue_us": int(config.max_queue_s * 1e6),
         "min_tps_per_user": config.min_tps_per_user,
@@ -481,9 +419,11 @@ def _finish(
         drafting=parts.drafting,
         transfers=parts.transfers,
         communicator=parts.communicator,
+        group=parts.group,
         store=parts.store,
         grammars=parts.grammars,
         kv_events=_kv_events(config, parts),
+        is_routed=config.replicas > 1,
     )
 
 
@@ -499,10 +439,3 @@ def _kv_events(config: EngineConfig, parts: EngineParts) -> KvEventSettings | No
         block_tokens=parts.sizes.block_tokens,
         groups=tuple(EventGroup(group.kind, group.group.window) for group in parts.layout.groups),
     )
-
-
-def _set_threads(threads: int) -> None:
-    if threads:
-        import torch
-
-        torch.set_num_threads(threads)

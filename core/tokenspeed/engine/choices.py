@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -10,11 +11,13 @@ from tokenspeed.contracts.attention import CacheDemand
 from tokenspeed.contracts.model import LATENT
 from tokenspeed.contracts.speculator import SpeculatorFacts
 from tokenspeed.engine.built import building, check_built, check_kind
+from tokenspeed.engine.communicators import rivals_of, shared
 from tokenspeed.engine.grammars import Grammars
 from tokenspeed.engine.group_seat import ALONE, GroupSeat
 from tokenspeed.engine.pins import check_pins
 from tokenspeed.engine.policy_guard import GuardedPolicy
 from tokenspeed.engine.rules import device_traits, rules_of
+from tokenspeed.engine.sizes import CPU
 from tokenspeed.engine.store_guard import GuardedStore
 from tokenspeed.errors import (
     CapabilityError,
@@ -69,11 +72,14 @@ class Choices:
         self.rules = rules_of(config)
         check_pins(self.rules.pins, registry.operators)
 
-    def device(self) -> DeviceRuntime:
+    def device(self, index: int = 0) -> DeviceRuntime:
         """Choose the accelerator.
 
+        Args:
+            index: which of those that this process sees; several ranks of a host have one each.
         Raises:
-            CapabilityError: no loaded plugin offers the device kind that was asked for.
+            CapabilityError: no loaded plugin offers the device kind that was asked for, or it knows
+                one device only.
         """
         offers = self._registry.offers("device")
         kinds = sorted({_kind(item) for item in offers})
@@ -88,7 +94,7 @@ class Choices:
             )
         decision = self._decide("device", offers, {})
         self._check_device_fallback(_kind(decision.winner))
-        runtime: DeviceRuntime = self._load("device", decision)
+        runtime: DeviceRuntime = self._load("device", decision, **_index_of(decision, index))
         check_kind(_kind(decision.winner), runtime.facts.kind, decision.winner.pin)
         return runtime
 
@@ -204,20 +210,40 @@ class Choices:
             CapabilityError: none moves data between such ranks; lists why each does not.
             EngineError: the group is not complete within its time.
         """
+        import torch
+
         traits = {**device_traits(runtime.facts), "dtype": sizes.dtype, **seat.traits()}
         slot = f"communicator.{seat.name}" if seat.name else "communicator"
         offers = self._registry.offers("communicator")
         decision = self._decide(slot, offers, traits, wishes=seat.wishes())
-        communicator: Communicator = self._load(
-            slot,
+
+        def load(item: RegisteredOffer[Offer]) -> Communicator:
+            apart = "" if item is decision.winner else f"-{item.pin.replace('/', '-')}"
+            joined: Communicator = self._load(
+                slot,
+                replace(decision, winner=item),
+                rank=seat.rank,
+                size=seat.size,
+                rendezvous=f"{seat.rendezvous or f'engine-{uuid4().hex}'}{apart}",
+                device=runtime.torch_device(),
+                timeout_s=seat.timeout_s,
+            )
+            return joined
+
+        chosen = load(decision.winner)
+        rivals = rivals_of(decision.record, offers) if seat.size > 1 else ()
+        if not rivals:
+            return chosen
+        return shared(
             decision,
-            rank=seat.rank,
-            size=seat.size,
-            rendezvous=seat.rendezvous or f"engine-{uuid4().hex}",
-            device=runtime.torch_device(),
-            timeout_s=seat.timeout_s,
+            chosen,
+            rivals,
+            load,
+            seat=seat,
+            runtime=runtime,
+            dtype=getattr(torch, sizes.dtype),
+            file=getattr(self.evidence, "file", None),
         )
-        return communicator
 
     def named(self, slot: str) -> Decision | None:
         """Choose what is only used when the setting of the slot's name names it; None: it does not.
@@ -441,6 +467,21 @@ def _kv_shape(group: CacheGroup) -> tuple[int, int, int]:
         )
     (num_kv_heads, head_dim), v_head_dim = shapes["k"], shapes["v"][1]
     return num_kv_heads, head_dim, v_head_dim if v_head_dim != head_dim else 0
+
+
+def _index_of(decision: Decision, index: int) -> dict[str, int]:
+    """Return the argument that a device's `load` takes beside none: which of several."""
+    winner = decision.winner
+    if winner.offer.facts.get("takes_index"):
+        return {"index": index}
+    if index and _kind(winner) != CPU:
+        raise CapabilityError(
+            f"device {winner.pin} is asked for device {index} of this host and its plugin knows "
+            "one device a host (its offer has no fact takes_index); place one rank a host, or "
+            "update the plugin",
+            id="device-not-offered",
+        )
+    return {}
 
 
 def _kind(offer: RegisteredOffer[Offer]) -> str:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tokenspeed.engine.grammars import Grammars
     from tokenspeed.engine.kv_publisher import KvEventSettings
     from tokenspeed.engine.messages import ModelInfo
+    from tokenspeed.engine.ranks.group import RankGroup
     from tokenspeed.engine.reports import StartReport
     from tokenspeed.engine.store_guard import GuardedStore
     from tokenspeed.engine.tenants import Tenants
@@ -109,16 +110,22 @@ class Engine:
     """Movers between the tiers; None where there is only the device."""
     communicator: Communicator | None = None
     """Collectives between the ranks of this replica."""
+    group: RankGroup | None = None
+    """The other ranks; None: there is one rank."""
     store: GuardedStore | None = None
     """The store behind the host tier; None: there is none."""
     grammars: Grammars | None = None
     """Compiles the languages that answers are kept in; None: no plugin does."""
     kv_events: KvEventSettings | None = None
     """Where changes of the prefix cache are published; None: nowhere."""
+    is_routed: bool = False
+    """One of several replicas: routers are told what it has cached."""
 
     def close(self) -> None:
         """Finish what is on its way to a store, give it back, and leave the other ranks."""
         if self.transfers is not None:
             self.transfers.close()
+        if self.group is not None:
+            self.group.close()  # first: the others leave the communicator when they are told to
         if self.communicator is not None:
             self.communicator.close()

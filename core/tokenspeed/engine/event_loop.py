@@ -23,6 +23,7 @@ from tokenspeed.engine.messages import EngineStats
 from tokenspeed.engine.meter import StepMeter
 from tokenspeed.engine.picture import spelled_out
 from tokenspeed.engine.publisher import Publisher
+from tokenspeed.engine.ranks.failure import RankFailure
 from tokenspeed.engine.requests import RequestTable
 from tokenspeed.engine.snapshot import Snapshot
 from tokenspeed.engine.suspects import SuspectGate
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from tokenspeed.engine.channel import EngineChannel
     from tokenspeed.engine.engine import Engine
     from tokenspeed.engine.flight_record import FlightRecord
+    from tokenspeed.engine.kv_feed import KvFeed
     from tokenspeed.engine.kv_publisher import KvPublisher
 
 IDLE_WAIT_MS = 10_000
@@ -68,7 +70,7 @@ class EventLoop:
         epoch: counts engine starts; messages of another epoch are dropped.
         record: where the requests in flight are noted; None in process.
         suspects: request id -> output index of the last engine's fatal step.
-        kv_publisher: told of changes in the prefix cache; None: nobody is.
+        kv_publisher, kv_feed: told of changes in the prefix cache; None: nobody is.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class EventLoop:
         record: FlightRecord | None = None,
         suspects: Mapping[str, int] | None = None,
         kv_publisher: KvPublisher | None = None,
+        kv_feed: KvFeed | None = None,
     ) -> None:
         self.requests = RequestTable()
         self._engine = engine
@@ -87,6 +90,7 @@ class EventLoop:
         self._epoch = epoch
         self._record = record
         self._kv_publisher = kv_publisher
+        self._kv_feed = kv_feed
         self._is_replaying = False
         self._meter = StepMeter()
         self._activity = Activity()
@@ -109,6 +113,7 @@ class EventLoop:
             stats=self.stats,
             snapshot=self._snapshot,
             record=record,
+            kv_feed=kv_feed,
         )
         self._publisher = Publisher(
             engine,
@@ -148,9 +153,8 @@ class EventLoop:
         self._intake.release_sessions()
         if self._engine.recorder is not None:
             self._engine.recorder.append(self._engine.scheduler)
-        if self._kv_publisher is not None:
-            self._kv_publisher.publish(self._engine.scheduler.drain_events())
-            self._is_replaying = self._kv_publisher.turn()
+        if self._kv_publisher is not None or self._kv_feed is not None:
+            self._tell_changes()
         if ran:
             step_s = time.perf_counter() - started_s
             self._meter.add(step_s, self._model_s)
@@ -206,7 +210,7 @@ class EventLoop:
         counts = self._engine.scheduler.stats()
         drafting = self._engine.drafting
         store = self._engine.store
-        grammars = self._engine.grammars
+        grammars, feed = self._engine.grammars, self._kv_feed
         return EngineStats(
             epoch=self._epoch,
             steps=self._meter.num_steps,
@@ -238,6 +242,8 @@ class EventLoop:
             store_detached=int(store is not None and store.is_detached),
             grammar_bytes=0 if grammars is None else grammars.cached_bytes,
             hook_calls_after_freeze=self._engine.registry.hook_calls_after_freeze,
+            queued_tokens=0 if feed is None else self._engine.scheduler.queued_tokens(),
+            kv_number=-1 if feed is None else feed.number,
             step_us_p50=self._meter.step_us_p50,
             overhead_us_p50=self._meter.overhead_us_p50,
         )
@@ -256,6 +262,15 @@ class EventLoop:
             return False
         self._finish(self._flying.popleft())
         return True
+
+    def _tell_changes(self) -> None:
+        """Tell what changed in the prefix cache: who subscribed, and the server's own routers."""
+        changes = self._engine.scheduler.drain_events()
+        if self._kv_feed is not None:
+            self._kv_feed.publish(changes)
+        if self._kv_publisher is not None:
+            self._kv_publisher.publish(changes)
+            self._is_replaying = self._kv_publisher.turn()
 
     def _acknowledge(self) -> None:
         """Tell the scheduler which moves between the tiers ended, and what the store lost.
@@ -279,6 +294,8 @@ class EventLoop:
         started_s = time.perf_counter()
         try:
             self._engine.executor.launch(plan)
+        except RankFailure:
+            raise  # no request's fault: all of them go on with the next start
         except (Exception, SystemExit) as error:  # the latter of a plugin: it ends no process
             while self._flying:  # steps are committed in order
                 self._finish(self._flying.popleft())
@@ -299,6 +316,8 @@ class EventLoop:
         started_s = time.perf_counter()
         try:
             result = self._engine.executor.collect()
+        except RankFailure:
+            raise
         except (Exception, SystemExit) as error:
             self._fail(plan, error)
             return

@@ -17,6 +17,7 @@ from tokenspeed.engine.build import model_path
 from tokenspeed.engine.choices import Choices
 from tokenspeed.engine.evidence import evidence_for
 from tokenspeed.engine.facts import model_name
+from tokenspeed.engine.message_sizes import kept_notes
 from tokenspeed.engine.pins import idle_pins
 from tokenspeed.engine.profile import ProfileRuntime, profile_of
 from tokenspeed.engine.rules import device_traits
@@ -147,6 +148,7 @@ def explain_start(config: EngineConfig, profile: DeviceFacts | None = None) -> E
         with _Collected(name, failures):
             choose()
     plan = BindingPlan.of(choices.decisions, binder.decisions)
+    notes += kept_notes(evidence.file)
     notes += idle_pins(choices.rules.pins, {*plan.names(), *failures})
     return Explanation(
         model=config.model or model_name(path),

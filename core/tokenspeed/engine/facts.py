@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import tokenspeed
 from tokenspeed.engine.messages import ModelInfo
+from tokenspeed.engine.ranks.place import degrees_of, mesh_text
 from tokenspeed.engine.reports import StartReport, size_text
 from tokenspeed.engine.sizes import EngineSizes, max_sequence_tokens
 from tokenspeed.engine.tiers import host_blocks, write_policy
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from tokenspeed.engine.engine import StepExecutor
     from tokenspeed.engine.grammars import Grammars
     from tokenspeed.engine.policy_guard import GuardedPolicy
+    from tokenspeed.engine.ranks.group import RankGroup
     from tokenspeed.engine.store_guard import GuardedStore
     from tokenspeed.engine.tenants import Tenants
     from tokenspeed.executor.transfers import TierTransfers
@@ -56,6 +58,7 @@ class EngineParts:
     communicator: Communicator
     store: GuardedStore | None
     grammars: Grammars | None
+    group: RankGroup | None = None
 
 
 def model_name(path: Path) -> str:
@@ -86,6 +89,8 @@ def model_info(config: EngineConfig, path: Path, parts: EngineParts) -> ModelInf
         max_prompt_tokens=longest_tokens - 1,
         eos_token_ids=parts.eos_token_ids,
         has_snapshots=any(group.kind == "state" for group in parts.layout.groups),
+        block_tokens=parts.sizes.block_tokens,
+        cache_groups=tuple((group.kind, group.group.window) for group in parts.layout.groups),
     )
 
 
@@ -129,6 +134,7 @@ def start_report(
             for slot, name in {**chosen, **kernels}.items()
             if slot.partition(".")[0] in ("attention", "moe", "sampler") or slot in kernels
         ),
+        mesh=mesh_text(degrees_of(config)),
         plan_digest=plan.digest,
         plan={**plan.to_json(), "plugins": [asdict(status) for status in registry.plugins]},
     )

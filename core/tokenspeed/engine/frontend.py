@@ -10,17 +10,21 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 import zmq
+from zmq.utils.monitor import recv_monitor_message
 
 from tokenspeed.engine.messages import (
+    NO_POSITION,
     WIRE_VERSION,
     Abort,
     EngineStats,
     FromEngine,
     Hello,
+    KvChanges,
+    KvWatch,
     ModelInfo,
     Refused,
     SessionQuery,
@@ -51,7 +55,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from tokenspeed.engine.messages import Terms
+    from tokenspeed.engine.messages import Submit, Terms
     from tokenspeed.sampling.params import SamplingParams
 
 HEARTBEAT_S = 1.0
@@ -64,12 +68,37 @@ MAX_UNTAKEN_BYTES = 256 << 20
 RELEASE_TIMEOUT_S = 30.0
 
 
+class Listener(Protocol):
+    """Who is told what becomes of one engine of several; called in the frontend's loop."""
+
+    def welcomed(self) -> None:
+        """A started engine has answered: nothing that an earlier one had is left."""
+        ...
+
+    def counted(self, stats: EngineStats) -> None:
+        """Statistics have come."""
+        ...
+
+    def changed(self, changes: KvChanges) -> None:
+        """The prefix cache has changed."""
+        ...
+
+    def vanished(self) -> None:
+        """The engine's end of the connection is gone: it has died, or is about to."""
+        ...
+
+    def given_up(self) -> None:
+        """The engine is not started again; what is live fails unless it is handed over now."""
+        ...
+
+
 class Frontend:
     """A client of one engine. Thread: its asyncio loop's only."""
 
     model: ModelInfo
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, *, listener: Listener | None = None) -> None:
+        self._listener = listener
         self.stats: EngineStats | None = None
         self.unhealthy_reason: str | None = None
         self.epoch = 0
@@ -86,19 +115,27 @@ class Frontend:
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(FromEngine)
         self._context = zmq.Context()
-        self._socket = _dealer(self._context, address)
+        self._socket = _dealer(self._context)
         self._loop = asyncio.get_running_loop()
+        self._monitor: zmq.Socket[bytes] | None = None
+        if listener is not None:
+            self._watch_connection()
+        self._socket.connect(address)
         self._loop.add_reader(self._socket.fileno(), self._drain)
         self._heart = self._loop.create_task(self._beat())
 
     @classmethod
-    async def connect(cls, address: str, *, timeout_s: float | None = None) -> Frontend:
+    async def connect(
+        cls, address: str, *, timeout_s: float | None = None, listener: Listener | None = None
+    ) -> Frontend:
         """Connect and wait for the engine's Welcome.
 
+        Args:
+            listener: told of what a fleet of engines must know; None: there is one engine only.
         Raises:
             EngineError: no Welcome in `timeout_s`, another wire version, or the engine is given up.
         """
-        frontend = cls(address)
+        frontend = cls(address, listener=listener)
         try:
             async with asyncio.timeout(timeout_s):
                 await frontend._welcomed.wait()
@@ -146,6 +183,18 @@ class Frontend:
             EngineGoneError: the engine died too often and is not restarted.
             EngineAwayError: it takes no messages, and too much waits for it already.
         """
+        self.check_open()
+        message = make_submit(
+            self.model, prompt_ids, params, request_id or secrets.token_hex(12), terms=terms
+        )
+        return self.start(message)
+
+    def check_open(self) -> None:
+        """Check that requests are taken.
+
+        Raises:
+            EngineGoneError, EngineAwayError: as `submit`.
+        """
         if self.unhealthy_reason is not None:
             raise EngineGoneError(self.unhealthy_reason)
         if self._untaken_bytes > MAX_UNTAKEN_BYTES:
@@ -154,9 +203,13 @@ class Frontend:
                 f"{self._untaken_bytes} bytes of requests wait for it, at most {MAX_UNTAKEN_BYTES} "
                 "may; it is in a long step, or is being restarted; send the request again later"
             )
-        message = make_submit(
-            self.model, prompt_ids, params, request_id or secrets.token_hex(12), terms=terms
-        )
+
+    def start(self, message: Submit) -> Stream:
+        """Send a request that was checked.
+
+        Raises:
+            RequestError: its id is in use.
+        """
         if message.request_id in self._streams:
             raise RequestError(
                 f"request id {message.request_id!r} is in use; choose another", param="request_id"
@@ -165,6 +218,32 @@ class Frontend:
         self._streams[stream.request_id] = stream
         self._send(stream.message(self.epoch))
         return stream
+
+    def adopt(self, stream: Stream, *, fatal_position: int = NO_POSITION) -> None:
+        """Go on with a request of another engine, from the tokens delivered.
+
+        Args:
+            fatal_position: output index that the other's fatal step was to fill.
+        """
+        stream.move(self.abort)
+        self._streams[stream.request_id] = stream
+        message = stream.message(self.epoch)
+        self._send(msgspec.structs.replace(message, fatal_position=fatal_position))
+
+    def hand_over(self, request_ids: Sequence[str]) -> list[Stream]:
+        """Give live requests away: another engine goes on with them."""
+        for request_id in request_ids:
+            self._send(Abort(request_id))
+        return [self._streams.pop(request_id) for request_id in request_ids]
+
+    def watch(self, *, is_lost: bool, taken_bytes: int = 0) -> None:
+        """Ask for changes of the prefix cache, or say how many were taken."""
+        self._send(KvWatch(self.epoch, is_lost, taken_bytes))
+
+    @property
+    def request_ids(self) -> tuple[str, ...]:
+        """Ids of the requests that have not ended."""
+        return tuple(self._streams)
 
     def abort(self, request_id: str) -> None:
         """Give a request up: its blocks are free within one step, its stream ends."""
@@ -265,6 +344,10 @@ class Frontend:
         self._heart.cancel()
         await asyncio.gather(self._heart, return_exceptions=True)
         self._loop.remove_reader(self._socket.fileno())
+        if self._monitor is not None:
+            self._loop.remove_reader(self._monitor.fileno())
+            self._socket.disable_monitor()
+            self._monitor.close()
         self._socket.close()
         self._context.term()
 
@@ -327,6 +410,24 @@ class Frontend:
         # Sending may eat the edge that says a message has arrived: look for one.
         self._loop.call_soon(self._drain)
 
+    def _watch_connection(self) -> None:
+        """Have the socket say when the engine's end goes: heartbeats would tell seconds later."""
+        monitor: zmq.Socket[bytes] = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._monitor = monitor
+        self._loop.add_reader(monitor.fileno(), self._drain_monitor)
+        self._loop.call_soon(self._drain_monitor)  # its descriptor tells of edges only
+
+    def _drain_monitor(self) -> None:
+        assert self._monitor is not None
+        assert self._listener is not None
+        has_vanished = False
+        while int(self._monitor.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+            event = recv_monitor_message(self._monitor, zmq.NOBLOCK)
+            has_vanished = has_vanished or event["event"] == zmq.EVENT_DISCONNECTED
+        if has_vanished:
+            self._drain()  # what it still said comes first
+            self._listener.vanished()
+
     async def _beat(self) -> None:
         while True:
             self._send(Hello(wire_version=WIRE_VERSION, seen_epoch=self.epoch))
@@ -366,6 +467,11 @@ class Frontend:
                 self._refuse(message)
         elif isinstance(message, EngineStats):
             self.stats = message
+            if self._listener is not None:
+                self._listener.counted(message)
+        elif isinstance(message, KvChanges):
+            if self._listener is not None and message.epoch == self.epoch:
+                self._listener.changed(message)
         elif isinstance(message, StateReply):
             if message.query_id == self._state_id and self._asked and not self._asked.done():
                 self._asked.set_result(message.state)
@@ -413,6 +519,8 @@ class Frontend:
         self.plan_digest = welcome.plan_digest
         self.model = welcome.model
         self._welcomed.set()
+        if self._listener is not None:
+            self._listener.welcomed()
         suspects = dict(zip(welcome.suspects, welcome.suspect_positions, strict=True))
         self._resubmit([name for name in self._streams if name not in suspects])
         self._resubmit([name for name in suspects if self._may_try_again(name, suspects[name])])
@@ -449,17 +557,18 @@ class Frontend:
         for answer in self._questions.values():
             if not answer.done():
                 answer.set_exception(EngineGoneError(message.reason))
-        for stream in self._streams.values():
+        if self._listener is not None:
+            self._listener.given_up()  # which takes the streams that another one can go on with
+        for stream in tuple(self._streams.values()):
             stream.fail(EngineGoneError(message.reason))
         self._streams.clear()
 
 
-def _dealer(context: zmq.Context[zmq.Socket[bytes]], address: str) -> zmq.Socket[bytes]:
+def _dealer(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
     """Open the socket; queued messages wait for a restarted engine to listen again."""
     socket = context.socket(zmq.DEALER)
     socket.setsockopt(zmq.SNDHWM, 0)
     socket.setsockopt(zmq.RCVHWM, 0)
     socket.setsockopt(zmq.LINGER, 200)
     socket.setsockopt(zmq.RECONNECT_IVL, 20)
-    socket.connect(address)
     return socket

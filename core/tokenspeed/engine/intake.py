@@ -10,14 +10,17 @@ from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from tokenspeed.contracts.policy import Arrival, Keys
 from tokenspeed.engine.flight_record import MAX_REQUEST_ID_BYTES
 from tokenspeed.engine.messages import (
+    NO_POSITION,
     WIRE_VERSION,
     Abort,
     Hello,
+    KvWatch,
     Refused,
     SessionQuery,
     SessionRelease,
@@ -48,6 +51,7 @@ if TYPE_CHECKING:
     from tokenspeed.engine.engine import Engine
     from tokenspeed.engine.flight_record import FlightRecord
     from tokenspeed.engine.grammars import PendingGrammar
+    from tokenspeed.engine.kv_feed import KvFeed
     from tokenspeed.engine.messages import EngineStats
     from tokenspeed.engine.snapshot import Snapshot
     from tokenspeed.engine.suspects import SuspectGate
@@ -88,6 +92,7 @@ class Intake:
         stats: Callable[[], EngineStats],
         snapshot: Snapshot,
         record: FlightRecord | None = None,
+        kv_feed: KvFeed | None = None,
     ) -> None:
         self._engine = engine
         self._channel = channel
@@ -97,6 +102,7 @@ class Intake:
         self._stats = stats
         self._snapshot = snapshot
         self._record = record
+        self._kv_feed = kv_feed
         self._heard_s: dict[Client, float] = {}
         self._held: dict[str, _Held] = {}
         self._book = SessionBook()
@@ -115,12 +121,15 @@ class Intake:
     def take(self, client: Client, message: ToEngine) -> None:
         """Act on one message."""
         if isinstance(message, Submit):
-            if message.epoch == self._epoch and self._gate.admits(client, message):
-                self._submit(client, message)
+            if message.epoch == self._epoch:
+                self._take_submit(client, message)
         elif isinstance(message, Hello):
             self._greet(client, message)
         elif isinstance(message, StateQuery):
             self._answer(client, message)
+        elif isinstance(message, KvWatch):
+            if self._kv_feed is not None:
+                self._kv_feed.take(client, message)
         elif isinstance(message, SessionQuery):
             self._desk.tell(client, message)
         elif isinstance(message, SessionRelease):
@@ -129,6 +138,13 @@ class Intake:
             self._answer_tenants(client, message)
         else:
             self._end(client, message)
+
+    def _take_submit(self, client: Client, message: Submit) -> None:
+        if message.fatal_position != NO_POSITION:  # of another replica's last step
+            self._gate.suspect(message.request_id, message.fatal_position)
+            message = msgspec.structs.replace(message, fatal_position=NO_POSITION)
+        if self._gate.admits(client, message):
+            self._submit(client, message)
 
     def release_sessions(self) -> None:
         """Go on with the sessions that are being released."""
@@ -167,6 +183,8 @@ class Intake:
         for request in self._requests.of_client(client):
             self._abort(request.key)
         self._desk.drop_client(client)
+        if self._kv_feed is not None:
+            self._kv_feed.drop(client)
 
     def drop_silent_clients(self) -> None:
         """Drop clients that have sent no heartbeat for a long time."""
@@ -311,6 +329,8 @@ class Intake:
             raise
         self._requests.add(request)
         self._book.note(message)
+        if self._kv_feed is not None:
+            self._kv_feed.note_turn(session, prompt_ids.size)
 
     def _admit(
         self,

@@ -17,6 +17,7 @@ from tokenspeed.engine.completion import Completion, RequestOutput
 from tokenspeed.engine.event_loop import EventLoop
 from tokenspeed.engine.kv_publisher import open_kv_publisher
 from tokenspeed.engine.messages import Abort, Refused, Stop, Terms, TokensOut
+from tokenspeed.engine.ranks.failure import RankFailure
 from tokenspeed.engine.script_input import params_of, prompt_ids, prompts_of
 from tokenspeed.engine.streams import error_of
 from tokenspeed.engine.submits import make_submit
@@ -56,6 +57,11 @@ class LLM:
     ) -> None:
         flags = {"model": os.fspath(model), **settings}
         self.config = load_config(EngineConfig, flags=flags, environ=os.environ)
+        if self.config.replicas > 1:
+            raise ConfigError(
+                f"replicas is {self.config.replicas}, in one process there is 1; leave it out, or "
+                "use `tokenspeed serve --replicas`"
+            )
         self.engine = build_engine(self.config, progress=progress)
         self.tokenizer: Tokenizer = load_tokenizer(self.engine.info.path)
         self._encodings = EncodeCache(self.tokenizer)
@@ -175,8 +181,11 @@ class LLM:
 
     def close(self) -> None:
         """End what runs; the object cannot be used afterwards, and its memory goes with it."""
-        self._abort_all()
-        self._loop.flush()
+        try:
+            self._abort_all()
+            self._loop.flush()
+        except RankFailure:
+            pass  # said when it happened
         self._channel.close()
         self.engine.close()
         if self._kv_publisher is not None:
@@ -215,6 +224,7 @@ class LLM:
 
     def _turn(self) -> dict[str, str]:
         """Run one turn of the loop; return the new text of each request."""
+        self._check_ranks()
         with _DeferredInterrupt():
             ran = self._ran = self._loop.turn(self._loop.wait_ms(self._ran))
         texts: dict[str, str] = {}
@@ -246,11 +256,17 @@ class LLM:
                 if delta.finish_reason is None:
                     self._channel.inbox.append(Stop(delta.request_id))
 
+    def _check_ranks(self) -> None:
+        """Raise if the engine has lost a rank: nothing that runs can end."""
+        if self.engine.group is not None:
+            self.engine.group.check()
+
     def _abort_all(self) -> None:
         """End live requests, and let the engine act on what was sent to it."""
         self._channel.inbox.extend(Abort(request_id) for request_id in self._live)
         self._live.clear()
         while self._channel.inbox or len(self._loop.requests):
+            self._check_ranks()
             self._loop.turn(0)
         self._channel.outbox.clear()
 

@@ -11,7 +11,8 @@ import msgspec
 from tokenspeed.contracts.sampler import TokenLogprobs
 from tokenspeed.sampling.params import SamplingParams
 
-WIRE_VERSION = 6
+WIRE_VERSION = 7
+NO_POSITION = -2
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,6 +28,9 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     eos_token_ids: tuple[int, ...]
     has_snapshots: bool = False
     """The cache can be entered only where a snapshot was taken: requests should name places."""
+    block_tokens: int = 128
+    cache_groups: tuple[tuple[str, int], ...] = (("full", 0),)
+    """Kind and window in tokens of each cache group: what a router must know of them."""
 
 
 # ---- API process -> engine
@@ -78,6 +82,8 @@ class Submit(Terms, frozen=True, tag=True, kw_only=True):
         output_ids: tokens already sent to the client (resume); int32 bytes.
         params: `seed` is set; the front end gives one to requests without.
         stop_token_ids: all ids that end the output: eos unless ignored, and the request's own.
+        fatal_position: output index that the last step of another replica was to fill when that
+            one died; it runs on trial, alone. NO_POSITION: it was in no such step.
     """
 
     request_id: str
@@ -86,6 +92,7 @@ class Submit(Terms, frozen=True, tag=True, kw_only=True):
     output_ids: bytes = b""
     params: SamplingParams
     stop_token_ids: tuple[int, ...]
+    fatal_position: int = NO_POSITION
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):
@@ -98,6 +105,20 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
     """A stop string was found: end the request as finished; its cache stays matchable."""
 
     request_id: str
+
+
+class KvWatch(msgspec.Struct, frozen=True, tag=True):
+    """Asks for changes of the prefix cache, or says how far they were taken.
+
+    Args:
+        epoch: engine epoch it is meant for; an engine of another epoch drops it.
+        is_lost: something was missed, or nothing heard yet: tell everything, then what changes.
+        taken_bytes: of `KvChanges.blocks` that were taken since everything was told.
+    """
+
+    epoch: int
+    is_lost: bool = False
+    taken_bytes: int = 0
 
 
 class StateQuery(msgspec.Struct, frozen=True, tag=True):
@@ -145,6 +166,14 @@ class TenantFigures(msgspec.Struct, frozen=True):
         """Whether there are no figures at all: the tenant shares what is left."""
         return not self.floor_bytes and self.cap_bytes is None
 
+    def share(self, replicas: int) -> TenantFigures:
+        """Return the part of one of so many replicas: floors hold in sum, and so do caps."""
+        floor, cap = self.floor_bytes, self.cap_bytes
+        return TenantFigures(
+            None if floor is None else -(-floor // replicas),
+            None if cap is None else cap // replicas,
+        )
+
 
 class TenantsQuery(msgspec.Struct, frozen=True, tag=True):
     """Asks what tenants with figures have; answered by a TenantsReply of the same number."""
@@ -170,6 +199,7 @@ ToEngine = (
     | Submit
     | Abort
     | Stop
+    | KvWatch
     | StateQuery
     | TenantsQuery
     | TenantChange
@@ -337,9 +367,30 @@ class EngineStats(msgspec.Struct, frozen=True, tag=True, kw_only=True, omit_defa
     grammar_bytes: int = 0
     """Host memory of compiled grammars that are kept."""
     hook_calls_after_freeze: int = 0
+    queued_tokens: int = 0
+    """Prompt tokens of live requests that are not in the cache yet; told to routers only."""
+    kv_number: int = -1
+    """Of the last KvChanges; -1: nobody watches."""
     step_us_p50: float = 0.0
     overhead_us_p50: float = 0.0
     """Median control and event-loop time per step, the model's own time excluded."""
+
+
+class KvChanges(msgspec.Struct, frozen=True, tag=True, kw_only=True, omit_defaults=True):
+    """What changed in the prefix cache since the last one, for those who watch it.
+
+    Args:
+        number: counts up by one; a client that misses one asks for everything.
+        is_all: `blocks` is everything that can be reused now, not what changed.
+        blocks: as `scheduler.PrefixView` reads them, changes or all.
+        turns: requests taken since the last one: number of the session, tokens of the prompt.
+    """
+
+    epoch: int
+    number: int
+    is_all: bool = False
+    blocks: bytes = b""
+    turns: tuple[tuple[int, int], ...] = ()
 
 
 class StateReply(msgspec.Struct, frozen=True, tag=True):
@@ -377,6 +428,7 @@ FromEngine = (
     | TokensOut
     | Refused
     | EngineStats
+    | KvChanges
     | StateReply
     | TenantsReply
     | SessionReply

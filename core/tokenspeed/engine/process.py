@@ -10,6 +10,7 @@ import argparse
 import gc
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -18,7 +19,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
-from tokenspeed.engine.reports import EngineReport, Progress, failure_of
+from tokenspeed.engine.ranks.parent_death import die_with_parent
+from tokenspeed.engine.reports import Alive, EngineReport, Progress, failure_of
 from tokenspeed.engine.start_settings import EngineSettings, adopt_plan
 from tokenspeed.errors import TokenSpeedError
 from tokenspeed.log import LOGGER, set_up_logging
@@ -38,6 +40,7 @@ def main(argv: list[str] | None = None) -> int:
     started_s = time.monotonic()
     args = _parser().parse_args(argv)
     set_up_logging(args.log_level)
+    die_with_parent(args.parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the launcher, which stops us
     signal.signal(signal.SIGTERM, _exit)
     settings = sys.stdin.buffer.readline()
@@ -61,6 +64,7 @@ class Reporter:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._next_s = 0.0
+        self._lock = threading.Lock()  # keeps the lines of two threads apart
 
     def progress(self, progress: Progress) -> None:
         """Report progress, unless the last report was just now."""
@@ -72,8 +76,9 @@ class Reporter:
         """Write one line; a launcher that is gone is noticed elsewhere."""
         line = msgspec.json.encode(report) + b"\n"
         try:
-            while line:
-                line = line[os.write(self._descriptor, line) :]
+            with self._lock:
+                while line:
+                    line = line[os.write(self._descriptor, line) :]
         except BrokenPipeError:
             LOGGER.debug("nobody reads the reports")
 
@@ -82,8 +87,20 @@ def _build(settings: EngineSettings, reporter: Reporter) -> Engine:
     plugins = adopt_plan(settings.plugins, role="engine")
     reporter.send(Progress("libraries"))
     from tokenspeed.engine.build import build_engine
+    from tokenspeed.engine.ranks.group import RankStart
 
-    return build_engine(settings.config, progress=reporter.progress, plugins=plugins)
+    source = settings.ranks
+    ranks = RankStart(ends_process=True, tick=lambda: reporter.send(Alive()))
+    if source is not None:
+        ranks = RankStart(
+            listener=socket.socket(fileno=source.listener_fd),
+            host=source.host,
+            token=source.token,
+            device_index=source.device_index,
+            ends_process=True,
+            tick=ranks.tick,
+        )
+    return build_engine(settings.config, progress=reporter.progress, plugins=plugins, ranks=ranks)
 
 
 def _open_publisher(engine: Engine) -> KvPublisher | None:
@@ -103,6 +120,8 @@ def _serve(
     from tokenspeed.engine.event_loop import EventLoop
     from tokenspeed.engine.flight_record import FlightRecord, read_suspects
     from tokenspeed.engine.intake import now_us
+    from tokenspeed.engine.kv_feed import KvFeed
+    from tokenspeed.engine.ranks.failure import RankFailure
     from tokenspeed.errors import EngineError
 
     suspects = read_suspects(args.record)
@@ -117,6 +136,7 @@ def _serve(
         record=FlightRecord(args.record, engine.max_running),
         suspects=suspects,
         kv_publisher=kv_publisher,
+        kv_feed=KvFeed(channel, engine.info, epoch=args.epoch) if engine.is_routed else None,
     )
     gc.collect()
     gc.freeze()
@@ -124,6 +144,8 @@ def _serve(
     reporter.send(msgspec.structs.replace(engine.report, start_s=start_s))
     try:
         loop.run()
+    except RankFailure as error:
+        LOGGER.debug("the replica starts anew: %s", error)  # it was said when it was seen
     except EngineError as error:
         LOGGER.error("%s", error)
     finally:
@@ -156,6 +178,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--epoch", type=int, required=True, help="counts engine starts")
     parser.add_argument("--record", type=Path, required=True, help="flight record file")
     parser.add_argument("--report-fd", type=int, required=True, help="where reports go")
+    parser.add_argument("--parent", type=int, required=True, help="process id of the launcher")
     parser.add_argument("--log-level", default="info", help="log level")
     return parser
 

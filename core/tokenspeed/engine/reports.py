@@ -41,6 +41,8 @@ class StartReport(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
         plan: the binding plan with every decision record, and the state of every plugin.
         start_s: seconds from the process's first line to ready.
         parsers: what answers are parsed with, by what it parses; {}: nobody has said.
+        mesh: the degrees of parallelism.
+        replicas: engines like this one behind one server.
     """
 
     version: str
@@ -68,6 +70,8 @@ class StartReport(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     plan: dict[str, Any]
     start_s: float = 0.0
     parsers: dict[str, str] = {}
+    mesh: str = "tp=1 dp=1 ep=1"
+    replicas: int = 1
 
     def lines(self) -> tuple[str, ...]:
         """Return the start-up block, without the line that says where it listens."""
@@ -77,7 +81,13 @@ class StartReport(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
             f"tokenspeed {self.version}   python {self.python}   pid {self.pid}",
             _row("device", self.device, f"plugins  {', '.join(self.plugins)}"),
             _row("model", self.architecture, f"dtype    {self.dtype}", f"weights  {weights}"),
-            _row("mesh", "tp=1 dp=1 ep=1", "graphs   off", f"format   {self.weight_format}"),
+            _row(
+                "mesh",
+                self.mesh,
+                "graphs   off",
+                f"format   {self.weight_format}",
+                *((f"replicas {self.replicas}",) if self.replicas > 1 else ()),
+            ),
             _row("kv", blocks, f"size     {size_text(self.kv_bytes)}", *self._no_tiers()),
             *self._tier_lines(),
             _row(
@@ -141,7 +151,11 @@ class StartFailure(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
     causes: tuple[str, ...] = ()
 
 
-EngineReport = Progress | StartReport | StartFailure
+class Alive(msgspec.Struct, frozen=True, tag="alive"):
+    """An engine of several ranks is not stopped; said a few times a second once it is ready."""
+
+
+EngineReport = Progress | StartReport | StartFailure | Alive
 
 
 def check_same_plan(first: StartReport | None, again: StartReport) -> None:

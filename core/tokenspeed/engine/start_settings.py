@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tokenspeed.config.schema import EngineConfig
+from tokenspeed.engine.ranks.source import RankSource
 from tokenspeed.plugins.planning import plan_plugins
 from tokenspeed.plugins.plugin_plan import PluginPlan, check_sighting, receive_plan
 
@@ -25,10 +26,12 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         config: the resolved settings.
         plugins: `PluginPlan.to_json()`.
+        ranks: where further ranks connect; None: the engine starts them, if there are to be any.
     """
 
     config: EngineConfig
     plugins: dict[str, Any]
+    ranks: RankSource | None = None
 
 
 def plugins_of(config: EngineConfig) -> PluginPlan:

@@ -35,6 +35,7 @@ class Stream:
         self.is_done = False
         self.is_resumed = False
         self._submit = submit
+        self.on_change: Callable[[Stream], None] | None = None
         self._on_close = on_close
         self._arrived = time.monotonic()
         self._output_ids = array("i", submit.output_ids)
@@ -77,6 +78,16 @@ class Stream:
             self._on_close(self.request_id)
             self.finish()
 
+    @property
+    def has_tokens(self) -> bool:
+        """Whether any token was delivered."""
+        return len(self._output_ids) * self._output_ids.itemsize > len(self._submit.output_ids)
+
+    def move(self, on_close: Callable[[str], None]) -> None:
+        """Note that another engine goes on with the request."""
+        self.is_resumed = True
+        self._on_close = on_close
+
     def message(self, epoch: int) -> Submit:
         """Return the Submit for an engine of this epoch: it goes on after the delivered tokens."""
         waited_s = time.monotonic() - self._arrived
@@ -112,6 +123,8 @@ class Stream:
         self._wake()
 
     def _wake(self) -> None:
+        if self.on_change is not None:
+            self.on_change(self)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 

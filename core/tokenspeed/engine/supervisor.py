@@ -24,7 +24,9 @@ from tokenspeed import errors
 from tokenspeed.config.ranges import check_settings
 from tokenspeed.config.schema import EngineConfig, settings_of
 from tokenspeed.engine.flight_record import read_doing, record_of
+from tokenspeed.engine.ranks.place import world_of
 from tokenspeed.engine.reports import (
+    Alive,
     EngineReport,
     Progress,
     StartFailure,
@@ -41,13 +43,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from tokenspeed.engine.ranks.source import RankSource
     from tokenspeed.plugins import PluginPlan
 
 MAX_RESTARTS = 3
 RESTART_WINDOW_S = 300.0
 HANG_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 5.0
-_POLL_S = 1.0
+_POLL_S = 0.5
 _WAIT_S = 0.5
 _OWN_STOP_S = 2.0
 """A whole process group may be told to stop: the launcher's own stop then follows the engine's."""
@@ -82,6 +85,7 @@ class EngineSupervisor:
         plugins: the plan that every engine must see as it is; None: planned here.
         on_progress: called from the watching thread while the engine starts.
         hang_timeout_s: an engine whose step, or turn of its loop, takes longer is killed.
+        ranks: where further ranks connect; None: the engine starts them itself.
     """
 
     def __init__(
@@ -94,12 +98,16 @@ class EngineSupervisor:
         on_progress: Callable[[Progress], None] | None = None,
         hang_timeout_s: float = HANG_TIMEOUT_S,
         log_level: str = "info",
+        ranks: RankSource | None = None,
     ) -> None:
         self.address = address
         self.state = EngineState.STARTING
         self.epoch = 0
         self.report: StartReport | None = None
-        self._settings = _engine_settings(config, plugins or plugins_of(config))
+        self._settings = _engine_settings(config, plugins or plugins_of(config), ranks)
+        self._num_ranks, self._rank_timeout_s = world_of(config), config.rank_timeout_s
+        self._alive_s = 0.0
+        self._passed_fds = () if ranks is None else (ranks.listener_fd,)
         self.has_plugins = False
         self._record = record_of(folder)
         self._on_progress = on_progress or (lambda progress: None)
@@ -223,12 +231,13 @@ class EngineSupervisor:
         command = [
             sys.executable, "-P", "-m", "tokenspeed.engine.process",
             "--address", self.address, "--epoch", str(self.epoch), "--record", str(self._record),
-            "--report-fd", str(report_fd), "--log-level", self._log_level,
+            "--report-fd", str(report_fd), "--parent", str(os.getpid()),
+            "--log-level", self._log_level,
         ]  # fmt: skip
         process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
-            pass_fds=(report_fd,),
+            pass_fds=(report_fd, *self._passed_fds),
             start_new_session=True,  # a group's signal goes to the launcher, which ends answers
         )
         assert process.stdin is not None
@@ -240,10 +249,13 @@ class EngineSupervisor:
     def _follow(self, process: subprocess.Popen[bytes], descriptor: int) -> None:
         """Handle reports until the pipe ends, which is when the process has."""
         decoder = msgspec.json.Decoder(EngineReport)
-        rest = b""
+        rest, next_look_s = b"", 0.0
         while True:
-            if not select.select([descriptor], [], [], _POLL_S)[0]:
-                self._kill_if_hung(process)
+            is_heard = select.select([descriptor], [], [], _POLL_S)[0]
+            if time.monotonic() >= next_look_s:
+                next_look_s = time.monotonic() + _POLL_S
+                self._kill_if_hung(process, is_heard=bool(is_heard))
+            if not is_heard:
                 continue
             data = os.read(descriptor, 65536)
             if not data:
@@ -273,19 +285,30 @@ class EngineSupervisor:
                 self.kill()
                 return
             self.report = report
+            self._alive_s = time.monotonic()
             self.state = EngineState.READY
             self._settled.set()
+        elif isinstance(report, Alive):
+            self._alive_s = time.monotonic()
         else:
             self._failure = report
             if self.report is not None:  # a first start's failure is raised by `start`
                 LOGGER.error("engine %d could not start: %s", self.epoch, error_of(report))
 
-    def _kill_if_hung(self, process: subprocess.Popen[bytes]) -> None:
+    def _kill_if_hung(self, process: subprocess.Popen[bytes], *, is_heard: bool) -> None:
+        if self.state is not EngineState.READY:
+            return
         doing = read_doing(self._record)
         age_s = max(doing.step_s, doing.turn_s)
-        if self.state is EngineState.READY and age_s > self._hang_timeout_s:
+        silent_s = 0.0 if is_heard else time.monotonic() - self._alive_s
+        if age_s > self._hang_timeout_s:
             where = "in a step" if doing.step_s else "between steps"
             LOGGER.error("engine %d hangs %s for %.0f s; killed", self.epoch, where, age_s)
+            process.kill()
+        elif self._num_ranks > 1 and silent_s > self._rank_timeout_s:
+            LOGGER.error(
+                "rank 0 (pid %d) hangs: it says nothing for %.1f s; killed", process.pid, silent_s
+            )
             process.kill()
 
     def _reason_to_give_up(self) -> str:
@@ -311,10 +334,10 @@ class EngineSupervisor:
                 responder.answer(wait_ms=200)
 
 
-def _engine_settings(config: EngineConfig, plugins: PluginPlan) -> bytes:
+def _engine_settings(config: EngineConfig, plugins: PluginPlan, ranks: RankSource | None) -> bytes:
     check_settings(config)  # JSON has no word for NaN
     values = {name: getattr(config, name) for name in settings_of(EngineConfig)}
-    settings = EngineSettings(config=EngineConfig(**values), plugins=plugins.to_json())
+    settings = EngineSettings(config=EngineConfig(**values), plugins=plugins.to_json(), ranks=ranks)
     return msgspec.json.encode(settings)
 
 

@@ -46,9 +46,14 @@ class WatchedChoices(Choices):
         self._watch = watch
 
     def _decide(
-        self, slot: str, offers: Sequence[RegisteredOffer[Offer]], traits: Mapping[str, object]
+        self,
+        slot: str,
+        offers: Sequence[RegisteredOffer[Offer]],
+        traits: Mapping[str, object],
+        *,
+        wishes: Mapping[str, object] | None = None,
     ) -> Decision:
-        decision = super()._decide(slot, offers, traits)
+        decision = super()._decide(slot, offers, traits, wishes=wishes)
         if _is_timed(slot, decision):
             self.requests[slot] = request_key(slot, traits)
             self.texts[slot] = _text(decision.record["traits"])

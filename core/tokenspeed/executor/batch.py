@@ -75,7 +75,8 @@ class StepBatcher:
         poison: bool = False,
     ) -> None:
         self._arena = arena
-        self._views = arena.views()
+        views = arena.layer_views()  # a pipeline stage has some layers only
+        self._views = [views.get(layer) for layer in range(1 + max(views))]
         self._poison = poison
         self._block_tokens = block_tokens
         self._max_token_id = vocab_size - 1

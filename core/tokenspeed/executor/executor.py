@@ -33,7 +33,7 @@ from tokenspeed.ops.sampling import mask_logits as mask_formula
 from tokenspeed.sampling.table import SamplingTable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from concurrent.futures import Future
 
     from numpy.typing import NDArray
@@ -83,6 +83,8 @@ class Executor:
         transfers: moves blocks between the tiers; None: there is only the device.
         mask_logits: kernel of `logits.mask`; None: the operator's own formula.
         masks: of the answers that have a grammar; None: made from the vocabulary's size alone.
+        share: brings (N,) int64, the last token of each row that sampled, to the other ranks, which
+            do not sample; None: there is one rank.
     """
 
     def __init__(
@@ -101,8 +103,10 @@ class Executor:
         transfers: TierTransfers | None = None,
         mask_logits: MaskLogits | None = None,
         masks: AnswerMasks | None = None,
+        share: Callable[[torch.Tensor], object] | None = None,
     ) -> None:
         self._model = model
+        self._share = share
         self._transfers = transfers
         self._sampler = MaskedSampler(sampler, mask_logits or mask_formula.signature)
         self._masks = masks or AnswerMasks(vocab_size)
@@ -184,6 +188,18 @@ class Executor:
         )
         self._launched.append(launched)
 
+    def score_spans(self, plan: StepPlan) -> list[tuple[int, int]]:
+        """Return which hidden states of a step, that is not launched yet, prompts are scored from.
+
+        Ranks that do not sample have no requests, and make the same logits.
+        """
+        spans = []
+        for row in range(plan.num_decode_rows, plan.num_rows):
+            request = self._requests[int(plan.request_ids[row])]
+            if request.params.prompt_logprobs is not None:
+                spans += self._scorer.spans(plan, row, request)
+        return spans
+
     def collect(self) -> StepResult:
         """Return the results of the oldest launched step.
 
@@ -238,8 +254,10 @@ class Executor:
             ending=masks.positions_K[masks.ending_K].tolist() if masks is not None else (),
         )
         verified = verify(targets, self._sampler.sample(logits_PV, batch, masks))
-        last = np.array([tokens[-1] for tokens in verified.tokens_N], dtype=np.int64)
-        self._last_tokens_S[self._upload(slots.astype(np.int64))] = self._upload(last)
+        last_N = self._upload(np.array([new[-1] for new in verified.tokens_N], dtype=np.int64))
+        if self._share is not None:
+            self._share(last_N)
+        self._last_tokens_S[self._upload(slots.astype(np.int64))] = last_N
         self._record(slots, output_index, verified)
         return verified
 

@@ -26,26 +26,33 @@ class PromptScorer:
         self._sampler = sampler
         self._slice_tokens = max(1, _SLICE_BYTES // (4 * vocab_size))
 
-    def score(
-        self, plan: StepPlan, row: int, request: ExecutorRequest, hidden_TD: torch.Tensor
-    ) -> tuple[TokenLogprobs, ...]:
-        """Return the scores of prompt tokens that this row's chunk is the first to predict.
+    def spans(self, plan: StepPlan, row: int, request: ExecutorRequest) -> list[tuple[int, int]]:
+        """Return the hidden states, as [start, stop) of the step's, whose logits `score` makes.
 
         The chunk's positions [c, c + q) predict tokens [c + 1, c + 1 + q); those below
         `num_scored` were returned before (a retracted prompt is computed twice).
         """
-        num_top = request.params.prompt_logprobs
-        assert num_top is not None
         start, stop = int(plan.query_start[row]), int(plan.query_start[row + 1])
         first_target = int(plan.context_tokens[row]) + 1
-        low = max(first_target, request.num_scored)
-        high = min(first_target + stop - start, len(request.prompt_ids))
+        shift = start - first_target
+        low = shift + max(first_target, request.num_scored)
+        high = shift + min(first_target + stop - start, len(request.prompt_ids))
+        size = self._slice_tokens
+        return [(first, min(first + size, high)) for first in range(low, high, size)]
+
+    def score(
+        self, plan: StepPlan, row: int, request: ExecutorRequest, hidden_TD: torch.Tensor
+    ) -> tuple[TokenLogprobs, ...]:
+        """Return the scores of prompt tokens that this row's chunk is the first to predict."""
+        num_top = request.params.prompt_logprobs
+        assert num_top is not None
+        shift = int(plan.context_tokens[row]) + 1 - int(plan.query_start[row])
         scores: list[TokenLogprobs] = []
-        for target in range(low, high, self._slice_tokens):
-            end = min(target + self._slice_tokens, high)
-            offset = start - first_target
-            logits = self._model.compute_logits(hidden_TD[offset + target : offset + end])
-            targets = torch.from_numpy(request.prompt_ids[target:end].astype("int64"))
-            scores += self._sampler.logprobs_of(logits, targets.to(logits.device), num_top)
-        request.num_scored = max(request.num_scored, high)
+        for start, stop in self.spans(plan, row, request):
+            logits = self._model.compute_logits(hidden_TD[start:stop])
+            ids = request.prompt_ids[start + shift : stop + shift].astype("int64")
+            scores += self._sampler.logprobs_of(
+                logits, torch.from_numpy(ids).to(logits.device), num_top
+            )
+            request.num_scored = stop + shift
         return tuple(scores)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 import msgspec
 
 from tokenspeed.config.schema import ServeConfig
-from tokenspeed.engine.flight_record import record_of
+from tokenspeed.engine.replicas import records_of
 from tokenspeed.engine.reports import StartFailure, StartReport, failure_of
 from tokenspeed.engine.start_settings import adopt_plan
 from tokenspeed.errors import PluginError, TokenSpeedError
@@ -31,7 +31,7 @@ from tokenspeed.plugins import load_planned
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from tokenspeed.engine.frontend import Frontend
+    from tokenspeed.engine.clients import EngineClient
     from tokenspeed.plugins import Registry
     from tokenspeed.server.parsers import ChosenParsers
     from tokenspeed.server.responses.store import ResponseStore
@@ -53,14 +53,14 @@ class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         config: the resolved settings; `model` is a path.
-        engine_address: ZeroMQ address of the engine.
+        engine_addresses: ZeroMQ address of each replica's engine.
         socket_fd: inherited listening socket.
         plugins: `PluginPlan.to_json()`, as the launcher made it.
         folder: of this server, gone when it ends; for what its API processes share.
     """
 
     config: ServeConfig
-    engine_address: str
+    engine_addresses: tuple[str, ...]
     socket_fd: int
     plugins: dict[str, Any]
     folder: str
@@ -103,7 +103,6 @@ def main() -> int:
 async def _serve(settings: ApiSettings) -> None:
     import uvicorn
 
-    from tokenspeed.engine.frontend import Frontend
     from tokenspeed.server.http.connection import Connection
     from tokenspeed.tokenizer.load import load_tokenizer
 
@@ -113,8 +112,7 @@ async def _serve(settings: ApiSettings) -> None:
     report = await asyncio.to_thread(_read_report, sys.stdin.buffer)
     report = msgspec.structs.replace(report, parsers=dict(parsers.pins))
     threading.Thread(target=_die_with_launcher, daemon=True).start()
-    frontend = await Frontend.connect(settings.engine_address)
-    check_engine(frontend.plan_digest, report)
+    frontend = await connect(settings, report)
     app = make_app(
         settings.config,
         frontend,
@@ -154,6 +152,29 @@ async def _serve(settings: ApiSettings) -> None:
     await frontend.close()
 
 
+async def connect(settings: ApiSettings, report: StartReport) -> EngineClient:
+    """Connect to the engine, or to all engines where there are several replicas.
+
+    Raises:
+        EngineError, PluginError: one is given up, or is another one than was reported.
+    """
+    from tokenspeed.engine.fleet import Fleet
+    from tokenspeed.engine.frontend import Frontend
+    from tokenspeed.engine.router import Limits
+
+    addresses = settings.engine_addresses
+    if len(addresses) == 1:
+        frontend = await Frontend.connect(addresses[0])
+        check_engine(frontend.plan_digest, report)
+        return frontend
+    limits = Limits(max_running=report.max_running, max_step_tokens=report.max_step_tokens)
+    records = records_of(len(addresses), Path(settings.folder))
+    fleet = await Fleet.connect(addresses, records, limits)
+    for digest in fleet.plan_digests:
+        check_engine(digest, report)
+    return fleet
+
+
 def check_engine(plan_digest: str, report: StartReport) -> None:
     """Compare the plan of the engine that answered with that of the report.
 
@@ -188,7 +209,7 @@ def choose_parsers(config: ServeConfig, registry: Registry, tokenizer: Tokenizer
 
 def make_app(
     config: ServeConfig,
-    frontend: Frontend,
+    frontend: EngineClient,
     tokenizer: Tokenizer,
     report: StartReport,
     *,
@@ -198,6 +219,7 @@ def make_app(
     registry: Registry | None = None,
 ) -> ASGIApp:
     """Put the parts of the application together."""
+    from tokenspeed.engine.fleet import Fleet
     from tokenspeed.server.app import create_app
     from tokenspeed.server.conversation.chat_prompts import make_chats
     from tokenspeed.server.conversation.prompts import PromptReader
@@ -205,6 +227,7 @@ def make_app(
     from tokenspeed.server.conversation.sessions import Sessions
     from tokenspeed.server.conversation.template_facts import facts_of
     from tokenspeed.server.engine_health import EngineHealth
+    from tokenspeed.server.fleet_health import FleetHealth
     from tokenspeed.server.host_memory import HostMemory
     from tokenspeed.server.http.api_keys import read_api_keys
     from tokenspeed.server.http.bodies import Bodies
@@ -215,6 +238,8 @@ def make_app(
     from tokenspeed.tokenizer.incremental import EncodeCache
 
     metrics = Metrics(lambda: frontend.stats, report.plan)
+    if isinstance(frontend, Fleet):
+        metrics.watch_fleet(frontend)
     template = ChatTemplate.of(tokenizer)
     cache = EncodeCache(tokenizer, max_bytes=config.prompt_cache_mib << 20)
     prompts = PromptReader(tokenizer, template=template, cache=cache, model=frontend.model)
@@ -228,6 +253,12 @@ def make_app(
     }
     host_memory = HostMemory(metrics.host, stores, unread)
     host_memory.keep_telling()
+    health: EngineHealth | FleetHealth
+    if isinstance(frontend, Fleet):
+        health = FleetHealth(frontend, stall_s=config.health_stall_s)
+    else:
+        (record,) = records_of(1, folder)
+        health = EngineHealth(frontend, record, stall_s=config.health_stall_s)
     parts = ApiParts(
         frontend=frontend,
         tokenizer=tokenizer,
@@ -237,7 +268,7 @@ def make_app(
         metrics=metrics,
         report=report,
         keys=read_api_keys(config),
-        health=EngineHealth(frontend, record_of(folder), stall_s=config.health_stall_s),
+        health=health,
         keep_alive_s=config.keep_alive_s,
         max_body_bytes=config.max_body_mib << 20,
         max_waiting=config.max_waiting,

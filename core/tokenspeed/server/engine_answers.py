@@ -13,9 +13,13 @@ Part = dict[str, Any]
 
 
 class Health(Answer, frozen=True):
-    """Whether steps are completed, for how long nothing was, and what is wrong since when."""
+    """Whether steps are completed, for how long nothing was, and what is wrong since when.
 
-    status: Literal["ok", "unhealthy"]
+    Of several replicas the largest figures, and in `replicas` the health of each; "degraded": some
+    of them are well.
+    """
+
+    status: Literal["ok", "degraded", "unhealthy"]
     model: str
     engine_epoch: int
     heard_s: float
@@ -23,6 +27,7 @@ class Health(Answer, frozen=True):
     no_step_completed_s: float
     reason: str | UnsetType = UNSET
     since: str | UnsetType = UNSET
+    replicas: list[Part] | UnsetType = UNSET
 
 
 class EngineState(Answer, frozen=True):
@@ -51,6 +56,8 @@ class EngineState(Answer, frozen=True):
     states: dict[str, int]
     requests: list[Part]
     queue: list[Part]
+    replicas: list[Part] | UnsetType = UNSET
+    """Of several: the figures of each, which the rest sums up."""
 
 
 class Tenants(Answer, frozen=True):

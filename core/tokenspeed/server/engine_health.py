@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tokenspeed.engine.flight_record import Doing
     from tokenspeed.engine.frontend import Frontend
 
-OK, UNHEALTHY = "ok", "unhealthy"
+OK, DEGRADED, UNHEALTHY = "ok", "degraded", "unhealthy"
 HEARTBEATS_S = 2.0
 """A silence begins up to a heartbeat before the step that keeps the engine from answering."""
 
@@ -36,10 +36,16 @@ class EngineHealth:
         self._record = record
         self._stall_s = stall_s
 
-    def state(self) -> dict[str, Any]:
-        """Return the body of `GET /health`."""
+    def state(self, known_fault: tuple[str, float] | None = None) -> dict[str, Any]:
+        """Return the body of `GET /health`.
+
+        Args:
+            known_fault: what is wrong for how many seconds, unless the engine was given up.
+        """
         frontend, doing = self._frontend, read_doing(self._record)
         reason, for_s = self._fault(doing)
+        if known_fault is not None and frontend.unhealthy_reason is None:
+            reason, for_s = known_fault
         state: dict[str, Any] = {
             "status": UNHEALTHY if reason else OK,
             "model": frontend.model.name,

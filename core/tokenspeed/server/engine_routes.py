@@ -9,7 +9,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 
 from tokenspeed import __version__
-from tokenspeed.server.engine_health import OK
+from tokenspeed.server.engine_health import UNHEALTHY
 from tokenspeed.server.http.errors import JsonResponse
 from tokenspeed.server.openapi.document import document
 from tokenspeed.server.route_list import ROUTES
@@ -44,7 +44,7 @@ class EngineRoutes:
     async def health(self, request: Request) -> Response:
         """Answer GET /health: 200 while steps are completed or none is due, 503 otherwise."""
         state = self._parts.health.state()
-        return JsonResponse(state, 200 if state["status"] == OK else 503)
+        return JsonResponse(state, 503 if state["status"] == UNHEALTHY else 200)
 
     async def metrics(self, request: Request) -> Response:
         """Answer GET /metrics."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from tokenspeed.contracts.grammar import GrammarSpec
     from tokenspeed.contracts.thinking import ThinkingBudget
-    from tokenspeed.engine.frontend import Frontend
+    from tokenspeed.engine.clients import EngineClient
     from tokenspeed.engine.messages import Terms
     from tokenspeed.sampling.params import SamplingParams
     from tokenspeed.server.conversation.next_turn import TurnRecorder
@@ -52,7 +52,7 @@ class Generation:
 
     def __init__(
         self,
-        frontend: Frontend,
+        frontend: EngineClient,
         tokenizer: Tokenizer,
         *,
         request_id: str,

@@ -1,7 +1,7 @@
 """The launcher behind `tokenspeed serve`: takes the port, starts engine and API processes, stops.
 
-One engine process (kept alive by its supervisor) and N API processes that share the port. Children
-notice the launcher's death by the end of their stdin, so that nothing outlives it.
+One engine process a replica (each kept alive by a supervisor) and N API processes that share the
+port. Children notice the launcher's death by the end of their stdin, so that nothing outlives it.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import msgspec
 
 from tokenspeed.checkpoint.model_path import existing_model
 from tokenspeed.config.load import replace_settings
+from tokenspeed.engine.ranks.place import world_of
+from tokenspeed.engine.replicas import Replicas
 from tokenspeed.engine.rules import rules_of
 from tokenspeed.engine.start_settings import plugins_of
-from tokenspeed.engine.supervisor import EngineSupervisor
 from tokenspeed.engine.tenant_file import read_tenants
 from tokenspeed.log import say, set_up_logging
 from tokenspeed.models.modules import check_model_modules
@@ -24,6 +25,7 @@ from tokenspeed.server.http.api_keys import read_api_keys
 from tokenspeed.server.http.signals import StopSignals
 from tokenspeed.server.http.sockets import listen, url_of
 from tokenspeed.server.progress import StartProgress
+from tokenspeed.server.rank_launch import follow_as_rank, open_ranks
 from tokenspeed.server.run_folder import run_folder
 from tokenspeed.server.workers import ApiWorkers
 
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     import socket
 
     from tokenspeed.config.schema import ServeConfig
+    from tokenspeed.engine.ranks.source import RankSource
     from tokenspeed.engine.reports import StartReport
     from tokenspeed.plugins import PluginPlan
 
@@ -41,6 +44,9 @@ def serve(config: ServeConfig) -> int:
     Raises:
         TokenSpeedError: the server cannot start; nothing is left running.
     """
+    world = world_of(config)
+    if follow_as_rank(config, world):
+        return 0
     set_up_logging(config.log_level)
     if config.model:
         existing_model(config.model)
@@ -53,7 +59,9 @@ def serve(config: ServeConfig) -> int:
     check_model_modules(config.model_module, lock=config.plugins_lock)
     with listen(config.host, config.port) as listener, run_folder() as folder:
         config = replace_settings(config, model=_model_path(config.model))
-        return _run(config, plugins, listener, folder, signals)
+        with open_ranks(config, world) as ranks:
+            signals.install()  # Ray has put its own in their place
+            return _run(config, plugins, listener, folder, signals, ranks)
 
 
 def _run(
@@ -62,20 +70,15 @@ def _run(
     listener: socket.socket,
     folder: Path,
     signals: StopSignals,
+    ranks: RankSource | None,
 ) -> int:
-    address = f"ipc://{folder}/engine"
     progress = StartProgress()
-    supervisor = EngineSupervisor(
-        config,
-        address=address,
-        folder=folder,
-        plugins=plugins,
-        on_progress=progress.show,
-        log_level=config.log_level,
+    replicas = Replicas(
+        config, folder=folder, plugins=plugins, ranks=ranks, on_progress=progress.show
     )
     settings = ApiSettings(
         config=config,
-        engine_address=address,
+        engine_addresses=replicas.addresses,
         socket_fd=listener.fileno(),
         plugins=plugins.to_json(),
         folder=str(folder),
@@ -86,8 +89,8 @@ def _run(
     try:
         workers.start()
         with progress:
-            report = supervisor.start(
-                meanwhile=lambda: workers.check_starting(has_plugins=supervisor.has_plugins)
+            report = replicas.start(
+                meanwhile=lambda: workers.check_starting(has_plugins=replicas.has_plugins)
             )
             ready = workers.serve(report)
         _print_block(msgspec.structs.replace(report, parsers=ready.parsers), url_of(listener))
@@ -95,21 +98,21 @@ def _run(
     except KeyboardInterrupt:
         say("tokenspeed: stopping")
     finally:
-        _stop(workers, supervisor, signals)
+        _stop(workers, replicas, signals)
     return 0
 
 
-def _stop(workers: ApiWorkers, supervisor: EngineSupervisor, signals: StopSignals) -> None:
+def _stop(workers: ApiWorkers, replicas: Replicas, signals: StopSignals) -> None:
     """Stop everything; a second signal kills what is left."""
 
     def at_once() -> None:
         workers.kill()
-        supervisor.kill()
+        replicas.kill()
 
     signals.begin_stop(at_once)
-    supervisor.begin_stop()
+    replicas.begin_stop()
     workers.stop()
-    supervisor.stop()
+    replicas.stop()
 
 
 def _model_path(model: str) -> str:

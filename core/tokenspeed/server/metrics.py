@@ -15,11 +15,15 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.multiprocess import MultiProcessCollector
 
+from tokenspeed.server.fleet_metrics import FleetCollector, RouterMetrics
+from tokenspeed.server.metric_names import COUNTERS, GAUGES, TENANT_GAUGES
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from prometheus_client.core import Metric
 
+    from tokenspeed.engine.fleet import Fleet
     from tokenspeed.engine.messages import EngineStats, TenantState
     from tokenspeed.server.pieces import Piece
 
@@ -28,50 +32,6 @@ _TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.025, 0.05, 0.075, 0.1, 0.
 
 REFUSALS = ("unknown", "edited", "reasoning", "template", "context")
 """Why a turn that came back was rendered anew."""
-
-_GAUGES = {
-    "running": "requests that run now",
-    "waiting": "requests in the queue",
-    "blocks_total": "KV blocks of the arena",
-    "blocks_used": "KV blocks held by live requests",
-    "grammar_bytes": "host memory of compiled grammars that are kept",
-    "blocks_cached": "KV blocks that hold reusable prefixes and can be evicted",
-    "host_blocks_total": "KV blocks of the host tier; 0: there is none",
-    "host_blocks_free": "KV blocks of the host tier that hold nothing",
-    "speculator_detached": "1: the speculator failed too often and is not asked any more",
-    "store_records": "records that the KV store behind the host tier keeps",
-    "store_detached": "1: the KV store failed too often and is not asked any more",
-    "step_us_p50": "median time of a step, microseconds",
-    "overhead_us_p50": "median control and event-loop time of a step, microseconds",
-    "epoch": "engine starts, from 1",
-}
-_TENANT_GAUGES = {
-    "floor_bytes": "KV cache that others never evict from a tenant, once it has it",
-    "cap_bytes": "most KV cache that a tenant has at a time",
-    "held_bytes": "KV cache that a tenant's live requests hold",
-    "cached_bytes": "KV cache of a tenant that nobody holds and can be found again",
-    "running": "a tenant's requests that run now",
-    "waiting": "a tenant's requests in the queue",
-}
-"""Of tenants with a floor or a cap."""
-_COUNTERS = {
-    "steps": "steps run",
-    "prompt_tokens": "prompt tokens of admitted requests",
-    "cached_tokens": "prompt tokens taken from the cache",
-    "created_tokens": "prompt tokens computed that were never in the cache",
-    "recomputed_tokens": "prompt tokens computed again after their eviction",
-    "output_tokens": "tokens sampled",
-    "retractions": "requests retracted for lack of blocks",
-    "evictions": "cached things that left the device to make room",
-    "loaded_tokens": "prompt tokens whose cache came back from the host tier or the store",
-    "tier_failures": "moves between device, host and store that failed; computed again instead",
-    "drafted_tokens": "tokens that a speculator guessed and a step verified",
-    "accepted_tokens": "guessed tokens that were right",
-    "speculator_failures": "calls of the speculator that raised or returned what is not allowed",
-    "store_failures": "calls of the KV store that raised or answered what is not allowed",
-    "tps_floor_violated": "steps in which running streams alone were below min_tps_per_user",
-    "hook_calls_after_freeze": "plugin hook calls after the plan was frozen; must stay 0",
-}
 
 
 class Metrics:
@@ -136,8 +96,14 @@ class Metrics:
             ("rule",),
             registry=own,
         )
+        self._own = own
         self.turns = TurnMetrics(own)
         self.host = HostMetrics(own)
+
+    def watch_fleet(self, fleet: Fleet) -> None:
+        """Show each replica's figures beside the sums, and what the router does."""
+        self._registry.register(FleetCollector(fleet))
+        fleet.on_routed = RouterMetrics(self._own).note
 
     def render(self) -> bytes:
         """Return the exposition text."""
@@ -248,9 +214,9 @@ class _EngineCollector:
         stats = self._stats()
         if stats is None:
             return
-        for name, text in _GAUGES.items():
+        for name, text in GAUGES.items():
             yield GaugeMetricFamily(f"tokenspeed_{name}", text, value=getattr(stats, name))
-        for name, text in _COUNTERS.items():
+        for name, text in COUNTERS.items():
             yield CounterMetricFamily(f"tokenspeed_{name}", text, value=getattr(stats, name))
         ends = CounterMetricFamily(
             "tokenspeed_match_ends", "prompts by why their match ended", labels=("reason",)
@@ -263,7 +229,7 @@ class _EngineCollector:
 
 def _tenant_gauges(tenants: Sequence[TenantState]) -> Iterator[Metric]:
     """Yield a gauge for each figure, with a value for each tenant that has it."""
-    for name, text in _TENANT_GAUGES.items():
+    for name, text in TENANT_GAUGES.items():
         family = GaugeMetricFamily(f"tokenspeed_tenant_{name}", text, labels=("tenant",))
         for tenant in tenants:
             value = getattr(tenant, name)

@@ -10,12 +10,13 @@ from tokenspeed.server.http.unread import Unread
 from tokenspeed.server.parsers import ChosenParsers
 
 if TYPE_CHECKING:
-    from tokenspeed.engine.frontend import Frontend
+    from tokenspeed.engine.clients import EngineClient
     from tokenspeed.engine.reports import StartReport
     from tokenspeed.server.conversation.chat_prompts import ChatPrompts
     from tokenspeed.server.conversation.prompts import PromptReader
     from tokenspeed.server.conversation.sessions import Sessions
     from tokenspeed.server.engine_health import EngineHealth
+    from tokenspeed.server.fleet_health import FleetHealth
     from tokenspeed.server.host_memory import HostMemory
     from tokenspeed.server.http.api_keys import ApiKeys
     from tokenspeed.server.metrics import Metrics
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 class ApiParts:
     """What the routes need."""
 
-    frontend: Frontend
+    frontend: EngineClient
     tokenizer: Tokenizer
     prompts: PromptReader
     chats: ChatPrompts
@@ -35,7 +36,7 @@ class ApiParts:
     metrics: Metrics
     report: StartReport
     keys: ApiKeys
-    health: EngineHealth
+    health: EngineHealth | FleetHealth
     keep_alive_s: float = 10.0
     max_body_bytes: int = 64 << 20
     max_waiting: int = 4096

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 PREFIX = "tokenspeed-"
 MAX_SOCKET_PATH_BYTES = 100
 """Addresses of local sockets hold 103 to 107 bytes, depending on the system."""
-_LONGEST_NAME = f"{PREFIX}12345678/engine"
+_LONGEST_NAME = f"{PREFIX}12345678/engine15"
 _FALLBACK = Path("/tmp")
 
 

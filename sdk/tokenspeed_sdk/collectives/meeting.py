@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
-    from torch.distributed import Store, TCPStore
+    from torch._C._distributed_c10d import Store, TCPStore
 
 SCHEME = "tcp"
 
@@ -31,7 +31,7 @@ def serve_store(host: str, port: int = 0, *, timeout_s: float = 60.0) -> tuple[T
     Returns:
         The store, which serves as long as it is kept, and "tcp://HOST:PORT": append "/NAME".
     """
-    from torch.distributed import TCPStore
+    from torch._C._distributed_c10d import TCPStore
 
     store = TCPStore(
         host,
@@ -50,7 +50,7 @@ def open_store(rendezvous: str, *, rank: int, timeout_s: float) -> Store:
         ValueError: the text begins with tcp:// and is no such address.
         torch.distributed.DistError: nobody serves the address within the time.
     """
-    from torch.distributed import FileStore, PrefixStore
+    from torch._C._distributed_c10d import FileStore, PrefixStore
 
     if not rendezvous.startswith(f"{SCHEME}://"):
         return FileStore(str(_file_of(rendezvous)), -1)
@@ -85,7 +85,8 @@ def own_address(rendezvous: str) -> str:
 
 
 def _tcp_store(host: str, port: int, *, is_first: bool, timeout_s: float) -> TCPStore:
-    from torch.distributed import DistNetworkError, TCPStore
+    from torch._C._distributed_c10d import TCPStore
+    from torch.distributed import DistNetworkError
 
     timeout = timedelta(seconds=timeout_s)
     if is_first:

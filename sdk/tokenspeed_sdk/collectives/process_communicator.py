@@ -14,7 +14,7 @@ from tokenspeed_sdk.collectives.meeting import forget, open_store, own_address
 
 if TYPE_CHECKING:
     import torch
-    from torch.distributed import Store
+    from torch._C._distributed_c10d import Store
 
 
 class ProcessCommunicator(RankCommunicator):

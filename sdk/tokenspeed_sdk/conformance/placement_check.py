@@ -209,12 +209,31 @@ def held_weight(weight: LinearWeight, layout: Layout, mesh: Mesh, rank: int) -> 
 
 
 def is_proved(call: Call, choices: Mapping[str, Choice], mesh: Mesh) -> bool:
-    """Compare cut and whole; False where the case's sizes do not permit the cut."""
+    """Compare cut and whole; False where the case's sizes do not permit the cut.
+
+    Raises:
+        AssertionError: the parts put together are not the whole.
+    """
     try:
         placed = place(call.node, call.values, choices, mesh)
         mine = [local(call, placed, mesh, rank) for rank in range(mesh.world)]
     except PlacementError:
         return False
+    try:
+        _check_parts(call, placed, mine, mesh)
+    except (AssertionError, RuntimeError) as error:
+        cuts = " and ".join(
+            f"{getattr(choice, 'value', choice)} cut over {mesh.size(axis)} ranks"
+            for axis, choice in choices.items()
+        )
+        raise AssertionError(
+            f"{call.operator.name} with {cuts}, case {call.case.name!r}: its parts are not the "
+            f"whole, as {call.rule.text!r} says; {error}; correct the placement line"
+        ) from error
+    return True
+
+
+def _check_parts(call: Call, placed: Placed, mine: list[list[Any]], mesh: Mesh) -> None:
     got = [call.run(arguments) for arguments in mine]
     for number, (whole, layout) in enumerate(zip(call.results, placed.outputs, strict=True)):
         assert_held([results[number] for results in got], whole, layout, mesh)
@@ -224,7 +243,6 @@ def is_proved(call: Call, choices: Mapping[str, Choice], mesh: Mesh) -> bool:
         if isinstance(call.after[number], torch.Tensor) and not (pattern and pattern.counted):
             own = [arguments[number] for arguments in mine]
             assert_held(own, call.after[number], layout, mesh)
-    return True
 
 
 def ways_of(operator: Operator) -> list[Choice]:

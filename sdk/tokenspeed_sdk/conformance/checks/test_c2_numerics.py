@@ -9,7 +9,13 @@ import pytest
 from tokenspeed.contracts.capability import unmet_clauses
 from tokenspeed.kernels.judging import declared_traits
 from tokenspeed_sdk import Domain, KernelOffer, Offer, Operator, PluginError
-from tokenspeed_sdk.conformance import device_check, sampler_check, speculator_check, store_check
+from tokenspeed_sdk.conformance import (
+    communicator_check,
+    device_check,
+    sampler_check,
+    speculator_check,
+    store_check,
+)
 from tokenspeed_sdk.conformance.construct import (
     VOCAB_SIZE,
     construct,
@@ -17,6 +23,7 @@ from tokenspeed_sdk.conformance.construct import (
     needs_another_device,
 )
 from tokenspeed_sdk.conformance.subject import Subject, SubjectOffer
+from tokenspeed_sdk.testkit.rank_processes import RankProcesses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,6 +53,8 @@ def test_it_computes_what_its_operator_says(
     from tokenspeed.ops.backends import outcomes
 
     chosen = _implemented(offer)
+    if _between_processes(offer):
+        pytest.skip("its ranks are processes: compared by the test of ranks that are processes")
     num_cases = 0
     for operator, domain in _domains(subject, offer, runtime):
         for outcome in outcomes(operator, chosen, domain, device=runtime.torch_device()):
@@ -80,12 +89,15 @@ def test_it_is_deterministic_if_it_says_so(
     from tokenspeed.ops.backends import implementation
     from tokenspeed.ops.compare import cases_within
 
-    if True not in declared_traits(offer.offer).get("deterministic", ()):
+    if _between_processes(offer):
+        pytest.skip("its ranks are processes, and no collective has tokens")
+    chosen = _implemented(offer)
+    if True not in declared_traits(chosen).get("deterministic", ()):
         pytest.skip("it does not say so")
     for operator, domain in _domains(subject, offer, runtime):
         if not operator.tokens:
             continue
-        function = implementation(operator, _implemented(offer))
+        function = implementation(operator, chosen)
         for case in cases_within(operator, domain):
             found = depends_on_batch(operator, function, case)
             assert not found, (
@@ -93,6 +105,46 @@ def test_it_is_deterministic_if_it_says_so(
                 f"{found}; make a token's result the same in every batch, or do not declare it "
                 "deterministic (of a KernelOffer: deterministic=False)"
             )
+
+
+def _between_processes(offer: SubjectOffer) -> bool:
+    """Say whether an offer is a communicator whose ranks cannot be threads of one process."""
+    ranks = declared_traits(_implemented(offer)).get("ranks", ("threads",))
+    return offer.slot == "communicator" and not {"threads", "*"} & set(ranks)
+
+
+@pytest.fixture
+def ranks(offer: SubjectOffer, runtime: DeviceRuntime, subject: Subject) -> Iterator[RankProcesses]:
+    """Start ranks as processes, as many as the cases need and there are devices for."""
+    if not _between_processes(offer):
+        pytest.skip("its ranks are threads")
+    if other := needs_another_device(offer, runtime):
+        pytest.skip(other)
+    kind = runtime.torch_device().type
+    size = communicator_check.MOST_RANKS if kind == "cpu" else min(runtime.facts.count, 4)
+    if size < 2:
+        pytest.skip("each rank needs a device, and there is one")
+    load = communicator_check.PluginOffer(subject.found.id, _implemented(offer).name)
+    with RankProcesses(load, size, device=kind) as processes:
+        yield processes
+
+
+@pytest.mark.slot("communicator")
+def test_ranks_that_are_processes_compute_what_their_operators_say(
+    offer: SubjectOffer, ranks: RankProcesses
+) -> None:
+    declared = dict(declared_traits(_implemented(offer)))
+    for dtype in map(str, declared.get("dtype", ("float32",))):
+        for outcome in communicator_check.outcomes(ranks, declared, dtype, seed=SEED):
+            assert outcome.agrees, (
+                f"{dtype}, case {outcome.case!r}: {outcome.where}; {outcome.error:.3g} times what "
+                "is allowed"
+            )
+
+
+@pytest.mark.slot("communicator")
+def test_a_rank_that_fails_breaks_the_group_on_every_rank_in_time(ranks: RankProcesses) -> None:
+    communicator_check.check_faults(ranks)
 
 
 def _implemented(offer: SubjectOffer) -> Offer | KernelOffer:

@@ -1,0 +1,214 @@
+"""The ranks of a replica as rank 0's engine sees them: started, compared, sent plans, ended.
+
+Thread: the engine's; `watch.py` runs beside it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tokenspeed.config.load import replace_settings
+from tokenspeed.engine.ranks.messages import RankSettings
+from tokenspeed.engine.ranks.place import Place, make_rendezvous
+from tokenspeed.engine.ranks.plans import (
+    END,
+    RING_BYTES,
+    RingSender,
+    SocketSender,
+    make_ring_memory,
+    map_ring_memory,
+)
+from tokenspeed.engine.ranks.progress import RankProgress
+from tokenspeed.engine.ranks.watch import CAUSE_S, RankWatch
+from tokenspeed.engine.ranks.wire import send_frame
+from tokenspeed.engine.ranks.workers import accept_workers, difference, spawn_workers
+from tokenspeed.errors import EngineError
+from tokenspeed.log import LOGGER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from tokenspeed.config.schema import EngineConfig
+    from tokenspeed.engine.ranks.plans import PlanSender
+    from tokenspeed.engine.ranks.workers import Worker
+    from tokenspeed.errors import TokenSpeedError
+    from tokenspeed.plugins import PluginPlan
+
+
+@dataclass(frozen=True, slots=True)
+class RankStart:
+    """How the workers of an engine come to be.
+
+    Args:
+        listener: workers connect here; None: they are started on this host.
+        host: under which ranks on other hosts reach this one; "": all are on this host.
+        token: those that connect must show it.
+        device_index: which of the accelerators that this process sees is rank 0's.
+        ends_process: this process is the engine's alone, and ends with a failed group.
+        tick: called a few times a second once all ranks are ready, by a thread of the group.
+    """
+
+    listener: socket.socket | None = None
+    host: str = ""
+    token: str = ""
+    device_index: int = 0
+    ends_process: bool = False
+    tick: Callable[[], None] = lambda: None
+
+
+ON_THIS_HOST = RankStart()
+
+
+class RankGroup:
+    """Rank 0 and its workers.
+
+    Args:
+        world: number of ranks, 2 or more.
+        plugins: the plan that every rank must see as it is.
+    """
+
+    def __init__(
+        self, config: EngineConfig, plugins: PluginPlan, world: int, start: RankStart
+    ) -> None:
+        self.progress = RankProgress()
+        self.is_in_step = False
+        self.device_index = start.device_index
+        self._config, self._plugins, self._world, self._start = config, plugins, world, start
+        self._rendezvous = make_rendezvous(start.host)
+        self._ring = make_ring_memory(world - 1) if start.listener is None else -1
+        self._watch = RankWatch(
+            self._bring,
+            self.progress,
+            timeout_s=config.rank_timeout_s,
+            ends_process=start.ends_process,
+            tick=start.tick,
+        )
+        self._sender: PlanSender | None = None
+        self._watch.start()
+
+    def wait_joining(self) -> Place:
+        """Wait until every worker is about to join the communicator; return rank 0's place.
+
+        Raises:
+            TokenSpeedError: a worker could not be built so far; names it.
+        """
+        self._watch.wait_for(lambda worker: worker.is_joining, self._world - 1)
+        return self._places(self._watch.workers)[0]
+
+    def check_alike(self, facts: Mapping[str, str]) -> None:
+        """Wait until every worker is built, and compare its facts with rank 0's.
+
+        Raises:
+            TokenSpeedError: a worker failed, or is built otherwise; names it.
+        """
+        self._watch.wait_for(lambda worker: worker.ready is not None, self._world - 1)
+        for worker in self._watch.workers:
+            assert worker.ready is not None
+            error = difference(worker.name, dict(facts), worker.ready.facts)
+            if error is not None:
+                raise error
+            LOGGER.info("%s is ready on %s", worker.name, worker.ready.device)
+        self._sender = self._make_sender()
+        self._watch.begin_running()
+
+    @property
+    def sender(self) -> PlanSender:
+        """What plans are sent with, once all ranks are there."""
+        assert self._sender is not None, "no plan is sent before all ranks are ready"
+        return self._sender
+
+    def check(self) -> None:
+        """Raise if a rank has failed."""
+        self._watch.check()
+
+    def cause_of(self, error: BaseException) -> TokenSpeedError:
+        """Return why a step, or the start, failed on rank 0: often another rank's failure."""
+        in_collective = self.progress.calls % 2 == 1 or isinstance(error, OSError)
+        return self._watch.cause_of(error, in_collective=in_collective)
+
+    def failure_behind(self, error: Exception) -> Exception:
+        """Return the failure of another rank that made the start fail here, or the error itself."""
+        in_collective = self.progress.calls % 2 == 1 or isinstance(error, EngineError | OSError)
+        return self._watch.failure_within(CAUSE_S if in_collective else 0.0) or error
+
+    def close(self) -> None:
+        """End the workers: in peace between two steps, else at once. Safe to call twice."""
+        if self._sender is not None and not self.is_in_step:
+            with contextlib.suppress(OSError, RuntimeError):
+                self._watch.check()
+                self._sender.send(END)
+        self._sender = None
+        self._watch.close(in_peace=not self.is_in_step)
+        if self._ring >= 0:
+            os.close(self._ring)
+            self._ring = -1
+
+    def _bring(self) -> Sequence[Worker]:
+        """Start or accept the workers and tell each its settings; runs on the watch's thread."""
+        listener = self._start.listener
+        if listener is None:
+            workers: Sequence[Worker] = spawn_workers(self._world, self._ring)
+        else:
+            LOGGER.info("rank 0 (pid %d) waits for %d ranks", os.getpid(), self._world - 1)
+            workers = accept_workers(
+                listener, self._world, self._start.token, self._watch.check_open
+            )
+        places = self._places(workers)
+        for worker in workers:
+            settings = RankSettings(
+                config=_absolute(self._config),
+                plugins=self._plugins.to_json(),
+                place=places[worker.rank],
+                ring_bytes=RING_BYTES if listener is None else 0,
+                log_level=logging.getLevelName(LOGGER.getEffectiveLevel()).lower(),
+            )
+            with contextlib.suppress(OSError):  # it died at once, which is seen soon
+                send_frame(worker.sock, msgspec.json.encode(settings))
+            LOGGER.info("%s: worker of rank 0 (pid %d)", worker.name, os.getpid())
+        return workers
+
+    def _places(self, workers: Sequence[Worker]) -> list[Place]:
+        """Return every rank's place; ranks of one host share its processors."""
+        own = socket.gethostname()
+        hellos = [worker.hello for worker in workers if worker.hello is not None]
+        hosts = [own, *(hello.host for hello in hellos)]
+        local = [hosts[:rank].count(host) for rank, host in enumerate(hosts)]
+        devices = [self.device_index]
+        for hello, by_place in zip(hellos, local[1:], strict=True):
+            devices.append(by_place if hello.device_index < 0 else hello.device_index)
+        return [
+            Place(
+                rank=rank,
+                world=self._world,
+                local_rank=local[rank],
+                local_world=hosts.count(host),
+                device_index=devices[rank],
+                num_hosts=len(set(hosts)),
+                rendezvous=self._rendezvous,
+            )
+            for rank, host in enumerate(hosts)
+        ]
+
+    def _make_sender(self) -> PlanSender:
+        if self._start.listener is not None:
+            return SocketSender([worker.sock for worker in self._watch.workers])
+        memory = map_ring_memory(self._ring, self._world - 1)
+        return RingSender(memory, self._world - 1, self._watch.check)
+
+
+def _absolute(config: EngineConfig) -> EngineConfig:
+    """Return settings that name the same files to a process in another working folder."""
+    paths = {
+        name: str(Path(value).expanduser().absolute())
+        for name in ("model", "plugins_lock")
+        if (value := getattr(config, name))
+    }
+    return replace_settings(config, **paths)

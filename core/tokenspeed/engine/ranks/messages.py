@@ -1,0 +1,91 @@
+"""What rank 0 and a worker tell each other beside the plans: msgpack over the control socket."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from tokenspeed.config.schema import EngineConfig
+from tokenspeed.engine.ranks.place import Place
+from tokenspeed.engine.reports import StartFailure
+
+
+class RankHello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
+    """A worker is there, or an agent that will start one once it is told the settings.
+
+    Args:
+        rank: as the launcher told it.
+        token: proves that the launcher of this server has started it.
+        device_index: which of the accelerators that it sees is its own; -1: by its place among the
+            ranks of its host.
+    """
+
+    rank: int
+    pid: int
+    host: str
+    token: str = ""
+    device_index: int = -1
+
+
+class RankSettings(msgspec.Struct, frozen=True, kw_only=True, tag="settings"):
+    """Rank 0's answer.
+
+    Args:
+        plugins: `PluginPlan.to_json()`.
+        ring_bytes: capacity of the plan ring; 0: plans come over this socket.
+    """
+
+    config: EngineConfig
+    plugins: dict[str, Any]
+    place: Place
+    ring_bytes: int
+    log_level: str
+
+
+class RankJoining(msgspec.Struct, frozen=True, kw_only=True, tag="joining"):
+    """Everything before the communicator went well; the worker is about to join its group.
+
+    Args:
+        pid: of the worker, whose agent said hello before there was one.
+    """
+
+    pid: int
+
+
+class RankReady(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
+    """A worker has built its part.
+
+    Args:
+        facts: what must be alike on all ranks, by name.
+        device: where it computes, for the log.
+    """
+
+    facts: dict[str, str]
+    device: str
+
+
+class RankBeat(msgspec.Struct, frozen=True, kw_only=True, tag="beat"):
+    """A worker lives.
+
+    Args:
+        steps: plans that it has carried out.
+        calls: collectives that it has entered, and left: an odd number is inside of one.
+    """
+
+    steps: int
+    calls: int
+
+
+class RankFailed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
+    """A worker ends because of an error.
+
+    Args:
+        in_collective: it came out of a collective, which another rank may have broken.
+    """
+
+    failure: StartFailure
+    in_collective: bool = False
+
+
+FromRank = RankHello | RankJoining | RankReady | RankBeat | RankFailed

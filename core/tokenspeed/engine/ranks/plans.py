@@ -1,0 +1,115 @@
+"""How plans get from rank 0 to the others: a ring in shared memory, or a worker's own socket.
+
+Every plan goes to all of them as the same bytes. An empty message is the end.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from typing import TYPE_CHECKING, Protocol
+
+from tokenspeed.engine.ranks.wire import receive_frame, send_frame
+from tokenspeed.scheduler import PlanRing
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Sequence
+
+RING_BYTES = 1 << 22
+"""Holds hundreds of steps' plans; longer ones pass in pieces."""
+_PATIENCE_US = 100_000
+END = b""
+
+
+class PlanSender(Protocol):
+    """Rank 0's end."""
+
+    def send(self, message: bytes) -> None:
+        """Send to every worker; waits where one has no room."""
+        ...
+
+
+class RingSender:
+    """To the workers of this host.
+
+    Args:
+        check: called while there is no room; raises when that will not change.
+    """
+
+    def __init__(self, memory: mmap.mmap, num_readers: int, check: Callable[[], None]) -> None:
+        self._ring = PlanRing(memory, RING_BYTES, num_readers)
+        self._check = check
+
+    def send(self, message: bytes) -> None:
+        """Send to every worker of this host."""
+        while not self._ring.write(message, _PATIENCE_US):
+            self._check()
+
+
+class SocketSender:
+    """To workers elsewhere, one after another."""
+
+    def __init__(self, sockets: Sequence[socket.socket]) -> None:
+        self._sockets = sockets
+
+    def send(self, message: bytes) -> None:
+        """Send to each of them.
+
+        Raises:
+            OSError: one is gone.
+        """
+        for sock in self._sockets:
+            send_frame(sock, message)
+
+
+class RingReceiver:
+    """A worker's end of the ring."""
+
+    def __init__(self, memory: mmap.mmap, num_readers: int, reader: int) -> None:
+        self._ring = PlanRing(memory, RING_BYTES, num_readers)
+        self._reader = reader
+
+    def receive(self) -> bytes:
+        """Return the next message; the death of rank 0 is noticed by whoever sends beats."""
+        while True:
+            message = self._ring.read(self._reader, _PATIENCE_US)
+            if message is not None:
+                return message
+
+
+class SocketReceiver:
+    """A worker's end of its socket."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+
+    def receive(self) -> bytes:
+        """Return the next message.
+
+        Raises:
+            EOFError: rank 0 is gone.
+        """
+        return receive_frame(self._sock)
+
+
+def make_ring_memory(num_readers: int) -> int:
+    """Return the descriptor of memory for a ring, which goes with the last process that has it."""
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("tokenspeed-plans")
+    else:
+        with tempfile.TemporaryFile() as file:
+            descriptor = os.dup(file.fileno())
+    os.ftruncate(descriptor, ring_memory_bytes(num_readers))
+    return descriptor
+
+
+def map_ring_memory(descriptor: int, num_readers: int) -> mmap.mmap:
+    """Return the memory behind a descriptor."""
+    return mmap.mmap(descriptor, ring_memory_bytes(num_readers))
+
+
+def ring_memory_bytes(num_readers: int) -> int:
+    """Return the bytes of memory that a ring for so many workers needs."""
+    return PlanRing.memory_bytes(RING_BYTES, num_readers)

@@ -1,0 +1,165 @@
+"""A worker: `python -m tokenspeed.engine.ranks.process`, one process a rank from 1 on.
+
+Started by rank 0's engine, or by an agent elsewhere. All it needs comes over the socket that it is
+given; it ends with the end of that socket, and with its parent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import mmap
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+from typing import TYPE_CHECKING, NoReturn
+
+import msgspec
+
+from tokenspeed.engine.ranks.messages import (
+    FromRank,
+    RankBeat,
+    RankFailed,
+    RankJoining,
+    RankReady,
+    RankSettings,
+)
+from tokenspeed.engine.ranks.parent_death import die_with_parent
+from tokenspeed.engine.ranks.progress import RankProgress
+from tokenspeed.engine.ranks.wire import encoded, receive_frame, send_frame
+from tokenspeed.engine.reports import StartFailure, failure_of
+from tokenspeed.engine.start_settings import adopt_plan
+from tokenspeed.errors import TokenSpeedError, told
+from tokenspeed.log import LOGGER, set_up_logging
+
+if TYPE_CHECKING:
+    from tokenspeed.engine.ranks.plans import RingReceiver, SocketReceiver
+    from tokenspeed.engine.ranks.rank import RankExecutor
+
+BEAT_S = 0.25
+
+
+class Control:
+    """The worker's end of the control socket. Thread: any."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.progress = RankProgress()
+        self.is_ready = False
+        self._lock = threading.Lock()  # orders the frames of two threads
+
+    def send(self, message: FromRank) -> None:
+        """Send one message; without rank 0 there is nothing left to do."""
+        try:
+            with self._lock:
+                send_frame(self.sock, encoded(message))
+        except OSError:
+            os._exit(1)
+
+    def beat(self, *, watches: bool) -> NoReturn:
+        """Say for ever that this process lives, and end it with rank 0.
+
+        Args:
+            watches: nobody else reads the socket, so its end is looked for here.
+        """
+        while True:
+            ready = select.select([self.sock] if watches else [], [], [], BEAT_S)[0]
+            if ready and not self.sock.recv(1, socket.MSG_PEEK):
+                os._exit(1)
+            self.send(RankBeat(steps=self.progress.steps, calls=self.progress.calls))
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Build this rank's part and carry out plans until rank 0 says that it is over."""
+    args = _parser().parse_args(argv)
+    die_with_parent(args.parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    control = Control(socket.socket(fileno=args.socket))
+    try:
+        settings = msgspec.json.decode(receive_frame(control.sock), type=RankSettings)
+    except EOFError:
+        return 1
+    # What a worker chooses, rank 0 chooses too, and says.
+    set_up_logging("warning" if settings.log_level == "info" else settings.log_level)
+    threading.Thread(
+        target=control.beat, kwargs={"watches": settings.ring_bytes > 0}, daemon=True
+    ).start()
+    try:
+        _work(settings, control, args.ring)
+    except EOFError:
+        return 1
+    except Exception as error:
+        if not isinstance(error, TokenSpeedError):
+            LOGGER.error("rank %d failed", args.rank, exc_info=error)
+        in_collective = control.progress.calls % 2 == 1
+        control.send(RankFailed(failure=_failure_of(error, control), in_collective=in_collective))
+        return 1
+    return 0
+
+
+def _failure_of(error: Exception, control: Control) -> StartFailure:
+    """Return what rank 0 is told: of a start as it is, of a step with its place."""
+    if isinstance(error, TokenSpeedError) or not control.is_ready:
+        return failure_of(error)
+    message = f"step {control.progress.steps} raised {told(error)}; its log has the traceback"
+    return StartFailure(kind="EngineError", message=message)
+
+
+def _work(settings: RankSettings, control: Control, ring_descriptor: int) -> None:
+    place = settings.place
+    plugins = adopt_plan(settings.plugins, role=f"worker of rank {place.rank}")
+    from tokenspeed.engine.ranks.rank import build_worker
+
+    executor = build_worker(
+        settings.config,
+        plugins,
+        place,
+        control.progress,
+        joining=lambda: control.send(RankJoining(pid=os.getpid())),
+    )
+    receiver = _receiver(settings, control, ring_descriptor)
+    gc.collect()
+    gc.freeze()
+    control.is_ready = True
+    control.send(RankReady(facts=executor.facts, device=executor.device_text))
+    _follow(receiver, executor, control.progress)
+
+
+def _follow(
+    receiver: RingReceiver | SocketReceiver, executor: RankExecutor, progress: RankProgress
+) -> None:
+    """Carry out plans until an empty message comes."""
+    while message := receiver.receive():
+        executor.run(message)
+        progress.steps += 1
+    executor.close()
+
+
+def _receiver(
+    settings: RankSettings, control: Control, descriptor: int
+) -> RingReceiver | SocketReceiver:
+    from tokenspeed.engine.ranks.plans import RingReceiver, SocketReceiver, map_ring_memory
+
+    if not settings.ring_bytes:
+        return SocketReceiver(control.sock)
+    num_readers = settings.place.world - 1
+    memory: mmap.mmap = map_ring_memory(descriptor, num_readers)
+    return RingReceiver(memory, num_readers, settings.place.rank - 1)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="tokenspeed.engine.ranks.process", description=__doc__)
+    parser.add_argument("--rank", type=int, required=True, help="number of the rank")
+    parser.add_argument("--parent", type=int, required=True, help="process id of the parent")
+    parser.add_argument("--socket", type=int, required=True, help="descriptor of the socket")
+    parser.add_argument("--ring", type=int, default=-1, help="descriptor of the plan ring")
+    return parser
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stderr.flush()
+    os._exit(code)  # tearing the interpreter down takes long

@@ -1,0 +1,122 @@
+"""A rank other than 0, built: it carries out messages and decides nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tokenspeed.engine.build import model_path
+from tokenspeed.engine.choices import Choices
+from tokenspeed.engine.rank_build import build_rank, describe_model, joined, rank_facts, set_threads
+from tokenspeed.env import is_strict
+from tokenspeed.errors import EngineError
+from tokenspeed.executor.batch import StepBatcher
+from tokenspeed.executor.following import FollowingExecutor
+from tokenspeed.models.modules import register_model_modules
+from tokenspeed.plugins import load_planned
+from tokenspeed.scheduler import PlanDecoder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from tokenspeed.config.schema import EngineConfig
+    from tokenspeed.contracts.communicator import Communicator
+    from tokenspeed.engine.ranks.place import Place
+    from tokenspeed.engine.ranks.progress import RankProgress
+    from tokenspeed.plugins import PluginPlan
+
+
+class RankExecutor:
+    """Decodes each plan, proves that it is the one rank 0 sent, and carries it out.
+
+    Args:
+        facts: see `rank_facts`.
+        device_text: where it computes, for the log.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        executor: FollowingExecutor,
+        communicator: Communicator,
+        *,
+        facts: Mapping[str, str],
+        device_text: str,
+    ) -> None:
+        self.facts = dict(facts)
+        self.device_text = device_text
+        self._rank = place.rank
+        self._executor = executor
+        self._communicator = communicator
+        self._decoder = PlanDecoder()
+
+    def run(self, message: bytes) -> None:
+        """Carry out one plan.
+
+        Raises:
+            EngineError: it is not the one that is due, or not as it was sent.
+        """
+        try:
+            plan, spans = self._decoder.decode(message)
+        except ValueError as error:
+            raise EngineError(
+                f"rank {self._rank} disagrees with rank 0: {error}; the replica starts anew"
+            ) from error
+        self._executor.run(plan, spans)
+
+    def close(self) -> None:
+        """Leave the other ranks in peace."""
+        self._communicator.close()
+
+
+def build_worker(
+    config: EngineConfig,
+    plugins: PluginPlan,
+    place: Place,
+    progress: RankProgress,
+    *,
+    joining: Callable[[], None],
+) -> RankExecutor:
+    """Build this rank's part of a replica.
+
+    Args:
+        joining: called when nothing but the other ranks can stop the communicator.
+    Raises:
+        TokenSpeedError: as `build_engine`.
+    """
+    registry = load_planned(plugins, role="engine")
+    register_model_modules(registry, config.model_module, lock=config.plugins_lock)
+    choices = Choices(config, registry)
+    runtime = choices.device(place.device_index)
+    set_threads(config.threads, place.local_world * config.replicas)
+    source = choices.checkpoint(model_path(config))
+    try:
+        described = describe_model(config, choices, runtime, source)
+        joining()
+        communicator = joined(choices, described.sizes, runtime, place, progress)
+        parts = build_rank(
+            config, registry, choices, runtime, source, described, communicator, place, progress,
+            tell=lambda _: None,
+        )  # fmt: skip
+    finally:
+        source.close()
+    facts = rank_facts(parts, choices)
+    parts.binder.freeze()
+    registry.freeze(strict=is_strict())
+    batcher = StepBatcher(
+        parts.arena,
+        parts.attention,
+        max_running=config.max_running,
+        max_context_tokens=described.sizes.max_context_tokens,
+        block_tokens=described.sizes.block_tokens,
+        vocab_size=described.sizes.vocab_size,
+        device=runtime.torch_device(),
+    )
+    executor = FollowingExecutor(
+        parts.model,
+        batcher,
+        max_running=config.max_running,
+        device=runtime.torch_device(),
+        share=communicator.broadcast,
+    )
+    text = f"{runtime.facts.kind} ({runtime.facts.name}), {runtime.torch_device()}"
+    return RankExecutor(place, executor, communicator, facts=facts, device_text=text)

@@ -1,0 +1,77 @@
+"""The execution plane of a rank that does not sample: the same steps, the tokens from rank 0.
+
+It knows no requests: plans name slots, and the last token of a slot comes by one broadcast a step.
+Legend: T query tokens, N rows that sample, S slots, D hidden.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from tokenspeed.executor.targets import targets_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tokenspeed.contracts.model import CausalLM
+    from tokenspeed.contracts.step import StepPlan
+    from tokenspeed.executor.batch import StepBatcher
+
+
+class FollowingExecutor:
+    """Carries out the plans that rank 0 carries out, in the same order.
+
+    Args:
+        batcher: of this rank's arena.
+        max_running: number of slots.
+        share: returns rank 0's (N,) int64; what it is given says shape and device only.
+    """
+
+    def __init__(
+        self,
+        model: CausalLM,
+        batcher: StepBatcher,
+        *,
+        max_running: int,
+        device: torch.device,
+        share: Callable[[torch.Tensor], torch.Tensor],
+    ) -> None:
+        self._model = model
+        self._batcher = batcher
+        self._device = device
+        self._share = share
+        self._last_tokens_S = torch.zeros(max_running, dtype=torch.int64, device=device)
+
+    @torch.inference_mode()
+    def run(self, plan: StepPlan, score_spans: Sequence[int]) -> None:
+        """Run one step.
+
+        Args:
+            score_spans: start, stop, start, stop ... of the hidden states that prompts are scored
+                from (`Executor.score_spans`).
+        """
+        self._batcher.apply(plan)
+        if plan.num_rows == 0:
+            return
+        inputs = self._batcher.build(plan, self._last_tokens_S)
+        hidden_TD = self._model.forward(inputs.token_ids, inputs.context)
+        self._sample(plan, hidden_TD)
+        for start, stop in zip(score_spans[::2], score_spans[1::2], strict=True):
+            self._model.compute_logits(hidden_TD[start:stop])
+
+    def _sample(self, plan: StepPlan, hidden_TD: torch.Tensor) -> None:
+        """Take part in the logits, and take the tokens that rank 0 sampled from them."""
+        targets = targets_of(plan)
+        if len(targets.rows_N) == 0:
+            return
+        if len(targets.places_P) < plan.num_tokens:
+            hidden_TD = hidden_TD.index_select(0, self._upload(targets.places_P))
+        self._model.compute_logits(hidden_TD)
+        slots_N = self._upload(plan.slots[targets.rows_N])
+        self._last_tokens_S[slots_N] = self._share(torch.empty_like(slots_N))
+
+    def _upload(self, values: np.ndarray[tuple[int], np.dtype[np.signedinteger]]) -> torch.Tensor:
+        return torch.from_numpy(values.astype(np.int64)).to(self._device)

@@ -1,0 +1,110 @@
+"""Ranks that torchrun and Ray start: they answer alike, come back, and end with the server."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.support.processes import command_of, descendants, wait_gone
+from tests.support.scripted import write_scripted_model
+from tests.support.server import ServerProcess, run_cli
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BODY = {"model": "model", "prompt": "abc", "max_tokens": 20, "temperature": 0}
+TWO = ("--tp", "2", "--rank-timeout-s", "20")
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+HAS_RAY = importlib.util.find_spec("ray") is not None
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return write_scripted_model(tmp_path / "model")
+
+
+def answer_of(server: ServerProcess) -> str:
+    """Return the answer, once the server gives one (again)."""
+    deadline_s = time.monotonic() + 90
+    while True:
+        try:
+            answer = server.call("/v1/completions", BODY)
+            text: str = answer.json()["choices"][0]["text"]
+            return text
+        except (OSError, LookupError):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.2)
+
+
+def worker_pid(server: ServerProcess, number: int) -> int:
+    """Return the process id of the so-many-th worker that the log tells of."""
+    deadline_s = time.monotonic() + 90
+    while True:
+        found = re.findall(r"rank 1: worker is pid (\d+)", server.log.read_text())
+        if len(found) > number:
+            return int(found[number])
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
+
+
+@pytest.mark.slow
+def test_torchrun_starts_ranks_that_come_back_and_end_in_order(model: Path, tmp_path: Path) -> None:
+    environ = {"PYTHONSAFEPATH": "1"}
+    with ServerProcess(
+        model, tmp_path, *TWO, "--launcher", "torchrun", through=TORCHRUN, environ=environ
+    ) as server:
+        expected = answer_of(server)
+        assert len(expected) == 20
+        pids = descendants(server.process.pid)
+        first = worker_pid(server, 0)
+        os.kill(first, signal.SIGKILL)
+        second = worker_pid(server, 1)
+        assert answer_of(server) == expected
+        pids = [*pids, *descendants(server.process.pid)]
+        server.stop()
+        assert wait_gone([*pids, second], timeout_s=10.0) == []
+    log = server.log.read_text()
+    assert f"rank 1 (pid {first} on" in log
+    assert log.count(" ERROR ") == 2, "the rank's death, and the engine's"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not HAS_RAY, reason="ray is not installed: pip install ray")
+def test_ray_starts_named_actors_and_replaces_one_that_is_killed(
+    model: Path, tmp_path: Path
+) -> None:
+    environ = {"RAY_USAGE_STATS_ENABLED": "0"}
+    with ServerProcess(
+        model, tmp_path, *TWO, "--launcher", "ray", environ=environ, new_session=True
+    ) as server:
+        expected = answer_of(server)
+        assert len(expected) == 20
+        first = worker_pid(server, 0)
+        actor = int(re.findall(r"--parent (\d+)", command_of(first))[0])
+        assert "ray::RankActor" in command_of(actor)
+        os.kill(actor, signal.SIGKILL)
+        second = worker_pid(server, 1)
+        assert wait_gone([first], timeout_s=5.0) == []
+        assert answer_of(server) == expected
+        pids = [*descendants(server.process.pid), second]
+        server.stop()
+        assert wait_gone(pids, timeout_s=20.0) == []
+    assert f"rank 1 (pid {first} on" in server.log.read_text()
+
+
+def test_torchrun_that_has_not_started_this_process_is_named(model: Path) -> None:
+    ran = run_cli("serve", str(model), "--plugins", "sdk", *TWO, "--launcher", "torchrun")
+    assert ran.returncode == 2
+    assert "launcher is torchrun, and RANK, WORLD_SIZE, MASTER_ADDR" in ran.stderr
+
+
+@pytest.mark.skipif(HAS_RAY, reason="ray is installed")
+def test_ray_that_is_not_installed_is_named(model: Path) -> None:
+    ran = run_cli("serve", str(model), "--plugins", "sdk", *TWO, "--launcher", "ray")
+    assert ran.returncode == 2
+    assert "`pip install ray`" in ran.stderr
