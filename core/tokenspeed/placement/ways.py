@@ -7,7 +7,8 @@ computed whole, on summands where it is linear, or on parts of any dimension tha
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import product, repeat
+from itertools import compress, product, repeat
+from operator import and_
 from typing import TYPE_CHECKING
 
 from tokenspeed.errors import PlacementError
@@ -57,18 +58,21 @@ class Ways:
         self._calls: dict[Hashable, list[Way]] = {}
         self._followed: dict[Hashable, Way | None] = {}
 
-    def __call__(self, node: Node, sign: Hashable, given: Given) -> Iterable[Way]:
+    def __call__(
+        self, node: Node, sign: Hashable, given: Given, needed: Sequence[bool]
+    ) -> Iterable[Way]:
         """Return the ways of a node; its inputs must be got into the layouts of one.
 
         Args:
-            sign: its signature.
+            sign: equal for nodes that are treated alike.
+            needed: of each input, whether it is needed later.
         Raises:
             PlacementError: its annotation is wrong.
         """
         if node.rule is None:
             return dict.fromkeys(self._of_view(node, sign, given))
         own = annotated(node, self.mesh)
-        choices = tuple(self._choices(node, run, own, given) for run in self.runs)
+        choices = tuple(self._choices(node, run, own, given, needed) for run in self.runs)
         key = sign, choices
         if key not in self._calls:
             self._calls[key] = list(dict.fromkeys(self._of_call(node, own, choices)))
@@ -86,20 +90,29 @@ class Ways:
         return Way(tuple(known[: len(inputs)]), way.weights, tuple(known[len(inputs) :]))
 
     def _choices(
-        self, node: Node, run: Axes, own: Mapping[str, str], given: Given
+        self,
+        node: Node,
+        run: Axes,
+        own: Mapping[str, str],
+        given: Given,
+        needed: Sequence[bool],
     ) -> tuple[Choice, ...]:
         """Return what a node may do over a run; none: its annotation says it.
 
         Left out is what something else is never dearer than. A dimension other than tokens is worth
         cutting where an input comes cut so, or as summands to be scattered: of what is whole a part
-        can be taken later. Sums of tensors are added as summands: one is summed, not each.
+        can be taken later. Summands that nobody else takes are added as they are: one tensor is
+        summed then, not each.
         """
         if {*run} & own.keys():
             return ()
         letters, call = self._letters(node), sized(node, self.values)
-        linear = [layouts for layouts, marked in zip(given, _linear(node), strict=True) if marked]
+        marked = _linear(node)
+        linear = list(compress(given, marked))
         summed = [_are_summed(layouts, run) for layouts in linear]
-        if any(summed) and all(map(_may_be_summands, linear, repeat(run))) and _is_sum(call):
+        is_last = not any(map(and_, compress(needed, marked), summed))
+        is_free = all(map(_may_be_summands, linear, repeat(run)))
+        if any(summed) and is_last and is_free and _is_sum(call):
             return (Mode.SUMMANDS,)
         is_summed = any({*run} <= x.partial for layouts in given for x in layouts)
         cut = set(letters) if is_summed else _cut_letters(node, call, run, given)
