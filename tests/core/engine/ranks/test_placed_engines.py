@@ -54,7 +54,7 @@ def llm(path: Path, **settings: Any) -> LLM:
 def check_equal(path: Path, **degrees: int) -> None:
     """Compare an engine of these degrees with the plain model, prompts in chunks and together."""
     plain = PlainModel(path, max_context_tokens=256)
-    params = SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS)
+    params = SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True)
     with llm(path, **degrees) as engine:
         for _ in range(2):  # the second time from the cache
             outputs = engine.generate(PROMPTS, params)
