@@ -312,9 +312,8 @@ def measure(replicas: int, pool_tokens: int) -> list[Row]:
         ),
     }
     loads = {name: make().run() for name, make in ways.items()}
-    print(
-        f"{f'{replicas} x {pool_tokens:,} tokens':<28}{'hit %':>8}{'TTFT p50':>10}{'p99 ms':>10}{'busiest':>9}  requests"
-    )
+    title = f"{replicas} x {pool_tokens:,} tokens"
+    print(f"{title:<28}{'hit %':>8}{'TTFT p50':>10}{'p99 ms':>10}{'busiest':>9}  requests")
     for name, load in loads.items():
         print(
             f"{name:<28}{load.hit_percent:>8.2f}{load.wait_ms(50):>10.0f}{load.wait_ms(99):>10.0f}"

@@ -71,6 +71,9 @@ def test_heads_cut_over_two_ranks_give_the_tokens_of_one(tmp_path: Path) -> None
     ("name", "degrees"),
     [
         ("llama", {"pp": 2}),
+        ("llama", {"cp": 2}),
+        ("deepseek_v3", {"tp": 2, "cp": 2}),
+        ("qwen3_next_even", {"cp": 2}),
         ("llama", {"dense_tp": 2}),
         ("qwen3", {"tp": 4}),
         ("qwen3_moe", {"tp": 2, "ep": 2}),
