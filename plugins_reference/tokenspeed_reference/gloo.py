@@ -222,7 +222,7 @@ def _read(message: torch.Tensor) -> tuple[str, torch.Tensor]:
 
 
 def _broadcast_options(root: int) -> Any:
-    from torch.distributed.distributed_c10d import BroadcastOptions
+    from torch._C._distributed_c10d import BroadcastOptions
 
     options = BroadcastOptions()
     options.rootRank = root

@@ -156,7 +156,8 @@ class ForwardContext:
 
     Args:
         positions_T: (T,) int64 device.
-        kv: layer index -> its view of the arena; StateView for layers of a state group.
+        kv: layer index -> its view of the arena; StateView for layers of a state group; None for
+            those of another pipeline stage.
         attention_metadata: cache group name -> what its backend's `plan` returned.
         output_index_R: (R,) int32 host; -1 for rows that sample nothing (see StepPlan).
         num_drafts_R: (R,) int32 host; how many of a row's query tokens, its last ones, are drafts.
@@ -170,7 +171,7 @@ class ForwardContext:
     """
 
     positions_T: torch.Tensor
-    kv: Sequence[KVView | StateView]
+    kv: Sequence[KVView | StateView | None]
     attention_metadata: Mapping[str, object]
     output_index_R: Any
     num_drafts_R: Any
@@ -183,8 +184,11 @@ class ForwardContext:
 class CausalLM(Protocol):
     """A decoder that predicts the next token.
 
-    Optional: `expert_groups`, for models with experts (see `MixtureOfExperts`), and
-    `skipped_weights()`, the names of tensors that other ranks hold: they are not read.
+    Optional: `expert_groups`, for models with experts (see `MixtureOfExperts`). Of models that
+    several ranks may share: `skipped_weights()`, the names of tensors that other ranks hold, which
+    are not read; `held_bytes`, of the weights that this one has loaded; `own_queries`, see
+    StepBatcher; or
+    `is_replicated = True` of one without layers that could be spread: every rank has all of it.
     """
 
     architectures: ClassVar[tuple[str, ...]]

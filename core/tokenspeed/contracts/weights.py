@@ -32,6 +32,12 @@ class LinearWeight:
     packing: str = ""
     packed: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes in memory."""
+        parts = self.packed.values() if self.plain is None else (self.plain,)
+        return sum(part.nbytes for part in parts)
+
 
 class WeightSource(Protocol):
     """An opened checkpoint."""

@@ -214,10 +214,11 @@ def _build_parts(
     speculator = choices.speculator(sizes)
     check_speculation(config, described.groups)
     place = group.wait_joining() if group is not None else ALONE
-    communicator = joined(choices, sizes, runtime, place, group.progress if group else None)
+    progress = group.progress if group is not None else None
+    communicator = joined(choices, sizes, runtime, place, progress)
     set_threads(config.threads, place.local_world * config.replicas)
     rank = build_rank(
-        config, registry, choices, runtime, source, described, communicator, place,
+        config, registry, choices, runtime, source, described, communicator, place, progress,
         tell=tell, tuning=tuning,
     )  # fmt: skip
     layout, binder = rank.layout, rank.binder

@@ -7,16 +7,18 @@ others. With one rank there is no difference.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tokenspeed import ops
 from tokenspeed.contracts.model import ModelContext, expert_groups_of
 from tokenspeed.engine.built import building, check_arena
+from tokenspeed.engine.described import DescribedModel
 from tokenspeed.engine.evidence import evidence_for
 from tokenspeed.engine.group_seat import GroupSeat
 from tokenspeed.engine.memory import memory_errors
+from tokenspeed.engine.placing import connect, placing_of
 from tokenspeed.engine.ranks.progress import CountedCommunicator
 from tokenspeed.engine.reports import Progress
 from tokenspeed.engine.rules import device_traits
@@ -35,8 +37,7 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.attention import AttentionBackend
     from tokenspeed.contracts.communicator import Communicator
     from tokenspeed.contracts.device import DeviceRuntime
-    from tokenspeed.contracts.model import CacheGroup, CausalLM
-    from tokenspeed.contracts.moe import ExpertGroup
+    from tokenspeed.contracts.model import CausalLM
     from tokenspeed.contracts.weights import WeightSource
     from tokenspeed.engine.choices import Choices
     from tokenspeed.engine.ranks.place import Place
@@ -50,23 +51,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class DescribedModel:
-    """What config.json says, before anything is built."""
-
-    model_class: type[CausalLM]
-    config: Mapping[str, Any]
-    groups: tuple[CacheGroup, ...]
-    experts: tuple[ExpertGroup, ...]
-    sizes: EngineSizes
-
-
-@dataclass(frozen=True, slots=True)
 class RankParts:
     """What a rank computes with.
 
     Args:
         storage: the memory behind `arena`.
         communicator: between all ranks of the replica.
+        program: digest of what the ranks of all stages run; "": each has all of the model.
     """
 
     model: CausalLM
@@ -77,6 +68,7 @@ class RankParts:
     storage: torch.Tensor
     arena: Arena
     weights_bytes: int
+    program: str
 
 
 def describe_model(
@@ -121,6 +113,7 @@ def build_rank(
     described: DescribedModel,
     communicator: Communicator,
     place: Place,
+    progress: RankProgress | None,
     *,
     tell: ProgressCallback,
     tuning: Tuning | None = None,
@@ -128,15 +121,18 @@ def build_rank(
     """Build one rank's model and cache.
 
     Args:
+        described: the whole model.
         communicator: between all ranks of the replica, joined already.
+        progress: where this rank's collectives are counted; None: there is one rank.
         tuning: watches what computes; None: nobody does.
     Raises:
         TokenSpeedError: nothing computes such a model here, or memory does not suffice.
     """
-    sizes, groups = described.sizes, described.groups
-    free_bytes = _free_bytes(config, runtime, place)
-    check_tables(config, groups, sizes, free_bytes=free_bytes)
-    binder = _binder(config, registry, choices, runtime, described, tuning)
+    placing = placing_of(config, described, place)
+    own = described if placing is None else placing.local(described)
+    sizes, groups = own.sizes, own.groups
+    check_tables(config, groups, sizes, free_bytes=_free_bytes(config, runtime, place))
+    binder = _binder(config, registry, choices, runtime, own, tuning)
     attention = choices.attention(groups, sizes, runtime)
     context = ModelContext(
         kernels=binder,
@@ -144,14 +140,16 @@ def build_rank(
         dtype=_dtype(sizes),
         device=runtime.torch_device(),
         max_context_tokens=sizes.max_context_tokens,
-        moe=choices.moe(described.experts, sizes, runtime),
+        moe=choices.moe(own.experts, sizes, runtime),
+        shards=None if placing is None else placing.shards,
     )
-    with model_errors(described.model_class, "it was built"), memory_errors("the model"):
-        model = build_rank_model(described, context, place, communicator)
-    with (
-        model_errors(described.model_class, "its weights were loaded"),
-        memory_errors("the model"),
-    ):
+    with model_errors(own.model_class, "it was built"), memory_errors("the model"):
+        model = own.model_class(own.config, context)
+        if placing is not None:
+            assert progress is not None, "ranks among others count their collectives"
+            connections = connect(placing, choices, own, runtime, place, progress)
+            model = placing.model(model, binder, connections)
+    with model_errors(own.model_class, "its weights were loaded"), memory_errors("the model"):
         weights_bytes = _load_weights(
             model, source, sizes, keep_packed=config.weights == "packed", tell=tell
         )
@@ -159,8 +157,10 @@ def build_rank(
     wanted_bytes = arena_bytes(
         config, groups, sizes, free_bytes=_free_bytes(config, runtime, place)
     )
-    layout = _layout(described, choices, _agreed_bytes(wanted_bytes, communicator, runtime), tuning)
-    LOGGER.info("%s", describe(layout)) if place.rank == 0 else None
+    layout = _layout(own, choices, wanted_bytes, tuning)
+    layout = _agreed(layout, communicator, runtime)
+    if place.rank == 0:
+        LOGGER.info("%s", describe(layout))
     storage = runtime.allocate_arena(layout.total_bytes)
     check_arena(storage, layout.total_bytes, choices.decisions["device"].winner.pin)
     return RankParts(
@@ -172,17 +172,8 @@ def build_rank(
         storage=storage,
         arena=Arena(layout, storage, copy=binder.bind(ops.kv.copy_tokens)),
         weights_bytes=weights_bytes,
+        program="" if placing is None else placing.compiled.digest,
     )
-
-
-def build_rank_model(
-    described: DescribedModel, context: ModelContext, place: Place, communicator: Communicator
-) -> CausalLM:
-    """Return what this rank computes of the model; it still has no weights.
-
-    Every rank computes the whole model, alike: `place` and `communicator` are for one that is cut.
-    """
-    return described.model_class(described.config, context)
 
 
 def _free_bytes(config: EngineConfig, runtime: DeviceRuntime, place: Place) -> int:
@@ -192,14 +183,14 @@ def _free_bytes(config: EngineConfig, runtime: DeviceRuntime, place: Place) -> i
     return runtime.free_memory_bytes() // sharing
 
 
-def _agreed_bytes(wanted_bytes: int, communicator: Communicator, runtime: DeviceRuntime) -> int:
-    """Return the smallest size that any rank wants: block ids are the same on all of them."""
+def _agreed(layout: ArenaLayout, communicator: Communicator, runtime: DeviceRuntime) -> ArenaLayout:
+    """Return the layout with as many blocks as every rank has: their ids are the same on all."""
     if communicator.size == 1:
-        return wanted_bytes
+        return layout
     import torch
 
-    own = torch.tensor([wanted_bytes], dtype=torch.int64, device=runtime.torch_device())
-    return int(communicator.all_gather(own).min())
+    own = torch.tensor([layout.num_physical_blocks], device=runtime.torch_device())
+    return replace(layout, num_physical_blocks=int(communicator.all_gather(own).min()))
 
 
 def _layout(
@@ -212,6 +203,7 @@ def _layout(
         block_tokens=sizes.block_tokens,
         dtype=sizes.dtype,
         arena_bytes=num_bytes,
+        first_layer=min(layer for group in described.groups for layer in group.layers),
     )
     layout = solve(demands=choices.cache_demands())
     if tuning is not None:
@@ -289,8 +281,9 @@ def rank_facts(parts: RankParts, choices: Choices, names: Sequence[str] = ()) ->
     }
     kernels = {f"kernel {item.record['slot']}": item.winner.pin for item in parts.binder.decisions}
     layout = parts.layout
-    cache = f"{layout.num_physical_blocks} blocks of {layout.physical_bytes} bytes"
-    return {**slots, **kernels, "cache": cache, "weights": f"{parts.weights_bytes} bytes"}
+    groups = ", ".join(f"{group.name} {group.packing}" for group in layout.groups)
+    cache = f"{layout.num_physical_blocks} blocks of {groups}"
+    return {**slots, **kernels, "cache": cache, "program": parts.program}
 
 
 EVERY_RANK = frozenset({"device", "weight_format", "model", "attention", "moe", "communicator"})

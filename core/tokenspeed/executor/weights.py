@@ -40,7 +40,8 @@ def load_weights(
     model.load_weights(_reported(source, tensors, progress, sizes))
     if progress is not None:
         progress(source.total_bytes, source.total_bytes)
-    return sum(sizes)
+    held_bytes: int = getattr(model, "held_bytes", 0)
+    return held_bytes or sum(sizes)
 
 
 def _skipped(model: CausalLM, source: WeightSource) -> dict[str, Any]:
@@ -60,6 +61,5 @@ def _reported(
     for name, weight in tensors:
         if progress is not None:
             progress(source.bytes_read, source.total_bytes)
-        parts = weight.packed.values() if weight.plain is None else (weight.plain,)
-        sizes.append(sum(part.nbytes for part in parts))
+        sizes.append(weight.num_bytes)
         yield name, weight

@@ -162,6 +162,8 @@ class DecoderForCausalLM(ABC, Generic[Config]):
     """Name of a layer's MLP module in the checkpoint."""
     ignored_prefixes: tuple[str, ...] = ()
     """Beginnings of tensor names that are no part of the decoder, such as heads for drafts."""
+    held_bytes: int = 0
+    """Of the weights that were loaded, this rank's part alone."""
 
     def __init__(self, config: Mapping[str, Any], context: ModelContext) -> None:
         self.config = self.config_class.read(config)
@@ -242,7 +244,7 @@ class DecoderForCausalLM(ABC, Generic[Config]):
         """Take every checkpoint tensor by its Hugging Face name."""
         tied = ("lm_head.weight",) if self.config.tie_embeddings else ()
         ignored = ("rotary_emb.inv_freq", *tied)
-        fill_slots(
+        self.held_bytes = fill_slots(
             self.weight_map(),
             weights,
             ignored=ignored,

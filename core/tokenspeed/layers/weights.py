@@ -88,8 +88,8 @@ def fill_slots(
     ignored: tuple[str, ...] = (),
     ignored_prefixes: tuple[str, ...] = (),
     shards: Shards | None = None,
-) -> None:
-    """Give every tensor of `weights` to the slot of its name.
+) -> int:
+    """Give every tensor of `weights` to the slot of its name; return the bytes that slots got.
 
     Args:
         shards: what this rank holds: slots get their parts; None: the whole tensors.
@@ -100,11 +100,14 @@ def fill_slots(
             no floating point numbers, by name.
     """
     missing = {name: slot for name, slot in slots.items() if slot.is_held}
+    num_bytes = 0
     for name, weight in weights:
         slot = missing.pop(name, None)
         if slot is not None:
             _check(name, weight, slot)
-            slot.accept(weight if shards is None else cut(name, weight, slot, shards))
+            own = weight if shards is None else cut(name, weight, slot, shards)
+            num_bytes += own.num_bytes
+            slot.accept(own)
         elif name in slots and not slots[name].is_held:
             continue
         elif name in slots or not (name.endswith(ignored) or name.startswith(ignored_prefixes)):
@@ -116,6 +119,7 @@ def fill_slots(
             f"{', ...' if len(names) > 5 else ''}; the model needs every one of them; "
             "the files are incomplete or belong to another config.json"
         )
+    return num_bytes
 
 
 def _check(name: str, weight: LinearWeight, slot: WeightSlot) -> None:

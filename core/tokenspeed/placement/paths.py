@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-_SKIPPED = {"config", "context", "_config", "_context"}
+_SKIPPED = {"config", "context", "_config", "_context", "_recorder"}
 
 
 def paths_of(model: object, modules: Iterable[object]) -> dict[int, str]:

@@ -1,4 +1,4 @@
-"""Proxies: what a traced model gets in place of tensors, of the number of tokens, and of the step.
+"""Proxies: what a traced model gets in place of tensors, their number, the step and backends.
 
 They know sizes and a dtype, make views, and refuse everything else with the line that asked for it.
 """
@@ -157,6 +157,25 @@ class TracedStep:
             "let a layer with a cache ask for it, whose calls the recorder notes "
             "(docs/plugins/add-a-model.md)",
         )
+
+
+class TracedBackend:
+    """Stands for backends of attention and experts: layers keep its methods and call none."""
+
+    __slots__ = ("_recorder",)
+    fuses_routing = False
+
+    def __init__(self, recorder: GraphRecorder) -> None:
+        self._recorder = recorder
+
+    def plan(self, *_: Any, **__: Any) -> Any:
+        """Refuse."""
+        self._recorder.refuse(
+            "a backend is called by a layer that has no call noted",
+            "let the layer have the recorder note its calls (docs/plugins/add-a-model.md)",
+        )
+
+    write = attend = prepare = forward = plan
 
 
 def _recorder_of(arguments: Sequence[Any]) -> GraphRecorder:

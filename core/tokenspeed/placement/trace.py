@@ -7,16 +7,19 @@ What is neither, nor a view, is an error with the line of the model's text.
 
 from __future__ import annotations
 
+import traceback
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tokenspeed.contracts.model import ModelContext, expert_groups_of
+from tokenspeed.errors import PlacementError, TokenSpeedError
 from tokenspeed.placement.paths import paths_of
-from tokenspeed.placement.proxies import TracedStep
+from tokenspeed.placement.proxies import TracedBackend, TracedStep
 from tokenspeed.placement.recorder import GraphRecorder
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from tokenspeed.contracts.model import CausalLM
     from tokenspeed.placement.graph import Graph
@@ -53,11 +56,28 @@ def trace(
     model = model_class(config, _context(model_class, config, recorder, dtype))
     recorder.name_layers(paths_of(model, recorder.modules), getattr(model, "layers", ()))
     token_ids_T = recorder.input((), "int64", "token_ids")
-    step = TracedStep(recorder.input((), "int64", "positions"), recorder)
-    forward = recorder.graph(model.forward(token_ids_T, step))  # type: ignore[arg-type]
-    hidden = forward.values[forward.outputs[0]]
-    hidden_RD = recorder.input(tuple(map(sum, hidden.parts[1:])), hidden.dtype, "hidden")
-    return Graphs(forward, recorder.graph(model.compute_logits(hidden_RD)))
+    step: Any = TracedStep(recorder.input((), "int64", "positions"), recorder)
+    with _errors_of_text():
+        forward = recorder.graph(model.forward(token_ids_T, step))
+        hidden = forward.values[forward.outputs[0]]
+        hidden_RD = recorder.input(tuple(map(sum, hidden.parts[1:])), hidden.dtype, "hidden")
+        return Graphs(forward, recorder.graph(model.compute_logits(hidden_RD)))
+
+
+@contextmanager
+def _errors_of_text() -> Iterator[None]:
+    """Turn what Python or torch say of a stand-in into an error with its line."""
+    try:
+        yield
+    except TokenSpeedError:
+        raise
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        raise PlacementError(
+            f"{last.filename}:{last.lineno}: {type(error).__name__}: {error}, while the model is "
+            "traced, where tensors have sizes and no numbers; operators, layers and views are "
+            "allowed; let config.json alone decide, or bind an operator"
+        ) from error
 
 
 def _context(
@@ -65,7 +85,7 @@ def _context(
 ) -> ModelContext:
     import torch
 
-    backend: Any = _Backend()
+    backend: Any = TracedBackend(recorder)
     return ModelContext(
         kernels=recorder,
         attention={group.name: backend for group in model_class.cache_groups(config)},
@@ -75,15 +95,3 @@ def _context(
         moe={group.name: backend for group in expert_groups_of(model_class, config)},
         recorder=recorder,
     )
-
-
-class _Backend:
-    """Stands for backends of attention and experts: layers keep its methods and call none."""
-
-    fuses_routing = False
-
-    def plan(self, *_: Any, **__: Any) -> Any:
-        """Refuse: a layer called its backend while it was traced."""
-        raise AssertionError("a layer calls its backend in a trace: it has the recorder note it")
-
-    write = attend = prepare = forward = plan

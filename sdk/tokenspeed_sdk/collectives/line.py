@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 ANSWER_S = 1.0
 """Longest that a living rank's line takes to say where it is."""
-VERDICT_S = 2 * ANSWER_S
+VERDICT_S = 3 * ANSWER_S
 COMPARE_S = 0.25
 """How often calls are compared that the data's own way does not compare."""
 KEPT_CALLS = 1 << 16
@@ -159,13 +159,13 @@ class Line:
         with self._lock:
             if self._is_closed:
                 return
-            self._is_closed = True
             if reason:
                 self._tell_first({"failed": f"rank {self._rank} failed: {reason}"})
             else:
                 self._tell_first({"left": self._begun})
+            self._is_closed = True
             for link in self._links.values():
-                link.end()  # the line's thread gives it back
+                link.end()  # the line's thread gives it back once the other end has left too
 
     # What follows runs in either thread, most of it on rank 0.
 
@@ -182,13 +182,13 @@ class Line:
                 link.send(message)
 
     def _listen(self) -> None:
-        """Hear the others until this rank leaves or everybody is gone."""
+        """Hear the others until everybody is gone."""
         with selectors.DefaultSelector() as selector:
             for rank, link in self._links.items():
                 selector.register(link, selectors.EVENT_READ, rank)
                 for message in link.early:
                     self._hear(rank, message)
-            while selector.get_map() and not self._is_closed:
+            while selector.get_map():
                 for key, _ in selector.select(self._patience_s()):
                     self._receive(selector, key)
                 self._pass_time()
@@ -230,6 +230,8 @@ class Line:
 
     def _hear(self, rank: int, message: Message) -> None:
         with self._lock:
+            if self._is_closed:
+                return
             if "broken" in message:
                 self._break(message["broken"])
             elif "failed" in message:

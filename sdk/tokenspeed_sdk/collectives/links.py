@@ -56,13 +56,12 @@ class Link:
         return [json.loads(line) for line in lines]
 
     def end(self) -> None:
-        """End the connection, so that both ends notice: receiving returns None."""
+        """Say that no more is sent; what was sent arrives, which closing at once may prevent."""
         with contextlib.suppress(OSError):
-            self.socket.shutdown(socket.SHUT_RDWR)
+            self.socket.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
         """Give the connection back; for whoever receives from it."""
-        self.end()
         self.socket.close()
 
 

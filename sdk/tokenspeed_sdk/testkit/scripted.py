@@ -98,6 +98,7 @@ class ScriptedForCausalLM:
     """A CausalLM whose hidden state is the id of the next token; NaN fails the row."""
 
     architectures: ClassVar[tuple[str, ...]] = ("ScriptedForCausalLM",)
+    is_replicated: ClassVar[bool] = True
 
     def __init__(self, config: Mapping[str, Any], context: ModelContext) -> None:
         self._config = ScriptedConfig.read(config)

@@ -108,3 +108,12 @@ def test_what_other_ranks_hold_is_not_read_where_the_source_can_leave_it() -> No
         model: Any = PartialModel()
         load_weights(model, source, dtype=torch.float32, keep_packed=False)
         assert model.names == read
+
+
+def test_bytes_are_those_of_the_parts_that_the_rank_has_loaded() -> None:
+    weights = [plain(torch.zeros(8)), plain(torch.zeros(8))]
+    model: Any = KeepingModel()
+    options = {"dtype": torch.float32, "keep_packed": False}
+    assert load_weights(model, ListedSource(weights, 64), **options) == 64  # type: ignore[arg-type]
+    model.held_bytes = 48
+    assert load_weights(model, ListedSource(weights, 64), **options) == 48  # type: ignore[arg-type]

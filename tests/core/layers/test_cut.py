@@ -112,5 +112,5 @@ def test_slots_of_other_ranks_are_neither_filled_nor_missed() -> None:
     }
     weights = [("other", plain(torch.ones(4))), ("mine", plain(torch.arange(4.0)))]
     for given in (weights, weights[1:]):
-        fill_slots(slots, given, shards=ranks(tp=2)[1])
+        assert fill_slots(slots, given, shards=ranks(tp=2)[1]) == 2 * 4
     assert [weight.plain.tolist() for weight in taken if weight.plain is not None] == [[2, 3]] * 2

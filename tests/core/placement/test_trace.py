@@ -133,6 +133,8 @@ class Text(LlamaAttention):
         (lambda self, x, *_: [*x], "__iter__", "use unbind"),
         (lambda self, x, step, _: step.kv[0], "the step is asked for kv", "layer with a cache"),
         (lambda self, x, *_: x.view(x.shape[0], 5), "5", "view"),
+        (lambda self, x, *_: torch.zeros(x.shape[0]), "TypeError", "while the model is traced"),
+        (lambda self, x, *_: self.attend._write(x), "a backend is called", "recorder"),
         (lambda self, x, *_: self.rotary(torch.zeros(1), (x, x)), "no layer holds", "recorder"),
     ],
 )

@@ -133,6 +133,7 @@ def make_step(config: Any) -> Any:
         state_rows=dict.fromkeys(layers, rows),
         query_start=None,
         attention_metadata=metadata,
+        query_metadata={},
     )
 
 

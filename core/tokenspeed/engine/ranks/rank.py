@@ -94,7 +94,7 @@ def build_worker(
         joining()
         communicator = joined(choices, described.sizes, runtime, place, progress)
         parts = build_rank(
-            config, registry, choices, runtime, source, described, communicator, place,
+            config, registry, choices, runtime, source, described, communicator, place, progress,
             tell=lambda _: None,
         )  # fmt: skip
     finally:
@@ -110,6 +110,7 @@ def build_worker(
         block_tokens=described.sizes.block_tokens,
         vocab_size=described.sizes.vocab_size,
         device=runtime.torch_device(),
+        own_queries=getattr(parts.model, "own_queries", None),
     )
     executor = FollowingExecutor(
         parts.model,

@@ -161,11 +161,14 @@ def _is_named(worker: Worker, found: dict[int, Worker], world: int, token: str) 
 
 
 def difference(name: str, ours: dict[str, str], theirs: dict[str, str]) -> EngineError | None:
-    """Return an error that names the first fact in which a worker differs from rank 0."""
-    for fact in sorted(theirs):
-        if ours.get(fact) != theirs[fact]:
+    """Return an error that names the first fact in which a worker differs from rank 0.
+
+    What only one of them has is no difference: stages of a pipeline have layers of their own.
+    """
+    for fact in sorted(ours.keys() & theirs.keys()):
+        if ours[fact] != theirs[fact]:
             return EngineError(
-                f"{name} has {fact} {theirs[fact]}, rank 0 has {ours.get(fact, 'none')}: all ranks "
+                f"{name} has {fact} {theirs[fact]}, rank 0 has {ours[fact]}: all ranks "
                 "of a replica must be built alike; give their hosts the same files, plugins and "
                 "devices, then start again"
             )
