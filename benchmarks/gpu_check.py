@@ -30,7 +30,10 @@ COMMIT = os.environ.get("GPU_CHECK_COMMIT", "")
 SMALL_BYTES = 256 * 1024
 """Messages up to this count as small."""
 TESTS = ("tests/plugins_nvidia", "tests/core/executor")
-ONLY = {"collectives": ("tests/plugins_nvidia/test_collectives.py",)}
+ONLY = {
+    "collectives": ("tests/plugins_nvidia/test_collectives.py",),
+    "ranks": ("tests/plugins_nvidia/test_ranks.py",),
+}
 """Groups that can be run alone."""
 
 
