@@ -4,13 +4,14 @@
         = (tokens ahead + tokens of the prompt that are not cached there + loads) / speed
         + a wait for a place, where all are taken
 
-A turn goes on where its session's prefix is, unless that replica is so far behind that another
-one would answer much sooner without the prefix. What begins anew goes nowhere where much more of
-running and resting conversations lies than on the mean of all replicas: else everything that
-shares a system prompt would crowd where it was first. Ties go to the lowest number. Decides only:
-`fleet.py` sends. Source: the bound on load is that of Consistent Hashing with Bounded Loads,
-Mirrokni et al. 2016, applied to tokens; our choice within it is by time, not by hash. Thread: the
-asyncio loop's of its API process only.
+A turn goes on where its session's prefix is, unless that replica is so far behind that another one
+would answer much sooner without the prefix. What begins anew goes nowhere where much more of
+running and resting conversations lies than on the mean of all replicas: else everything that shares
+a system prompt would crowd where it was first. Ties go to the lowest number. Decides only: what it
+chose is sent by `fleet.py`.
+Source: the bound on load is that of Consistent Hashing with Bounded Loads, Mirrokni et al. 2016,
+applied to tokens; our choice within it is by time, not by hash.
+Thread: the asyncio loop's of its API process only.
 """
 
 from __future__ import annotations
