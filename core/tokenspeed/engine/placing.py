@@ -9,6 +9,7 @@ from tokenspeed.contracts.placement import ParallelGroup
 from tokenspeed.engine.group_seat import RANKS_TIMEOUT_S, GroupSeat
 from tokenspeed.engine.ranks.place import degrees_of
 from tokenspeed.engine.ranks.progress import CountedCommunicator
+from tokenspeed.placement.fitting import check_experts
 from tokenspeed.placement.local import local_cache_groups, local_expert_group
 from tokenspeed.placement.mesh import build_mesh
 
@@ -68,13 +69,17 @@ def placing_of(config: EngineConfig, described: DescribedModel, place: Place) ->
     """Compile a model for its ranks; None: each has all of it, there being one, or by its wish.
 
     Raises:
-        PlacementError: the model cannot be spread so; names module, expected and found.
+        PlacementError: the model cannot be spread so; names module, expected and found, and the
+            numbers of ranks that work.
+        ConfigError: a degree divides nothing of it.
     """
     if place.world == 1 or getattr(described.model_class, "is_replicated", False):
         return None
     from tokenspeed.placement.compiled import compile_model
 
-    mesh = build_mesh(degrees_of(config))
+    degrees = degrees_of(config)
+    check_experts(degrees, described.experts)
+    mesh = build_mesh(degrees)
     compiled = compile_model(
         described.model_class, described.config, mesh, dtype=described.sizes.dtype
     )

@@ -18,7 +18,7 @@ from tokenspeed.engine.described import DescribedModel
 from tokenspeed.engine.evidence import evidence_for
 from tokenspeed.engine.group_seat import GroupSeat
 from tokenspeed.engine.memory import memory_errors
-from tokenspeed.engine.placing import connect, placing_of
+from tokenspeed.engine.placing import connect
 from tokenspeed.engine.ranks.progress import CountedCommunicator
 from tokenspeed.engine.reports import Progress
 from tokenspeed.engine.rules import device_traits
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.model import CausalLM
     from tokenspeed.contracts.weights import WeightSource
     from tokenspeed.engine.choices import Choices
+    from tokenspeed.engine.placing import Placing
     from tokenspeed.engine.ranks.place import Place
     from tokenspeed.engine.ranks.progress import RankProgress
     from tokenspeed.engine.reports import ProgressCallback
@@ -113,6 +114,7 @@ def build_rank(
     described: DescribedModel,
     communicator: Communicator,
     place: Place,
+    placing: Placing | None,
     progress: RankProgress | None,
     *,
     tell: ProgressCallback,
@@ -123,12 +125,12 @@ def build_rank(
     Args:
         described: the whole model.
         communicator: between all ranks of the replica, joined already.
+        placing: what of the model is this rank's; None: all of it.
         progress: where this rank's collectives are counted; None: there is one rank.
         tuning: watches what computes; None: nobody does.
     Raises:
         TokenSpeedError: nothing computes such a model here, or memory does not suffice.
     """
-    placing = placing_of(config, described, place)
     own = described if placing is None else placing.local(described)
     sizes, groups = own.sizes, own.groups
     check_tables(config, groups, sizes, free_bytes=_free_bytes(config, runtime, place))

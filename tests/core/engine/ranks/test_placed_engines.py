@@ -8,7 +8,8 @@ import pytest
 from tests.support.placed_engines import check_equal, even_checkpoint, rank_llm
 from tests.support.served_checkpoints import serve_checkpoint
 
-from tokenspeed.errors import PlacementError
+from tokenspeed.engine.ranks import group
+from tokenspeed.errors import ConfigError, PlacementError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,7 +45,24 @@ def test_every_kind_of_cut_gives_the_tokens_of_one_rank(
     check_equal(even_checkpoint(name, tmp_path), **degrees)
 
 
-def test_a_model_that_cannot_be_cut_so_names_the_numbers(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("degrees", "error", "words"),
+    [
+        ({"tp": 2}, PlacementError, r"found 331 units of V over 2 ranks.* that work, .*: tp 1$"),
+        ({"ep": 2}, ConfigError, "ep is 2 and the model has no experts"),
+        ({"pp": 99}, ConfigError, "set pp to 3 or less"),
+    ],
+)
+def test_a_model_that_cannot_be_cut_so_names_the_numbers_and_starts_no_process(
+    degrees: dict[str, int],
+    error: type[Exception],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[object] = []
+    monkeypatch.setattr(group, "spawn_workers", lambda *given: started.append(given) or [])
     path = serve_checkpoint("llama", tmp_path)
-    with pytest.raises(PlacementError, match=r"found 331 units of V over 2 ranks"):
-        rank_llm(path, tp=2)
+    with pytest.raises(error, match=words):
+        rank_llm(path, **degrees)
+    assert not started
