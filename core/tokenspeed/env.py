@@ -37,17 +37,28 @@ class TorchrunVariables:
 
 
 def torchrun_variables() -> TorchrunVariables | None:
-    """Return what torchrun says of this process; None: it did not start it."""
+    """Return what torchrun says of this process; None: it did not start it.
+
+    Raises:
+        ValueError: a number is none; names the variable.
+    """
     environ = os.environ
     names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     if not all(environ.get(name) for name in names):
         return None
     return TorchrunVariables(
-        rank=int(environ["RANK"]),
-        world=int(environ["WORLD_SIZE"]),
+        rank=_integer("RANK"),
+        world=_integer("WORLD_SIZE"),
         master_host=environ["MASTER_ADDR"],
-        master_port=int(environ["MASTER_PORT"]),
+        master_port=_integer("MASTER_PORT"),
         run_id=environ.get("TORCHELASTIC_RUN_ID", ""),
         restarts=environ.get("TORCHELASTIC_RESTART_COUNT", "0"),
         has_store=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
     )
+
+
+def _integer(name: str) -> int:
+    try:
+        return int(os.environ[name])
+    except ValueError:
+        raise ValueError(f"{name} is {os.environ[name]!r}, a whole number is needed") from None

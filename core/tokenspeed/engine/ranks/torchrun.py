@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from tokenspeed.env import TorchrunVariables
 
+_ADVICE = "start it as `torchrun --nproc-per-node N -m tokenspeed serve MODEL --launcher torchrun`"
 MEET_S = 300.0
 """Longest that the ranks wait for rank 0's address; hosts are started by hand at times."""
 
@@ -34,18 +35,28 @@ def torchrun_place(world: int) -> TorchrunVariables:
     Raises:
         ConfigError: it was not started by torchrun, or with another number of ranks.
     """
-    found = torchrun_variables()
+    try:
+        found = torchrun_variables()
+    except ValueError as error:
+        raise ConfigError(f"launcher is torchrun, and {error}; {_ADVICE}") from None
     if found is None:
         raise ConfigError(
             "launcher is torchrun, and RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are not all "
-            "set; start it as `torchrun --nproc-per-node N -m tokenspeed serve MODEL --launcher "
-            "torchrun`"
+            f"set; {_ADVICE}"
         )
     if found.world != world:
         raise ConfigError(
             f"torchrun started {found.world} ranks, the settings ask for {world} (tp x dp x cp x "
             "pp, or more for experts); give both the same number"
         )
+    for name, value, high in (
+        ("RANK", found.rank, world - 1),
+        ("MASTER_PORT", found.master_port, 65535),
+    ):
+        if not 0 <= value <= high:
+            raise ConfigError(
+                f"launcher is torchrun, and {name} is {value}, allowed is 0 to {high}; {_ADVICE}"
+            )
     return found
 
 

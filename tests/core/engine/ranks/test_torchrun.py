@@ -1,0 +1,43 @@
+"""What torchrun's variables must be: anything else is refused at once, by name and value."""
+
+from __future__ import annotations
+
+import pytest
+
+from tokenspeed.engine.ranks.torchrun import torchrun_place
+from tokenspeed.errors import ConfigError
+
+GOOD = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
+
+
+def set_all(monkeypatch: pytest.MonkeyPatch, **changed: str) -> None:
+    for name, value in {**GOOD, **changed}.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_the_variables_of_a_start_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_all(monkeypatch)
+    found = torchrun_place(2)
+    assert (found.rank, found.world, found.master_port) == (1, 2, 29500)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("RANK", "x", "RANK is 'x', a whole number is needed"),
+        ("RANK", "2", "RANK is 2, allowed is 0 to 1"),
+        ("RANK", "-1", "RANK is -1, allowed is 0 to 1"),
+        ("WORLD_SIZE", "two", "WORLD_SIZE is 'two', a whole number is needed"),
+        ("WORLD_SIZE", "3", "torchrun started 3 ranks, the settings ask for 2"),
+        ("MASTER_PORT", "99999", "MASTER_PORT is 99999, allowed is 0 to 65535"),
+        ("MASTER_PORT", "1e3", "MASTER_PORT is '1e3', a whole number is needed"),
+        ("MASTER_ADDR", "", "are not all set"),
+        ("RANK", "", "are not all set"),
+    ],
+)
+def test_wrong_variables_are_named(
+    name: str, value: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_all(monkeypatch, **{name: value})
+    with pytest.raises(ConfigError, match=words):
+        torchrun_place(2)
