@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 WATCH_S = 0.25
 PAUSE_S = 20e-6
 """Between two looks of a barrier whether the device is done."""
+NUM_EVENTS = 64
 CLOSE_S = 5.0
 """Longest that leaving waits for NCCL, which may wait for the others."""
 NEVER = timedelta(days=1)
@@ -65,6 +66,7 @@ class NcclCommunicator(MovingCommunicator):
             )
         self._group: Any = None
         self._last: tuple[int, Any] = (0, None)
+        self._events: list[Any] = []
         self._done_watching = threading.Event()
         super().__init__(
             rank=rank,
@@ -109,6 +111,7 @@ class NcclCommunicator(MovingCommunicator):
         options._timeout = NEVER
         options.group_name = self._rendezvous
         torch.cuda.set_device(self._device)
+        self._events = [torch.cuda.Event() for _ in range(NUM_EVENTS)]  # type: ignore[no-untyped-call]
         with _environment(_QUIET):
             self._group = ProcessGroupNCCL(
                 PrefixStore("data", store), self.rank, self.size, options
@@ -205,8 +208,12 @@ class NcclCommunicator(MovingCommunicator):
 
     def _note(self, work: Any) -> None:
         """Keep the newest work that can be watched; what is captured runs later, and unwatched."""
-        is_captured = torch.cuda.is_current_stream_capturing()
-        self._last = (self._last[0] + 1, None if is_captured else work)
+        number, event = self._last[0] + 1, None
+        if not torch.cuda.is_current_stream_capturing():
+            # NCCL's own work counts as done at once where it runs in the caller's stream.
+            event = self._events[number % len(self._events)]
+            event.record()
+        self._last = (number, event)
 
     def _watch(self) -> None:
         """Break the group when the device does not come further for the group's timeout."""
@@ -228,7 +235,7 @@ class NcclCommunicator(MovingCommunicator):
 
     def _is_done(self, work: Any) -> bool:
         try:
-            return bool(work.is_completed())
+            return bool(work.query())
         except RuntimeError as error:
             self._line.fail(f"rank {self.rank}: {str(error).partition(chr(10))[0]}")
             return True

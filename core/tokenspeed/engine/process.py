@@ -90,7 +90,11 @@ def _build(settings: EngineSettings, reporter: Reporter) -> Engine:
     from tokenspeed.engine.ranks.group import RankStart
 
     source = settings.ranks
-    ranks = RankStart(ends_process=True, tick=lambda: reporter.send(Alive()))
+    ranks = RankStart(
+        device_index=settings.device_index,
+        ends_process=True,
+        tick=lambda: reporter.send(Alive()),
+    )
     if source is not None:
         ranks = RankStart(
             listener=socket.socket(fileno=source.listener_fd),
