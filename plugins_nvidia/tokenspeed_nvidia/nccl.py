@@ -206,8 +206,8 @@ class NcclCommunicator(MovingCommunicator):
             self._line.check()
         return group
 
-    def _note(self, work: Any) -> None:
-        """Keep the newest work that can be watched; what is captured runs later, and unwatched."""
+    def _note(self, _: Any) -> None:
+        """Mark in the stream what was just put there; what is captured runs later, unwatched."""
         number, event = self._last[0] + 1, None
         if not torch.cuda.is_current_stream_capturing():
             # NCCL's own work counts as done at once where it runs in the caller's stream.
