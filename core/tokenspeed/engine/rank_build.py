@@ -16,9 +16,9 @@ from tokenspeed.contracts.model import ModelContext, expert_groups_of
 from tokenspeed.engine.built import building, check_arena
 from tokenspeed.engine.described import DescribedModel
 from tokenspeed.engine.evidence import evidence_for
-from tokenspeed.engine.group_seat import GroupSeat
 from tokenspeed.engine.memory import memory_errors
 from tokenspeed.engine.placing import connect, placing_of
+from tokenspeed.engine.ranks.group_seat import GroupSeat
 from tokenspeed.engine.ranks.progress import CountedCommunicator
 from tokenspeed.engine.reports import Progress
 from tokenspeed.engine.rules import device_traits
