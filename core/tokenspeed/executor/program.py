@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from tokenspeed.contracts.placement import ParallelGroup
+from tokenspeed.executor.exchange import exchanging
 from tokenspeed.executor.moving import change_of
 from tokenspeed.executor.token_counts import TokenCounts
 from tokenspeed.placement.graph import Kind, Ref, StepArgument
@@ -145,7 +146,10 @@ class ProgramRunner:
         if node.kind is Kind.VIEW:
             return _view_of(node, len(call.inputs))
         if node.kind is Kind.MODULE:
-            return self._module_at(node.target)
+            module: Any = self._module_at(node.target)
+            if call.exchange is None:
+                return module  # type: ignore[no-any-return]
+            return exchanging(module, self._connections.over(call.exchange.axes))
         assert node.operator is not None
         bound: Callable[..., Any] = self._kernels.bind(node.operator, **node.traits)
         return bound

@@ -74,6 +74,11 @@ def test_ranks_decode_what_one_rank_does(name: str, mesh: str) -> None:
     config, degrees = even(name), MESHES[mesh]
     plain = decoded(name)
     ranks = placed_logits(model_class(config), config, random_weights, plain, degrees)
+    assert_same(plain, ranks, degrees)
+
+
+def assert_same(plain: Noted, ranks: list[list[list[torch.Tensor]]], degrees: Degrees) -> None:
+    """Check the logits of every rank of the last stage, and that they name the same tokens."""
     last_stage = ranks[: degrees.stage_ranks]
     partition_ranks = degrees.tp * degrees.cp
     for rank, steps in enumerate(last_stage):
