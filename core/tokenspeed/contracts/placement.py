@@ -118,7 +118,7 @@ class Recorder(Protocol):
             units: letter -> how many equal units each of its segments has; a unit is never cut.
             dtypes: torch's names for the results; "" or none: the first argument's.
             operator: that the layer calls and does nothing else.
-            exchanged: letter whose parts tokens may be sent to, each to the ranks that hold what its
-                numbers choose; the layer says which do (`executor/exchange.py`).
+            exchanged: letter whose parts tokens may be sent to, each to the ranks that hold what
+                its numbers choose; the layer says which do (`executor/exchange.py`).
         """
         ...

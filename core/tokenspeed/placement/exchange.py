@@ -75,7 +75,8 @@ def _choices(node: Node, values: Sequence[Value]) -> tuple[int, int]:
     """Return (numbers that a token has, elements that they count)."""
     place, _ = _counting(node)
     given = node.inputs[place]
-    assert isinstance(given, Ref) and node.rule is not None
+    assert isinstance(given, Ref)
+    assert node.rule is not None
     (chosen,) = values[given.number].parts[-1]
     held = node.rule.inputs[len(node.inputs) :]
     for pattern, parts in zip(held, node.weights, strict=False):

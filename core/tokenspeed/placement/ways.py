@@ -127,7 +127,8 @@ class Ways:
             return None
         tokens = dict.fromkeys(exchange.axes, letter_of_tokens(node))
         usual, cut = self._placed(node, own), self._placed(node, {**own, **tokens})
-        assert usual is not None and cut is not None, "tokens may be cut over any axis"
+        if usual is None or cut is None:
+            return None
         return replace(cut, weights=usual.weights, exchange=exchange)
 
     def _following(self, node: Node, sign: Hashable, given: Given) -> Iterator[Way]:

@@ -1,4 +1,4 @@
-"""Tokens that go to their experts' ranks and back: alone, and in every architecture with experts."""
+"""Tokens that go to the ranks of their experts and back: alone, and in every such architecture."""
 
 from __future__ import annotations
 
