@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from tokenspeed.executor.program import ProgramRunner
+from tokenspeed.placement.fuse import fuse
 from tokenspeed.placement.paths import module_at
 
 if TYPE_CHECKING:
@@ -55,8 +56,9 @@ class PlacedModel:
             kernels=kernels,
             connections=connections,
         )
-        self._forward = runner(compiled.forward[stage])
-        self._logits = runner(compiled.logits[stage])
+        features_over = partial(_features_over, connections)
+        self._forward = runner(fuse(compiled.forward[stage], features_over))
+        self._logits = runner(fuse(compiled.logits[stage], features_over))
 
     def load_weights(self, weights: Iterable[tuple[str, LinearWeight]]) -> None:
         """Give every tensor to the layer of its name, cut to what the rank holds."""
@@ -78,3 +80,8 @@ class PlacedModel:
             return hidden_RD.new_empty(len(hidden_RD), 0)
         logits: torch.Tensor = self._logits.run(hidden_RD)[0]
         return logits
+
+
+def _features_over(connections: Connections, axes: tuple[str, ...]) -> frozenset[str]:
+    """Return the features of the communicator over some axes."""
+    return connections.over(axes).features

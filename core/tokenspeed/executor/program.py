@@ -44,6 +44,15 @@ class Connections(Protocol):
         ...
 
 
+class NormLayer(Protocol):
+    """A layer that adds to the residual stream and normalises: what a fused call needs of it."""
+
+    @property
+    def weight(self) -> torch.Tensor: ...
+    @property
+    def eps(self) -> float: ...
+
+
 class ProgramRunner:
     """One rank's program.
 
@@ -108,7 +117,8 @@ class ProgramRunner:
                 may_overwrite = self._may_overwrite(index, instruction.source, last_reads)
                 return self._move(instruction, may_overwrite=may_overwrite)
             case Reduced():
-                return self._reduced(instruction)
+                may_overwrite = self._may_overwrite(index, instruction.move.source, last_reads)
+                return self._reduced(instruction, may_overwrite=may_overwrite)
             case Passed():
                 return self._passed(instruction)
 
@@ -165,17 +175,19 @@ class ProgramRunner:
 
         return step
 
-    def _reduced(self, reduced: Reduced) -> Step:
+    def _reduced(self, reduced: Reduced, *, may_overwrite: bool) -> Step:
         communicator: Any = self._connections.over(reduced.move.axes)
-        norm: Any = self._module_at(reduced.call.node.target.removesuffix(".add"))
+        add: Any = self._module_at(reduced.call.node.target)
+        norm: NormLayer = add.__self__
         fused = communicator.all_reduce_add_rms_norm
         source = reduced.move.source
         residual = reduced.call.inputs[1]
         normed, total = reduced.call.outputs
 
         def step(registers: Registers, context: Any, counts: TokenCounts) -> None:
+            x = registers[source]
             registers[normed], registers[total] = fused(
-                registers[source], registers[residual], norm.weight, eps=norm.eps
+                x if may_overwrite else x.clone(), registers[residual], norm.weight, eps=norm.eps
             )
 
         return step
