@@ -93,6 +93,11 @@ class StepBatcher:
             backend = attention[group.name]
             self._tabled.append(_TabledGroup(index, group, backend, tables, page_tokens))
 
+    @property
+    def num_state_groups(self) -> int:
+        """Cache groups whose rows come with each plan."""
+        return len(self._states)
+
     def apply(self, plan: StepPlan) -> None:
         """Apply the plan's changes to tables and arena; one without rows has such changes too."""
         self._patch_tables(plan)
@@ -144,7 +149,7 @@ class StepBatcher:
         return by_layer
 
     def _plan_attention(self, plan: StepPlan, positions_T: torch.Tensor) -> Mapping[str, object]:
-        longest_tokens = int((plan.context_tokens + np.diff(plan.query_start)).max())
+        longest_tokens = int((plan.context_tokens + np.diff(plan.query_start)).max(initial=0))
         num_blocks = -(-longest_tokens // self._block_tokens)
         rows = attended_rows(plan)
         metadata = {}
