@@ -152,7 +152,11 @@ def build_rank(
     )
     with model_errors(own.model_class, "it was built"), memory_errors("the model"):
         model = own.model_class(own.config, context)
-        connections = progress and connect(mesh, choices, own, runtime, place, progress)
+        connections = (
+            None
+            if progress is None
+            else connect(mesh, choices, own, runtime, place, progress)
+        )
         if placing is not None:
             assert connections is not None, "ranks among others count their collectives"
             model = placing.model(model, binder, connections)
