@@ -311,9 +311,7 @@ def _build_executor(
     return LeadingExecutor(executor, group, num_partitions=config.dp)
 
 
-def _scheduler(
-    config: EngineConfig, settings: Mapping[str, Any], layout: ArenaLayout
-) -> Scheduler:
+def _scheduler(config: EngineConfig, settings: Mapping[str, Any], layout: ArenaLayout) -> Scheduler:
     """Return what decides: one scheduler, or one for each partition of attention, seen as one."""
     if config.dp == 1:
         return Scheduler(scheduler_config(settings))

@@ -153,9 +153,7 @@ def build_rank(
     with model_errors(own.model_class, "it was built"), memory_errors("the model"):
         model = own.model_class(own.config, context)
         connections = (
-            None
-            if progress is None
-            else connect(mesh, choices, own, runtime, place, progress)
+            None if progress is None else connect(mesh, choices, own, runtime, place, progress)
         )
         if placing is not None:
             assert connections is not None, "ranks among others count their collectives"

@@ -106,8 +106,7 @@ class JoinedPlan:
         """(A, 2) (row, slot) of requests whose slot starts with this step."""
         return np.concatenate(
             [
-                plan.admitted
-                + np.array([self.row_start[i], i * self._slots_each], dtype=np.int32)
+                plan.admitted + np.array([self.row_start[i], i * self._slots_each], dtype=np.int32)
                 for i, plan in self._full
             ]
         )

@@ -1,6 +1,6 @@
 """Which partition of data-parallel attention a request lives in: where it costs least.
 
-    cost = tokens to compute there that are not cached, and those of others before them
+    cost = tokens of the prompt that are not cached there, and those of others that come first
          + DECODE_TOKENS for each live request more than where the fewest are
          + the tokens of blocks that are lacking
 
@@ -41,7 +41,7 @@ class PartitionLoad:
 
     Args:
         live: requests that run or wait.
-        queued_tokens: of prompts that are not computed yet.
+        queued_tokens: of prompts without a first token, that were not cached when they came.
         free_blocks: of `block_tokens` tokens that nobody holds.
     """
 
@@ -84,8 +84,8 @@ class PartitionChoice:
         loads: Sequence[PartitionLoad],
         *,
         sessions: Sequence[int] = (),
-    ) -> list[int]:
-        """Return the partitions, the best first.
+    ) -> list[tuple[int, int]]:
+        """Return (partition, tokens to compute there) for each, the best first.
 
         Args:
             num_tokens: of the prompt.
@@ -94,17 +94,18 @@ class PartitionChoice:
         home = next((self._homes[s] for s in sessions if s in self._homes), -1)
         fewest = min(load.live for load in loads)
 
-        def cost(partition: int) -> tuple[int, bool, int, int]:
-            load = loads[partition]
+        ranked = []
+        for partition, load in enumerate(loads):
             ((cached, _, expected),) = self._views[partition].match(keys)
-            missing = num_tokens - min(num_tokens, max(cached, expected) * self._block_tokens)
+            known = min(num_tokens, max(cached, expected) * self._block_tokens)
+            missing = num_tokens - known
+            # What others are about to compute for it too is no queue before it.
+            queued = max(0, load.queued_tokens - max(0, known - cached * self._block_tokens))
             wanted = -(-(missing + load.queued_tokens) // self._block_tokens)
             lacking = max(0, wanted - load.free_blocks) * self._block_tokens
-            tokens = missing + load.queued_tokens + lacking
-            tokens += DECODE_TOKENS * (load.live - fewest)
-            return tokens, partition != home, -load.free_blocks, partition
-
-        return sorted(range(len(loads)), key=cost)
+            cost = missing + queued + lacking + DECODE_TOKENS * (load.live - fewest)
+            ranked.append((cost, partition != home, -load.free_blocks, partition, missing))
+        return [(partition, missing) for *_, partition, missing in sorted(ranked)]
 
     def placed(self, partition: int, keys: PrefixKeys, *, session: int) -> None:
         """Note where a request is: its blocks are about to be computed there."""

@@ -31,12 +31,18 @@ if TYPE_CHECKING:
     from tokenspeed.scheduler.event_union import JoinedEvents
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Live:
-    """A live request: where it is, and the names of its prompt's blocks."""
+    """A live request: where it is.
+
+    Args:
+        keys: names of its prompt's blocks.
+        queued_tokens: to be computed before its first token; 0 afterwards.
+    """
 
     partition: int
     keys: PrefixKeys
+    queued_tokens: int
 
 
 class PartitionedScheduler:
@@ -66,6 +72,7 @@ class PartitionedScheduler:
         self._union = EventUnion() if tells_events else None
         self._untold: list[tuple[int, EventBatch]] = []
         self._live: dict[int, _Live] = {}
+        self._queued_tokens = [0] * num_partitions
         self._uncommitted: deque[JoinedPlan] = deque()
         self._last_step_id = 0
         self._freed: dict[int, dict[str, Any]] = {}
@@ -88,8 +95,9 @@ class PartitionedScheduler:
         ranked = self._choice.ranked(
             keys, prompt_ids.size, self._loads(), sessions=(session, options.get("root", 0))
         )
-        partition = self._submit(ranked, request_id, prompt_ids, now_us, options)
-        self._live[request_id] = _Live(partition, keys)
+        partition, missing = self._submit(ranked, request_id, prompt_ids, now_us, options)
+        self._live[request_id] = _Live(partition, keys, missing)
+        self._queued_tokens[partition] += missing
         self._choice.placed(partition, keys, session=session)
 
     def partition_of(self, request_id: int) -> int:
@@ -100,9 +108,7 @@ class PartitionedScheduler:
     def abort(self, request_id: int, *, now_us: int) -> bool:
         """End a request in any state; False: it is not known or has ended."""
         live = self._live.get(request_id)
-        return live is not None and self.partitions[live.partition].abort(
-            request_id, now_us=now_us
-        )
+        return live is not None and self.partitions[live.partition].abort(request_id, now_us=now_us)
 
     def stop(self, request_id: int, *, now_us: int) -> bool:
         """End a request as finished ("stop"); False: it is not known or has ended."""
@@ -162,7 +168,7 @@ class PartitionedScheduler:
                 failed=None if failed is None else failed[rows],
                 now_us=now_us,
             )
-            self._forget_ended(result)
+            self._note(result)
             parts.append((rows.start, result))
         self._take_events()
         return JoinedResult(parts)
@@ -171,7 +177,7 @@ class PartitionedScheduler:
         """Return requests that ended outside a commit since the last call."""
         ended = [scheduler.take_ended() for scheduler in self.partitions]
         for result in ended:
-            self._forget_ended(result)
+            self._note(result)
         return JoinedResult([(0, result) for result in ended])
 
     def release(self, session: int, *, now_us: int) -> dict[str, Any] | None:
@@ -259,15 +265,15 @@ class PartitionedScheduler:
 
     def _submit(
         self,
-        ranked: list[int],
+        ranked: list[tuple[int, int]],
         request_id: int,
         prompt_ids: NDArray[np.int32],
         now_us: int,
         options: dict[str, Any],
-    ) -> int:
-        """Queue a request in the first partition whose queue is not full; return which."""
+    ) -> tuple[int, int]:
+        """Queue a request in the first of `ranked` whose queue is not full; return which."""
         full: CapacityError | None = None
-        for partition in ranked:
+        for partition, missing in ranked:
             try:
                 self.partitions[partition].submit(request_id, prompt_ids, now_us=now_us, **options)
             except CapacityError as error:
@@ -275,18 +281,18 @@ class PartitionedScheduler:
                     raise
                 full = full or error
                 continue
-            return partition
+            return partition, missing
         assert full is not None, "there are partitions"
         raise full
 
     def _loads(self) -> list[PartitionLoad]:
         loads = []
-        for scheduler in self.partitions:
+        for scheduler, queued_tokens in zip(self.partitions, self._queued_tokens, strict=True):
             counts = scheduler.stats()
             live = sum(counts[name] for name in ("waiting", "prefilling", "decoding", "retracted"))
             free_share = 1 - counts["blocks_used"] / counts["blocks_total"]
             free_blocks = int(scheduler.num_sets() * free_share)
-            loads.append(PartitionLoad(live, scheduler.queued_tokens(), free_blocks))
+            loads.append(PartitionLoad(live, queued_tokens, free_blocks))
         return loads
 
     def _take_events(self) -> None:
@@ -298,8 +304,18 @@ class PartitionedScheduler:
                 if self._union is not None:
                     self._untold.append((partition, batch))
 
-    def _forget_ended(self, result: CommitResult) -> None:
+    def _note(self, result: CommitResult) -> None:
+        """Note first tokens and ends."""
+        if len(result.reports):
+            for key in result.request_ids[result.reports[:, 0]].tolist():
+                if key in self._live:
+                    self._dequeue(self._live[key])
         for key in result.request_ids[np.flatnonzero(result.finish_reasons)].tolist():
             live = self._live.pop(key, None)
             if live is not None:
+                self._dequeue(live)
                 self._choice.ended(live.partition, live.keys)
+
+    def _dequeue(self, live: _Live) -> None:
+        self._queued_tokens[live.partition] -= live.queued_tokens
+        live.queued_tokens = 0

@@ -32,9 +32,7 @@ class LeadingExecutor:
     def __init__(self, executor: Executor, group: RankGroup, *, num_partitions: int = 1) -> None:
         self._executor = executor
         self._group = group
-        self._encoder: Any = (
-            PlanEncoder() if num_partitions == 1 else JoinedEncoder(num_partitions)
-        )
+        self._encoder: Any = PlanEncoder() if num_partitions == 1 else JoinedEncoder(num_partitions)
 
     def add_request(
         self,
