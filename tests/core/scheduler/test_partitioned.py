@@ -17,8 +17,6 @@ from tokenspeed.scheduler.partition_choice import DECODE_TOKENS
 from tokenspeed.scheduler.partitioned import PartitionedScheduler
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from tokenspeed.scheduler.joined import JoinedPlan, JoinedResult
 
 BLOCK = 16
