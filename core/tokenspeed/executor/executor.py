@@ -127,6 +127,7 @@ class Executor:
             vocab_size=vocab_size,
             device=device,
             poison=poison,
+            own_queries=getattr(model, "own_queries", None),
         )
         self._batcher = batcher if partition is None else PartitionBatcher(batcher, partition)
         self._table = SamplingTable(max_running, vocab_size, device)

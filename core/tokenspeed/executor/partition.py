@@ -82,6 +82,7 @@ class PartitionedModel:
 
     def __init__(self, model: CausalLM, communicator: Communicator | None, *, number: int) -> None:
         self._model = model
+        self.own_queries = getattr(model, "own_queries", None)
         self._communicator = communicator
         self._number = number
 
