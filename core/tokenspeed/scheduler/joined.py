@@ -139,11 +139,13 @@ class JoinedResult:
 
     def entries(self) -> list[tuple[int, tuple[int, ...], int, int, int]]:
         """Return (request id, its new tokens, finish reason, cached tokens, row) of each entry."""
-        return [
-            (key, tokens, reason, cached, row + first_row if row >= 0 else row)
-            for first_row, result in self._parts
-            for key, tokens, reason, cached, row in result.entries()
-        ]
+        entries = []
+        for first_row, result in self._parts:
+            own = result.entries()
+            if first_row:
+                own = [(*entry[:4], entry[4] + first_row if entry[4] >= 0 else -1) for entry in own]
+            entries += own
+        return entries
 
 
 def chunk_rows(plan: StepPlan | JoinedPlan) -> Sequence[int]:

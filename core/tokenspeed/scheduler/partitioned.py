@@ -3,8 +3,8 @@
 Each scheduler owns the cache, the slots and the requests of its partition, and knows no other. Here
 it is decided which of them a request lives in (`partition_choice.py`), and their plans are joined
 to steps. What is asked of all is summed; what concerns one request goes to its own.
-Thread: one, like each Scheduler's. Cost: a step is planned in the time of its segments and about
-10 us for each array that is joined.
+Thread: one, like each Scheduler's. Cost: planning, sending and committing a step of 256 decodes
+takes 60 us more in 2 partitions than in one, and 100 us more in 8.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def test_a_step_of_another_size_is_refused(size: int) -> None:
 
 def test_a_step_of_other_partitions_is_refused() -> None:
     message = JoinedEncoder(3).encode(joined(1, 1, 0), NONE)
-    with pytest.raises(ValueError, match="has 3 partitions .* and there are 2"):
+    with pytest.raises(ValueError, match=r"has 3 partitions .* and there are 2"):
         JoinedDecoder(2, slots_each=SLOTS).decode(message)
 
 
