@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tests.support.hand_driven import Stream, Weights
 
     from tokenspeed.contracts.model import ForwardContext
+    from tokenspeed.executor.balancing import ExpertLoad
     from tokenspeed.executor.connections import GroupConnections
     from tokenspeed.placement.compiled import CompiledModel
     from tokenspeed.placement.mesh import Degrees, Mesh
@@ -131,6 +132,8 @@ def placed_logits(
     degrees: Degrees,
     *,
     compiled: CompiledModel | None = None,
+    balance_steps: int = 0,
+    loads: dict[int, ExpertLoad] | None = None,
 ) -> list[list[list[torch.Tensor]]]:
     """Feed every rank what the plain run was fed; return logits by rank, step and row.
 
@@ -138,6 +141,8 @@ def placed_logits(
 
     Args:
         compiled: what the ranks run; None: the model as it is compiled for small steps.
+        balance_steps: experts are moved so often.
+        loads: of experts; filled by rank.
     """
     mesh = build_mesh(degrees)
     if compiled is None:
@@ -145,7 +150,9 @@ def placed_logits(
 
     def work(rank: int, connections: GroupConnections) -> list[list[torch.Tensor]]:
         torch.set_num_threads(1)
-        driven = _rank(model_class, config, weights, compiled, rank, connections)
+        driven = _rank(model_class, config, weights, compiled, rank, connections, balance_steps)
+        if loads is not None:
+            loads[rank] = driven.model.balancer.load
         partition = mesh.place(rank, mesh.groups[ParallelGroup.ATTN_DP])
         streams: dict[int, Stream] = {}
         logits = []
@@ -173,10 +180,16 @@ def _rank(
     compiled: CompiledModel,
     rank: int,
     connections: GroupConnections,
+    balance_steps: int,
 ) -> OneOfMany:
     built = build(model_class, config, shards=compiled.shards(rank))
     placed = PlacedModel(
-        built.model, compiled, rank=rank, kernels=built.kernels, connections=connections
+        built.model,
+        compiled,
+        rank=rank,
+        kernels=built.kernels,
+        connections=connections,
+        balance_steps=balance_steps,
     )
     placed.load_weights(weights(built.model))
     return OneOfMany(
