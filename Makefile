@@ -7,9 +7,11 @@ WHEELS := -e . -e ./sdk -e ./plugins_reference -e ./plugins_nvidia -e ./plugins_
 SOURCES := core sdk plugins_reference plugins_nvidia plugins_amd
 MODEL ?=
 ARGS ?=
+# Processes that share the tests, a file each at a time.
+WORKERS ?= 2
 
 .PHONY: serve install test ctest pytest lint stub check slow sanitize bench bench-peers bench-control \
-	bench-control-peers clients clients-small judges gpu-check model clean
+	bench-control-peers clients clients-small ray judges gpu-check model clean
 
 serve: install model
 	$(BIN)/tokenspeed serve $(MODEL) $(ARGS)
@@ -55,7 +57,7 @@ ctest: install
 	$(BIN)/ctest --test-dir build/cpp --output-on-failure -j 2
 
 pytest: install $(VENV)/.dev clients-small
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 lint: install $(VENV)/.dev
 	$(BIN)/ruff check $(SOURCES) tests benchmarks docs
@@ -68,9 +70,13 @@ lint: install $(VENV)/.dev
 stub: install $(VENV)/.dev
 	$(BIN)/python docs/generate_stub.py
 
-slow: install $(VENV)/.dev clients-small model ctest
+slow: install $(VENV)/.dev clients-small model ctest ray
 	$(BIN)/ctest --test-dir build/cpp -C slow -L slow --output-on-failure -j 2
 	$(BIN)/python -m pytest -m slow --timeout 1800 $(ARGS)
+
+# Ray, for its launcher and that one's tests.
+ray: install
+	$(BIN)/pip install -q -r requirements-ray.txt
 
 # Agents' clients for tests/clients, of pinned versions in .cache/clients: the small ones, which the
 # default suite runs, and all of them (2 GB).

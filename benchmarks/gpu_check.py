@@ -14,13 +14,26 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
+from benchmarks.results_file import Row, merge_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 ROOT = Path(__file__).parent.parent
-RESULTS = ROOT / "benchmarks" / "results"
+COMMIT = os.environ.get("GPU_CHECK_COMMIT", "")
+"""Of the code that runs, where it is no checkout; "": git says it."""
+SMALL_BYTES = 256 * 1024
+"""Messages up to this count as small."""
 TESTS = ("tests/plugins_nvidia", "tests/core/executor")
-ONLY = {"collectives": ("tests/plugins_nvidia/test_collectives.py",)}
+ONLY = {
+    "collectives": ("tests/plugins_nvidia/test_collectives.py",),
+    "ranks": ("tests/plugins_nvidia/test_ranks.py",),
+}
 """Groups that can be run alone."""
 
 
@@ -34,10 +47,8 @@ def main() -> int:
         if only not in ONLY:
             print(f"--only {only}: no such group; groups: {', '.join(ONLY)}", file=sys.stderr)
             return 2
-    device = torch.cuda.get_device_name(0).lower().replace(" ", "-")
-    figures = RESULTS / f"collectives-{device}.json"
     with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "report.xml"
+        report, figures = Path(folder) / "report.xml", Path(folder) / "figures.json"
         command = [
             sys.executable,
             "-P",
@@ -53,24 +64,55 @@ def main() -> int:
         environment = {**os.environ, "COLLECTIVES_JSON": str(figures)}
         status = subprocess.run(command, cwd=ROOT, check=False, env=environment).returncode
         counts = ElementTree.parse(report).getroot()[0].attrib
-    row = {
-        "device": torch.cuda.get_device_name(0),
-        "torch": torch.__version__,
-        "python": sys.version.split()[0],
-        "commit": os.environ.get("GPU_CHECK_COMMIT") or _commit(),
-        "seconds": round(time.time() - started_s, 1),
-        **{name: int(counts[name]) for name in ("tests", "failures", "errors", "skipped")},
-    }
-    path = RESULTS / f"gpu-check-{only + '-' if only else ''}{device}.json"
-    path.write_text(json.dumps(row, indent=2) + "\n", encoding="utf-8")
-    print(f"written to {path.relative_to(ROOT)}: {row}")
+        rows = [*_test_rows(only, counts, time.time() - started_s), *_figure_rows(figures)]
+    name = torch.cuda.get_device_name(0).lower().replace(" ", "-")
+    versions = {"torch": torch.__version__, "python": sys.version.split()[0]}
+    path = merge_rows(rows, versions, machine=f"{name}-x{torch.cuda.device_count()}")
+    print(f"written to {path.relative_to(ROOT)}: {dict(counts)}")
     return status
 
 
-def _commit() -> str:
-    command = ["git", "rev-parse", "--short", "HEAD"]
-    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    return found.stdout.strip() or "unknown"
+def _test_rows(only: str, counts: Mapping[str, str], seconds: float) -> list[Row]:
+    """Return how many tests ran, and how many of them did not pass."""
+    group = only or "all"
+    failed = int(counts["failures"]) + int(counts["errors"])
+    skipped = int(counts["skipped"])
+    row = partial(Row, group="gpu-check", command="make gpu-check", commit=COMMIT)
+    return [
+        row(name=f"{group}: tests that ran", value=int(counts["tests"]) - skipped, unit="tests",
+            better="higher"),
+        row(name=f"{group}: tests that failed", value=failed, unit="tests", better="lower",
+            target="0"),
+        row(name=f"{group}: time", value=round(seconds, 1), unit="s", better="lower",
+            target="600"),
+    ]  # fmt: skip
+
+
+def _figure_rows(figures: Path) -> list[Row]:
+    """Return the times of all-reduces: the better of ours beside the best that there is."""
+    if not figures.exists():
+        return []
+    rows = []
+    for found in json.loads(figures.read_text())["all_reduce_bfloat16"]:
+        times: dict[str, float] = found["graph_us"] or found["eager_us"]
+        own = min(times["nccl"], times["peer"])
+        best = min(times, key=lambda name: times[name])
+        rows.append(
+            Row(
+                group="collectives",
+                name=f"all-reduce of {found['bytes']:,} bytes of bfloat16 on two GPUs, replayed",
+                value=round(own, 2),
+                unit="us",
+                better="lower",
+                command='make gpu-check ARGS="--only collectives"',
+                peer=f"best of all: {best}",
+                peer_value=round(times[best], 2),
+                ratio=round(times[best] / own, 3),
+                target="1.3x of the best" if found["bytes"] <= SMALL_BYTES else "",
+                commit=COMMIT,
+            )
+        )
+    return rows
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ Everything that a model file imports from `tokenspeed_sdk`, with signatures; how
 in [add-a-model.md](add-a-model.md). Written by `python docs/generate_blocks.py`.
 
 Blocks bind the operators that they need. What has no block and no operator is plain torch in the
-model file: a cap, a scale. Such code runs on every device that torch knows, on one rank, and no
+model file. Such code runs on every device that torch knows, on one rank, and no
 kernel of a vendor replaces it. Keep rows independent of each other, and take dtype and device from
 the tensors.
 """

@@ -11,6 +11,7 @@ ranks are moved by it and taken here in float32: NCCL would round at every hop.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import threading
 import time
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from tokenspeed_nvidia.probe import DRIVER_LIBRARY
 from tokenspeed_sdk import EngineError
 from tokenspeed_sdk.collectives import MovingCommunicator, never_destroyed
 
@@ -30,8 +32,12 @@ if TYPE_CHECKING:
 WATCH_S = 0.25
 PAUSE_S = 20e-6
 """Between two looks of a barrier whether the device is done."""
+NUM_EVENTS = 64
+CLOSE_S = 5.0
+"""Longest that leaving waits for NCCL, which may wait for the others."""
 NEVER = timedelta(days=1)
 """NCCL's own timeout: it would end the process, where this group names a rank and goes on."""
+_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 _QUIET = {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
     "TORCH_NCCL_ENABLE_MONITORING": "0",
@@ -60,6 +66,7 @@ class NcclCommunicator(MovingCommunicator):
             )
         self._group: Any = None
         self._last: tuple[int, Any] = (0, None)
+        self._events: list[Any] = []
         self._done_watching = threading.Event()
         super().__init__(
             rank=rank,
@@ -85,7 +92,7 @@ class NcclCommunicator(MovingCommunicator):
         self._check_peer(call, to)
         self._line.begin_pairwise(call, to)
         if x.numel():
-            self._note(self._group.send([x.contiguous()], to, 0))
+            self._note(self._data.send([x.contiguous()], to, 0))
 
     def receive(self, x: torch.Tensor, *, source: int) -> torch.Tensor:
         """Fill a tensor with what a rank sends."""
@@ -94,20 +101,41 @@ class NcclCommunicator(MovingCommunicator):
         self._line.begin_pairwise(call, source)
         whole = x.contiguous()
         if x.numel():
-            self._note(self._group.recv([whole], source, 0))
+            self._note(self._data.recv([whole], source, 0))
         return x if whole is x else x.copy_(whole)
 
     def _connect(self, store: Store, address: str) -> None:
         from torch._C._distributed_c10d import PrefixStore, ProcessGroupNCCL
 
-        options = ProcessGroupNCCL.Options()
+        options: Any = ProcessGroupNCCL.Options()
         options._timeout = NEVER
+        options.group_name = self._rendezvous
         torch.cuda.set_device(self._device)
+        self._events = [torch.cuda.Event() for _ in range(NUM_EVENTS)]  # type: ignore[no-untyped-call]
         with _environment(_QUIET):
             self._group = ProcessGroupNCCL(
                 PrefixStore("data", store), self.rank, self.size, options
             )
         threading.Thread(target=self._watch, name="nccl-watch", daemon=True).start()
+
+    def _warm_up(self) -> None:
+        """Let NCCL connect, in a thread: where a rank is missing it never returns."""
+        thread = threading.Thread(target=self._use_once, name="nccl-connect", daemon=True)
+        thread.start()
+        deadline_s = time.monotonic() + self._timeout_s
+        while thread.is_alive():
+            thread.join(WATCH_S)
+            self._line.check()
+            if thread.is_alive() and time.monotonic() >= deadline_s:
+                self._line.give_up("NCCL does not connect", waited_s=self._timeout_s)
+
+    def _use_once(self) -> None:
+        try:
+            torch.cuda.set_device(self._device)
+            self._spread(torch.zeros(16, dtype=torch.uint8, device=self._device), 0)
+            torch.cuda.synchronize(self._device)
+        except (EngineError, RuntimeError) as error:
+            self._line.fail(f"rank {self.rank}: NCCL does not connect: {error}")
 
     def _all_reduce(self, call: str, x: torch.Tensor, reduction: str) -> torch.Tensor:
         if self.size > 2 and reduction == "sum" and x.dtype in (torch.bfloat16, torch.float16):
@@ -120,7 +148,7 @@ class NcclCommunicator(MovingCommunicator):
             options = AllreduceOptions()
             options.reduceOp = ReduceOp(ReduceOp.SUM if reduction == "sum" else ReduceOp.MAX)
             options.asyncOp = False
-            self._note(self._group.allreduce([own], options))
+            self._note(self._data.allreduce([own], options))
         return own
 
     def _meet(
@@ -141,7 +169,7 @@ class NcclCommunicator(MovingCommunicator):
         options = AllToAllOptions()
         options.asyncOp = False
         self._note(
-            self._group.alltoall_base(output, data, list(receive_bytes), list(send_bytes), options)
+            self._data.alltoall_base(output, data, list(receive_bytes), list(send_bytes), options)
         )
 
     def _collect(self, data: torch.Tensor, output: torch.Tensor) -> None:
@@ -150,7 +178,7 @@ class NcclCommunicator(MovingCommunicator):
         if data.numel():
             options = AllgatherOptions()
             options.asyncOp = False
-            self._note(self._group._allgather_base(output.view(-1), data.view(-1), options))
+            self._note(self._data._allgather_base(output.view(-1), data.view(-1), options))
 
     def _spread(self, data: torch.Tensor, root: int) -> None:
         from torch._C._distributed_c10d import BroadcastOptions
@@ -158,7 +186,7 @@ class NcclCommunicator(MovingCommunicator):
         if data.numel():
             options = BroadcastOptions()
             options.rootRank, options.asyncOp = root, False
-            self._note(self._group.broadcast([data], options))
+            self._note(self._data.broadcast([data], options))
 
     def _barrier(self, call: str) -> None:
         one = torch.zeros(1, device=self._device)
@@ -170,14 +198,27 @@ class NcclCommunicator(MovingCommunicator):
             time.sleep(PAUSE_S)
         self._line.check()
 
-    def _note(self, work: Any) -> None:
-        """Keep the newest work that can be watched; what is captured runs later, and unwatched."""
-        is_captured = torch.cuda.is_current_stream_capturing()
-        self._last = (self._last[0] + 1, None if is_captured else work)
+    @property
+    def _data(self) -> Any:
+        """What moves the data; another thread lets go of it when the group breaks."""
+        group = self._group
+        if group is None:
+            self._line.check()
+        return group
+
+    def _note(self, _: Any) -> None:
+        """Mark in the stream what was just put there; what is captured runs later, unwatched."""
+        number, event = self._last[0] + 1, None
+        if not torch.cuda.is_current_stream_capturing():
+            # NCCL's own work counts as done at once where it runs in the caller's stream.
+            event = self._events[number % len(self._events)]
+            event.record()
+        self._last = (number, event)
 
     def _watch(self) -> None:
         """Break the group when the device does not come further for the group's timeout."""
         torch.cuda.set_device(self._device)
+        _allow_queries_during_captures()
         number, done, since_s = 0, 0, time.monotonic()
         while not self._done_watching.wait(WATCH_S):
             newest, work = self._last
@@ -194,25 +235,38 @@ class NcclCommunicator(MovingCommunicator):
 
     def _is_done(self, work: Any) -> bool:
         try:
-            return bool(work.is_completed())
+            return bool(work.query())
         except RuntimeError as error:
             self._line.fail(f"rank {self.rank}: {str(error).partition(chr(10))[0]}")
             return True
 
     def _broken(self) -> None:
         self._done_watching.set()
-        group, self._last = self._group, (0, None)
+        group, self._group, self._last = self._group, None, (0, None)
         if group is not None:
             never_destroyed(group)
             threading.Thread(target=group.abort, name="nccl-abort", daemon=True).start()
+
+    def _leave(self, reason: str) -> None:
+        if reason and self.size > 1:
+            self._broken()  # nothing is waited for
+        super()._leave(reason)
 
     def _disconnect(self) -> None:
         group, self._group = self._group, None
         if group is not None and not self._line.reason:
             torch.cuda.synchronize(self._device)  # watched: it ends
-            self._done_watching.set()
-            group.shutdown()
+            never_destroyed(group)  # its destructor may wait for the others
+            thread = threading.Thread(target=group.shutdown, name="nccl-close", daemon=True)
+            thread.start()
+            thread.join(CLOSE_S)
         self._done_watching.set()
+
+
+def _allow_queries_during_captures() -> None:
+    """Let this thread ask for events while another one captures a graph, without breaking that."""
+    mode = ctypes.c_int(_RELAXED)
+    ctypes.CDLL(DRIVER_LIBRARY).cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
 
 
 class OrderedNcclCommunicator(NcclCommunicator):

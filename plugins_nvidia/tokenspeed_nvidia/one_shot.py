@@ -50,7 +50,7 @@ def _raise_flag(address, epoch):
 
 
 @triton.jit
-def _await_flag(address, epoch, stop, timeout_ns):
+def _await_flag(address, epoch, stop, timeout_us):
     """Return 0 once the flag is there, 1 after the timeout, 2 when the host says stop."""
     return tl.inline_asm_elementwise(
         """
@@ -85,7 +85,7 @@ def _await_flag(address, epoch, stop, timeout_ns):
         }
         """,
         "=&r,l,r,l,l",
-        [address, epoch, stop.to(tl.int64), timeout_ns.to(tl.int64)],
+        [address, epoch, stop.to(tl.int64), timeout_us.to(tl.int64) * 1000],
         dtype=tl.int32,
         is_pure=False,
         pack=1,
@@ -94,7 +94,7 @@ def _await_flag(address, epoch, stop, timeout_ns):
 
 @triton.jit
 def _exchange(
-    x, inside, offsets, inboxes, epochs, words, timeout_ns, RANK: tl.constexpr, SIZE: tl.constexpr
+    x, inside, offsets, inboxes, epochs, words, timeout_us, RANK: tl.constexpr, SIZE: tl.constexpr
 ):
     """Give everybody this program's piece, and return the sum of all pieces in float32."""
     program = tl.program_id(0)
@@ -110,7 +110,7 @@ def _exchange(
         _raise_flag(inbox + (RANK * NUM_PROGRAMS + program) * 4, epoch)
     own = tl.load(inboxes + RANK)
     for other in tl.static_range(SIZE):
-        late = _await_flag(own + (other * NUM_PROGRAMS + program) * 4, epoch, words, timeout_ns)
+        late = _await_flag(own + (other * NUM_PROGRAMS + program) * 4, epoch, words, timeout_us)
         stuck = (words + 4).to(tl.pointer_type(tl.int32))
         tl.store(stuck, other + 1, mask=late == 1)
     tl.debug_barrier()
@@ -131,7 +131,7 @@ def all_reduce_one_shot(
     inboxes,
     epochs,
     words,
-    timeout_ns,
+    timeout_us,
     numel,
     RANK: tl.constexpr,
     SIZE: tl.constexpr,
@@ -142,7 +142,7 @@ def all_reduce_one_shot(
     start = tl.program_id(0) * BLOCK
     inside = start + offsets < numel
     x = tl.load(x_ptr + start + offsets, mask=inside, other=0.0)
-    total = _exchange(x, inside, offsets, inboxes, epochs, words, timeout_ns, RANK, SIZE)
+    total = _exchange(x, inside, offsets, inboxes, epochs, words, timeout_us, RANK, SIZE)
     tl.store(y_ptr + start + offsets, total.to(x.dtype), mask=inside)
 
 
@@ -156,7 +156,7 @@ def all_reduce_add_rms_norm_one_shot(
     inboxes,
     epochs,
     words,
-    timeout_ns,
+    timeout_us,
     features,
     eps,
     RANK: tl.constexpr,
@@ -168,7 +168,7 @@ def all_reduce_add_rms_norm_one_shot(
     row = tl.program_id(0) * features
     inside = offsets < features
     x = tl.load(x_ptr + row + offsets, mask=inside, other=0.0)
-    reduced = _exchange(x, inside, offsets, inboxes, epochs, words, timeout_ns, RANK, SIZE)
+    reduced = _exchange(x, inside, offsets, inboxes, epochs, words, timeout_us, RANK, SIZE)
     residual = tl.load(residual_ptr + row + offsets, mask=inside, other=0.0).to(tl.float32)
     total = (reduced.to(x.dtype).to(tl.float32) + residual).to(x.dtype)
     tl.store(total_ptr + row + offsets, total, mask=inside)

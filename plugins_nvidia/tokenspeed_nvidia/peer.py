@@ -19,6 +19,8 @@ SMALL_PIECE_BYTES = 4096
 """A program's piece while there are programs enough."""
 MOST_BYTES = 1 << 20
 """Largest tensor that goes over peer memory; a measured table usually ends it earlier."""
+MOST_MICROSECONDS = 2**31 - 16
+"""Of a kernel's patience: a number of one width, whatever the timeout."""
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -59,6 +61,7 @@ class PeerCommunicator(NcclCommunicator):
         self._words = words
         """The host says stop in the first; a kernel says in the second whom it waits for."""
         self._epochs = torch.zeros(one_shot.PROGRAMS, dtype=torch.int32, device=self._device)
+        # Given back by the end of the process: others may still write into it.
         self._memory = PeerMemory(
             store, rank=self.rank, size=self.size, num_bytes=one_shot.inbox_bytes(self.size)
         )
@@ -68,9 +71,15 @@ class PeerCommunicator(NcclCommunicator):
             self._inboxes,
             self._epochs,
             words.data_ptr(),
-            int(self._timeout_s * 1e9),
+            min(int(self._timeout_s * 1e6), MOST_MICROSECONDS),
         )
         threading.Thread(target=self._watch_kernels, name="peer-watch", daemon=True).start()
+
+    def _warm_up(self) -> None:
+        super()._warm_up()
+        for dtype in _FLOATS:  # compiles, or reads what was compiled before
+            self._all_reduce("warm-up", torch.zeros(16, dtype=dtype, device=self._device), "sum")
+        torch.cuda.synchronize(self._device)
 
     def _all_reduce(self, call: str, x: torch.Tensor, reduction: str) -> torch.Tensor:
         num_bytes = x.numel() * x.element_size()
@@ -140,10 +149,6 @@ class PeerCommunicator(NcclCommunicator):
         if words is not None:
             words[0] = 1
         super()._broken()
-
-    def _disconnect(self) -> None:
-        # Peer memory is given back by the end of the process: others may still write into it.
-        super()._disconnect()
 
 
 def _add_rms_norm(

@@ -61,6 +61,8 @@ _KERNELS = (
     ("activation.silu_mul", "silu_mul_plain_any", "kernels.activation:silu_mul"),
     ("activation.gelu_mul", "gelu_mul_plain_any", "kernels.activation:gelu_mul"),
     ("activation.sigmoid_mul", "sigmoid_mul_plain_any", "kernels.activation:sigmoid_mul"),
+    ("activation.scale", "scale_plain_any", "kernels.activation:scale"),
+    ("activation.softcap", "softcap_plain_any", "kernels.activation:softcap"),
     ("rotary.angles", "rotary_angles_plain_any", "kernels.rotary:rotary_angles"),
     ("rotary.apply", "rotary_plain_any", "kernels.rotary:apply_rotary"),
     ("linear.dense", "linear_plain_any", "kernels.linear:linear"),

@@ -15,6 +15,7 @@ CODES = {
     "package": "import tokenspeed",
     "config": "import tokenspeed.config",
     "sdk": "import tokenspeed_sdk; tokenspeed_sdk.plugin; tokenspeed_sdk.ops",
+    "names of the sdk": "from tokenspeed_sdk import *",
     "help": "run(['--help'])",
     "plugins list": "run(['plugins', 'list'])",
     "models list": "run(['models', 'list'])",

@@ -6,7 +6,9 @@ own. Checkpoints are random; prompts are longer than the windows, and share a be
 
 from __future__ import annotations
 
+import json
 from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,6 +26,7 @@ from tests.support.tiny_checkpoints import (
 )
 
 from tokenspeed import LLM, SamplingParams
+from tokenspeed.placement.trace import trace
 from tokenspeed_sdk.conformance import run_conformance
 
 if TYPE_CHECKING:
@@ -93,6 +96,21 @@ def test_a_named_module_answers_as_transformers_in_chunks_batches_and_from_the_c
             answers = llm.generate(PROMPTS, GREEDY)
             assert [list(answer.token_ids) for answer in answers] == wanted.tokens
         assert llm.stats().cached_tokens > 200
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_its_text_can_be_placed_on_several_ranks(
+    name: str, monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    monkeypatch.syspath_prepend(str(WHEEL))
+    entry = import_module(f"tokenspeed_postnorm.{name.partition('_')[0]}").EntryClass
+    config = json.loads((checkpoint(folder, name) / "config.json").read_text())
+    graphs = trace(entry, config)
+    layers = {node.layer for node in graphs.forward.nodes}
+    assert layers == {-1, *range(config["num_hidden_layers"])}
+    assert ("activation.softcap" in [node.target for node in graphs.logits.nodes]) == (
+        name == "gemma2"
+    )
 
 
 @pytest.fixture(scope="module")

@@ -163,6 +163,19 @@ def test_small_reductions_take_little_longer_than_the_best_there_is() -> None:
     assert late == []
 
 
+def test_a_start_shares_the_sizes_by_what_both_ranks_measured() -> None:
+    with RankProcesses(_nccl, 2, device="cuda") as ranks:
+        given = [(f"chosen-{os.getpid()}",)] * 2
+        first, second = values(ranks.run(work.joined_by_choice, given))
+    assert first == second
+    kind, lines, total = first
+    print("\n".join(lines))
+    assert kind == "SizedCommunicator"
+    assert total == 2.0
+    (reduces,) = (line for line in lines if line.startswith("all_reduce up to "))
+    assert "nvidia/peer" in reduces
+
+
 def table_of(rows: list[dict[str, Any]], fused: list[dict[str, Any]]) -> str:
     lines = ["all-reduce of bfloat16, two GPUs, microseconds a call (eager / replayed)"]
     for row in rows:

@@ -30,7 +30,8 @@ def captured_sums(state: RankState, name: str, count: int, replays: int) -> list
     for replay in range(replays):
         x.fill_(float(replay + state.rank))
         graph.replay()
-        found.append(float(y.double().mean()))
+        assert float(y.min()) == float(y.max())
+        found.append(float(y[0]))
     torch.cuda.synchronize()
     group.check()
     return found
@@ -94,6 +95,26 @@ def _symmetric() -> Any:
     reduce(torch.ones(256, dtype=torch.bfloat16, device="cuda"))
     reduce.most_bytes = 1 << 20  # type: ignore[attr-defined]
     return reduce
+
+
+def joined_by_choice(state: RankState, rendezvous: str) -> tuple[str, list[str], float]:
+    """Join a group as a start does; returns what it is, who serves which sizes, and a sum."""
+    from tokenspeed.config.schema import EngineConfig
+    from tokenspeed.engine.choices import Choices
+    from tokenspeed.engine.ranks.group_seat import GroupSeat
+    from tokenspeed.engine.sizes import EngineSizes
+    from tokenspeed.plugins import load_plugins
+    from tokenspeed_nvidia.device import CudaRuntime
+
+    registry = load_plugins(("nvidia", "reference"), role="engine")
+    choices = Choices(EngineConfig(model="none"), registry)
+    sizes = EngineSizes("bfloat16", 16, 64, 64, 100, 2)
+    runtime = CudaRuntime(state.rank)
+    joined = choices.communicator(sizes, runtime, GroupSeat(state.rank, 2, rendezvous))
+    total = float(joined.all_reduce(torch.ones(1, device=state.device)))
+    joined.close()
+    record = choices.decisions["communicator"].record
+    return type(joined).__name__, list(record.get("sizes", ())), total
 
 
 def figures(state: RankState, rendezvous: str, sizes: Sequence[int]) -> list[dict[str, Any]]:

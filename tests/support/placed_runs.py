@@ -9,13 +9,17 @@ import numpy as np
 import torch
 from tests.support.hand_driven import BLOCK_TOKENS, HandDriven, build, tables_of
 from tests.support.rank_threads import on_ranks
+from tests.support.traced_models import even, random_weights
+from tests.support.traced_models import model_class as served_by
 
 from tokenspeed.contracts.attention import AttentionBatch
 from tokenspeed.contracts.placement import ParallelGroup
+from tokenspeed.executor.connections import GroupConnections
 from tokenspeed.executor.placed_model import PlacedModel
 from tokenspeed.executor.token_counts import TokenCounts
 from tokenspeed.placement.compiled import compile_model
 from tokenspeed.placement.mesh import build_mesh
+from tokenspeed_reference.gloo import GlooCommunicator
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,9 +28,10 @@ if TYPE_CHECKING:
 
     from tokenspeed.contracts.model import ForwardContext
     from tokenspeed.executor.balancing import ExpertLoad
-    from tokenspeed.executor.connections import GroupConnections
     from tokenspeed.placement.compiled import CompiledModel
+    from tokenspeed.placement.cost import CostModel
     from tokenspeed.placement.mesh import Degrees, Mesh
+    from tokenspeed_sdk.testkit.rank_processes import RankState
 
 Fed = list[tuple[int, list[int]]]
 """Of one step: (sequence, tokens that it is fed)."""
@@ -128,14 +133,14 @@ def placed_logits(
     model_class: Any,
     config: Mapping[str, Any],
     weights: Weights,
-    plain: Noted,
-    degrees: Degrees,
+    fed: Sequence[Fed],
+    mesh: Mesh,
     *,
     compiled: CompiledModel | None = None,
     balance_steps: int = 0,
     loads: dict[int, ExpertLoad] | None = None,
 ) -> list[list[list[torch.Tensor]]]:
-    """Feed every rank what the plain run was fed; return logits by rank, step and row.
+    """Feed every rank, a thread each, what a plain run was fed; return logits by rank and step.
 
     Sequence i runs in partition i modulo their number.
 
@@ -144,7 +149,6 @@ def placed_logits(
         balance_steps: experts are moved so often.
         loads: of experts; filled by rank.
     """
-    mesh = build_mesh(degrees)
     if compiled is None:
         compiled = compile_model(model_class, config, mesh, dtype="float32", tokens=8)
 
@@ -153,24 +157,73 @@ def placed_logits(
         driven = _rank(model_class, config, weights, compiled, rank, connections, balance_steps)
         if loads is not None:
             loads[rank] = driven.model.balancer.load
-        partition = mesh.place(rank, mesh.groups[ParallelGroup.ATTN_DP])
-        streams: dict[int, Stream] = {}
-        logits = []
-        for fed in plain.fed:
-            driven.partition_tokens = [
-                sum(len(tokens) for number, tokens in fed if number % degrees.dp == own)
-                for own in range(degrees.dp)
-            ]
-            rows = []
-            for number, tokens in fed:
-                if number % degrees.dp == partition:
-                    stream = streams.get(number) or driven.start()
-                    streams[number] = stream
-                    rows.append((stream, tokens))
-            logits.append(driven.step(rows))
-        return logits
+        return _feed(driven, fed, mesh, rank)
 
     return on_ranks(mesh, work)
+
+
+def process_logits(
+    state: RankState,
+    name: str,
+    degrees: Degrees,
+    rendezvous: str,
+    fed: Sequence[Fed],
+    cost: CostModel | None = None,
+) -> list[list[torch.Tensor]]:
+    """Do the same as one process of several, over gloo.
+
+    Args:
+        name: of a tiny checkpoint.
+        rendezvous: text that the ranks of this call share.
+        cost: the model is compiled by; None: the usual.
+    """
+    config = even(name)
+    served = served_by(config)
+    mesh = build_mesh(degrees)
+    compiled = compile_model(served, config, mesh, dtype="float32", cost=cost, tokens=8)
+    connections = GroupConnections(
+        mesh, state.rank, GlooCommunicator,
+        rendezvous=rendezvous, device=torch.device("cpu"), timeout_s=20.0,
+    )  # fmt: skip
+    driven = _rank(served, config, random_weights, compiled, state.rank, connections)
+    logits = _feed(driven, fed, mesh, state.rank)
+    connections.close()
+    return logits
+
+
+def check_logits(plain: Noted, ranks: Sequence[list[list[torch.Tensor]]], degrees: Degrees) -> None:
+    """Compare the last stage's ranks, each with its partition's rows of the plain run."""
+    for rank, steps in enumerate(ranks[: degrees.stage_ranks]):
+        partition = rank // (degrees.tp * degrees.cp) % degrees.dp
+        for fed, wanted, got in zip(plain.fed, plain.logits, steps, strict=True):
+            own = [
+                logits
+                for (number, _), logits in zip(fed, wanted, strict=True)
+                if number % degrees.dp == partition
+            ]
+            assert len(own) == len(got)
+            for one, other in zip(own, got, strict=True):
+                torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-4)
+                assert torch.equal(other.argmax(-1), one.argmax(-1))
+
+
+def _feed(driven: OneOfMany, fed: Sequence[Fed], mesh: Mesh, rank: int) -> list[list[torch.Tensor]]:
+    dp = mesh.degrees.dp
+    partition = mesh.place(rank, mesh.groups[ParallelGroup.ATTN_DP])
+    streams: dict[int, Stream] = {}
+    logits = []
+    for step in fed:
+        driven.partition_tokens = [
+            sum(len(tokens) for number, tokens in step if number % dp == own) for own in range(dp)
+        ]
+        rows = []
+        for number, tokens in step:
+            if number % dp == partition:
+                stream = streams.get(number) or driven.start()
+                streams[number] = stream
+                rows.append((stream, tokens))
+        logits.append(driven.step(rows))
+    return logits
 
 
 def _rank(
@@ -180,7 +233,7 @@ def _rank(
     compiled: CompiledModel,
     rank: int,
     connections: GroupConnections,
-    balance_steps: int,
+    balance_steps: int = 0,
 ) -> OneOfMany:
     built = build(model_class, config, shards=compiled.shards(rank))
     placed = PlacedModel(

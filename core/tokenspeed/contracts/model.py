@@ -186,7 +186,8 @@ class CausalLM(Protocol):
 
     Optional: `expert_groups`, for models with experts (see `MixtureOfExperts`). Of models that
     several ranks may share: `skipped_weights()`, the names of tensors that other ranks hold, which
-    are not read, and `held_bytes`, of the weights that this one has loaded; or
+    are not read; `held_bytes`, of the weights that this one has loaded; `own_queries`, see
+    StepBatcher; or
     `is_replicated = True` of one without layers that could be spread: every rank has all of it.
     """
 

@@ -96,7 +96,7 @@ def build_engine(
         return _build_leading(config, plugins, tell, RankGroup(config, plugins, world, ranks))
     if config.tune and not _is_tuned(config, plugins):
         tune(config, tell, lambda watched, tuning: _build(watched, plugins, tell, tuning=tuning))
-    return _build(config, plugins, tell)
+    return _build(config, plugins, tell, device_index=ranks.device_index)
 
 
 def _build_leading(
@@ -108,7 +108,7 @@ def _build_leading(
         TokenSpeedError: of this rank, or of the one that failed first.
     """
     try:
-        return _build(config, plugins, tell, group=group)
+        return _build(config, plugins, tell, group=group, device_index=group.device_index)
     except Exception as error:
         cause = group.failure_behind(error)
         group.close()
@@ -127,13 +127,14 @@ def _build(
     *,
     group: RankGroup | None = None,
     tuning: Tuning | None = None,
+    device_index: int = 0,
 ) -> Engine:
     """Build an engine; with `tuning` what computes is watched, and no measured time is used."""
     path = model_path(config)
     registry = load_planned(plugins, role="engine")
     register_model_modules(registry, config.model_module, lock=config.plugins_lock)
     choices = tuning.watched_choices(config, registry) if tuning else Choices(config, registry)
-    runtime = choices.device(0 if group is None else group.device_index)
+    runtime = choices.device(device_index)
     tell(Progress("model"))
     source = choices.checkpoint(path)
     try:

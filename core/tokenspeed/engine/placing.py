@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tokenspeed.contracts.placement import ParallelGroup
-from tokenspeed.engine.group_seat import RANKS_TIMEOUT_S, GroupSeat
+from tokenspeed.engine.ranks.group_seat import RANKS_TIMEOUT_S, GroupSeat
 from tokenspeed.engine.ranks.place import degrees_of
 from tokenspeed.engine.ranks.progress import CountedCommunicator
 from tokenspeed.placement.local import local_cache_groups, local_expert_group

@@ -90,7 +90,11 @@ def _build(settings: EngineSettings, reporter: Reporter) -> Engine:
     from tokenspeed.engine.ranks.group import RankStart
 
     source = settings.ranks
-    ranks = RankStart(ends_process=True, tick=lambda: reporter.send(Alive()))
+    ranks = RankStart(
+        device_index=settings.device_index,
+        ends_process=True,
+        tick=lambda: reporter.send(Alive()),
+    )
     if source is not None:
         ranks = RankStart(
             listener=socket.socket(fileno=source.listener_fd),
@@ -120,8 +124,8 @@ def _serve(
     from tokenspeed.engine.event_loop import EventLoop
     from tokenspeed.engine.flight_record import FlightRecord, read_suspects
     from tokenspeed.engine.intake import now_us
-    from tokenspeed.engine.kv_feed import KvFeed
     from tokenspeed.engine.ranks.failure import RankFailure
+    from tokenspeed.engine.replicas.feed import KvFeed
     from tokenspeed.errors import EngineError
 
     suspects = read_suspects(args.record)

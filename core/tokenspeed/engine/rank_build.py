@@ -16,9 +16,9 @@ from tokenspeed.contracts.model import ModelContext, expert_groups_of
 from tokenspeed.engine.built import building, check_arena
 from tokenspeed.engine.described import DescribedModel
 from tokenspeed.engine.evidence import evidence_for
-from tokenspeed.engine.group_seat import GroupSeat
 from tokenspeed.engine.memory import memory_errors
 from tokenspeed.engine.placing import connect, placing_of
+from tokenspeed.engine.ranks.group_seat import GroupSeat
 from tokenspeed.engine.ranks.progress import CountedCommunicator
 from tokenspeed.engine.reports import Progress
 from tokenspeed.engine.rules import device_traits
@@ -131,7 +131,7 @@ def build_rank(
     placing = placing_of(config, described, place)
     own = described if placing is None else placing.local(described)
     sizes, groups = own.sizes, own.groups
-    check_tables(config, groups, sizes, free_bytes=_free_bytes(runtime, place))
+    check_tables(config, groups, sizes, free_bytes=_free_bytes(config, runtime, place))
     binder = _binder(config, registry, choices, runtime, own, tuning)
     attention = choices.attention(groups, sizes, runtime)
     context = ModelContext(
@@ -154,7 +154,9 @@ def build_rank(
             model, source, sizes, keep_packed=config.weights == "packed", tell=tell
         )
     tell(Progress("cache"))
-    wanted_bytes = arena_bytes(config, groups, sizes, free_bytes=_free_bytes(runtime, place))
+    wanted_bytes = arena_bytes(
+        config, groups, sizes, free_bytes=_free_bytes(config, runtime, place)
+    )
     layout = _layout(own, choices, wanted_bytes, tuning)
     layout = _agreed(layout, communicator, runtime)
     if place.rank == 0:
@@ -174,9 +176,10 @@ def build_rank(
     )
 
 
-def _free_bytes(runtime: DeviceRuntime, place: Place) -> int:
-    """Return this rank's share of free memory: the ranks of a host share its own."""
-    sharing = place.local_world if runtime.torch_device().type == CPU else 1
+def _free_bytes(config: EngineConfig, runtime: DeviceRuntime, place: Place) -> int:
+    """Return this rank's share of free memory: ranks and replicas of a host share its own."""
+    is_shared = runtime.torch_device().type == CPU
+    sharing = place.local_world * config.replicas if is_shared else 1
     return runtime.free_memory_bytes() // sharing
 
 

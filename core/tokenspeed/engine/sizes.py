@@ -71,10 +71,7 @@ def arena_bytes(
     *,
     free_bytes: int,
 ) -> int:
-    """Return how many bytes the cache gets: as set, or four contexts within 40 % of free memory.
-
-    Replicas start at once and share what is free.
-    """
+    """Return how many bytes the cache gets: as set, or four contexts within 40 % of free memory."""
     if config.kv_gib:
         return int(config.kv_gib * GIB)
     wanted = {"full": sizes.max_context_tokens}
@@ -90,7 +87,7 @@ def arena_bytes(
         for group in groups
     )
     wanted_bytes += (len(groups) + 1) * spare_bytes
-    return min(wanted_bytes, int(free_bytes * MEMORY_SHARE / config.replicas))
+    return min(wanted_bytes, int(free_bytes * MEMORY_SHARE))
 
 
 def working_rows(config: EngineConfig, group: CacheGroup) -> int:

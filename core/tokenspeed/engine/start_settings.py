@@ -26,11 +26,13 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         config: the resolved settings.
         plugins: `PluginPlan.to_json()`.
+        device_index: which of the accelerators of this host is its first rank's.
         ranks: where further ranks connect; None: the engine starts them, if there are to be any.
     """
 
     config: EngineConfig
     plugins: dict[str, Any]
+    device_index: int = 0
     ranks: RankSource | None = None
 
 

@@ -85,6 +85,7 @@ class EngineSupervisor:
         plugins: the plan that every engine must see as it is; None: planned here.
         on_progress: called from the watching thread while the engine starts.
         hang_timeout_s: an engine whose step, or turn of its loop, takes longer is killed.
+        device_index: which of the accelerators of this host is the engine's.
         ranks: where further ranks connect; None: the engine starts them itself.
     """
 
@@ -99,12 +100,15 @@ class EngineSupervisor:
         hang_timeout_s: float = HANG_TIMEOUT_S,
         log_level: str = "info",
         ranks: RankSource | None = None,
+        device_index: int = 0,
     ) -> None:
         self.address = address
         self.state = EngineState.STARTING
         self.epoch = 0
         self.report: StartReport | None = None
-        self._settings = _engine_settings(config, plugins or plugins_of(config), ranks)
+        self._settings = _engine_settings(
+            config, plugins or plugins_of(config), ranks, device_index
+        )
         self._num_ranks, self._rank_timeout_s = world_of(config), config.rank_timeout_s
         self._alive_s = 0.0
         self._passed_fds = () if ranks is None else (ranks.listener_fd,)
@@ -334,10 +338,17 @@ class EngineSupervisor:
                 responder.answer(wait_ms=200)
 
 
-def _engine_settings(config: EngineConfig, plugins: PluginPlan, ranks: RankSource | None) -> bytes:
+def _engine_settings(
+    config: EngineConfig, plugins: PluginPlan, ranks: RankSource | None, device_index: int
+) -> bytes:
     check_settings(config)  # JSON has no word for NaN
     values = {name: getattr(config, name) for name in settings_of(EngineConfig)}
-    settings = EngineSettings(config=EngineConfig(**values), plugins=plugins.to_json(), ranks=ranks)
+    settings = EngineSettings(
+        config=EngineConfig(**values),
+        plugins=plugins.to_json(),
+        device_index=device_index,
+        ranks=ranks,
+    )
     return msgspec.json.encode(settings)
 
 

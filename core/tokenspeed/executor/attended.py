@@ -46,3 +46,23 @@ def attended_rows(plan: StepPlan) -> AttendedRows:
         num_decode_rows=num_tokens,
         slots=np.concatenate([plan.slots[rows], plan.slots[num_rows:]]),
     )
+
+
+def piece_of(rows: AttendedRows, start: int, stop: int) -> AttendedRows:
+    """Return the rows of the query tokens [start, stop) alone; those at the ends may be cut.
+
+    The keys of all tokens are in the cache before any query attends, so a row's second half has its
+    first half as context.
+    """
+    starts, ends = rows.query_start[:-1], rows.query_start[1:]
+    first, last = np.maximum(starts, start), np.minimum(ends, stop)
+    kept = np.flatnonzero(last > first)
+    first, lengths = first[kept], (last - first)[kept]
+    query_start = np.zeros(len(kept) + 1, dtype=np.int32)
+    np.cumsum(lengths, out=query_start[1:])
+    return AttendedRows(
+        query_start=query_start,
+        context_tokens=rows.context_tokens[kept] + first - starts[kept],
+        num_decode_rows=int(np.count_nonzero(kept < rows.num_decode_rows)),
+        slots=rows.slots[kept],
+    )

@@ -8,7 +8,7 @@ Legend: R rows, T query tokens, M blocks per row, S state groups.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,19 +16,20 @@ import torch
 from tokenspeed.contracts.attention import AttentionBatch
 from tokenspeed.contracts.model import ForwardContext
 from tokenspeed.contracts.step import TOKEN_FROM_DEVICE
-from tokenspeed.executor.attended import attended_rows
+from tokenspeed.executor.attended import attended_rows, piece_of
 from tokenspeed.executor.poison import poison_fresh
 from tokenspeed.executor.stages import StatePieces
 from tokenspeed.executor.tables import GroupTables
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
     from tokenspeed.contracts.attention import AttentionBackend
     from tokenspeed.contracts.model import StateRows
     from tokenspeed.contracts.step import StepPlan
+    from tokenspeed.executor.attended import AttendedRows
     from tokenspeed.kv import Arena, GroupLayout
 
 
@@ -60,6 +61,8 @@ class StepBatcher:
         vocab_size: token ids are clamped to [0, vocab_size).
         poison: fill what a step is about to write for the first time with NaN before it, so that
             reading a cell of a freed block shows in the answers; for tests.
+        own_queries: of a step's number of query tokens, the [start, stop) that this rank attends
+            for; None: all.
     """
 
     def __init__(
@@ -73,10 +76,12 @@ class StepBatcher:
         vocab_size: int,
         device: torch.device,
         poison: bool = False,
+        own_queries: Callable[[int], tuple[int, int]] | None = None,
     ) -> None:
         self._arena = arena
+        self._own_queries = own_queries
         views = arena.layer_views()  # a pipeline stage has some layers only
-        self._views = [views.get(layer) for layer in range(1 + max(views))]
+        self._views: list[Any] = [views.get(layer) for layer in range(1 + max(views))]
         self._poison = poison
         self._block_tokens = block_tokens
         self._max_token_id = vocab_size - 1
@@ -108,14 +113,16 @@ class StepBatcher:
             last_tokens_S: (max_running,) int64 device; last sampled token of each slot.
         """
         positions_T = torch.from_numpy(_positions(plan)).to(self._device)
+        rows = attended_rows(plan)
         context = ForwardContext(
             positions_T=positions_T,
             kv=self._views,
-            attention_metadata=self._plan_attention(plan, positions_T),
+            attention_metadata=self._plan_attention(rows, positions_T),
             output_index_R=plan.output_index,
             num_drafts_R=plan.num_drafts,
             query_start=plan.query_start,
             state_rows=self._state_rows(plan),
+            query_metadata=self._plan_queries(rows, positions_T),
         )
         return StepInputs(self._token_ids(plan, last_tokens_S), context)
 
@@ -143,10 +150,18 @@ class StepBatcher:
             by_layer.update(dict.fromkeys(layers, state_rows))
         return by_layer
 
-    def _plan_attention(self, plan: StepPlan, positions_T: torch.Tensor) -> Mapping[str, object]:
-        longest_tokens = int((plan.context_tokens + np.diff(plan.query_start)).max())
-        num_blocks = -(-longest_tokens // self._block_tokens)
-        rows = attended_rows(plan)
+    def _plan_queries(self, rows: AttendedRows, positions_T: torch.Tensor) -> Mapping[str, object]:
+        """Plan the attention of this rank's share of the queries; {}: it attends for all."""
+        if self._own_queries is None:
+            return {}
+        start, stop = self._own_queries(len(positions_T))
+        return self._plan_attention(piece_of(rows, start, stop), positions_T[start:stop])
+
+    def _plan_attention(
+        self, rows: AttendedRows, positions_T: torch.Tensor
+    ) -> Mapping[str, object]:
+        lengths = rows.context_tokens + np.diff(rows.query_start)
+        num_blocks = -(-int(lengths.max(initial=0)) // self._block_tokens)
         metadata = {}
         for group in self._tabled:
             batch = AttentionBatch(

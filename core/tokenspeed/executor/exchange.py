@@ -63,7 +63,7 @@ def exchanging(holder: Holder, communicator: Communicator) -> Compute:
         slots_SX, weights_SX, x_SD = _unpacked(rows, parts)
         sums_SD = holder.at_slots(x_SD, slots_SX, weights_SX)
         back = communicator.all_to_all(sums_SD, send_sizes=received, receive_sizes=sent)
-        return _added(x_TD, tokens.split(sent), back.split(sent))
+        return _added(x_TD, tokens.split_with_sizes(sent), back.split_with_sizes(sent))
 
     return compute
 

@@ -121,6 +121,7 @@ class Executor:
             vocab_size=vocab_size,
             device=device,
             poison=poison,
+            own_queries=getattr(model, "own_queries", None),
         )
         self._table = SamplingTable(max_running, vocab_size, device)
         self._scorer = PromptScorer(model, sampler, vocab_size=vocab_size)

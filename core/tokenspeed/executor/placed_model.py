@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, ClassVar
 from tokenspeed.contracts.placement import ParallelGroup
 from tokenspeed.executor.balancing import ExpertBalancer
 from tokenspeed.executor.program import ProgramRunner
+from tokenspeed.executor.token_counts import TokenCounts
 from tokenspeed.placement.fuse import fuse
 from tokenspeed.placement.paths import module_at
 from tokenspeed.placement.program import Call
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     import torch
 
@@ -50,6 +51,7 @@ class PlacedModel:
         balance_steps: int = 0,
     ) -> None:
         self._model = model
+        self._mesh, self._rank = compiled.mesh, rank
         stage = compiled.mesh.stage(rank)
         self.has_logits = bool(compiled.logits[stage].outputs)
         """Whether this rank's stage is the last: others return the empty tensors of their calls."""
@@ -66,6 +68,24 @@ class PlacedModel:
         features_over = partial(_features_over, connections)
         self._forward = runner(fuse(compiled.forward[stage], features_over))
         self._logits = runner(fuse(compiled.logits[stage], features_over))
+
+    @property
+    def own_queries(self) -> Callable[[int], tuple[int, int]] | None:
+        """Of so many query tokens, the [start, stop) that this rank attends for; None: all."""
+        axes = self._mesh.groups[ParallelGroup.ATTN_CP]
+        if not axes:
+            return None
+        mesh, place = self._mesh, self._mesh.place(self._rank, axes)
+        partitions = mesh.size(mesh.groups[ParallelGroup.ATTN_DP])
+
+        def share(num_tokens: int) -> tuple[int, int]:
+            sizes = TokenCounts(mesh, (num_tokens,) * partitions).sizes(
+                (*mesh.groups[ParallelGroup.ATTN_DP], *axes), axes, self._rank
+            )
+            start = sum(sizes[:place])
+            return start, start + sizes[place]
+
+        return share
 
     def load_weights(self, weights: Iterable[tuple[str, LinearWeight]]) -> None:
         """Give every tensor to the layer of its name, cut to what the rank holds."""

@@ -1,4 +1,4 @@
-"""Gated activations. Legend: T tokens, F hidden features of the MLP."""
+"""Activations: gates, a scale, a soft cap. Legend: T tokens, F features."""
 
 from __future__ import annotations
 
@@ -53,6 +53,26 @@ def _sigmoid_cases(domain: Domain) -> Iterator[Case]:
     yield Case("gate in a wider tensor", (draw.floats(4, 3, 16), draw.beside(4, 3, 16, axis=1)))
     gate = torch.tensor([[-200.0, -88.0, 0.0, 88.0, 200.0]], dtype=draw.dtype)
     yield Case("ends of the gate", (torch.ones_like(gate), gate))
+
+
+def _scale_cases(domain: Domain) -> Iterator[Case]:
+    draw = Draw(domain)
+    for tokens, features, factor in ((0, 4, 2.0), (1, 4, -0.5), (17, 96, 22.625)):
+        x = draw.floats(tokens, features)
+        yield Case(f"{tokens} rows of {features} by {factor:g}", (x,), {"factor": factor})
+    yield Case("rows in a wider tensor", (draw.beside(4, 40),), {"factor": 0.125})
+
+
+def _cap_cases(domain: Domain) -> Iterator[Case]:
+    import torch
+
+    draw = Draw(domain)
+    for tokens, features, cap in ((0, 4, 2.0), (1, 4, 50.0), (17, 96, 30.0)):
+        x = draw.floats(tokens, features, scale=cap)
+        yield Case(f"{tokens} rows of {features} to {cap:g}", (x,), {"cap": cap})
+    yield Case("rows in a wider tensor", (draw.beside(4, 40, scale=3),), {"cap": 3.0})
+    ends = torch.tensor([[-1e4, -30.0, -1e-3, 0.0, 1e-3, 30.0, 1e4]], dtype=draw.dtype)
+    yield Case("ends", (ends,), {"cap": 30.0})
 
 
 @operator(
@@ -118,3 +138,31 @@ def sigmoid_mul(x_TF: torch.Tensor, gate_TF: torch.Tensor) -> torch.Tensor:
     Source: Gated Attention for Large Language Models, Qiu et al. 2025.
     """
     return x_TF / (1 + (-gate_TF).exp())
+
+
+@operator("activation.scale", cases=_scale_cases, tokens=("x_TF",), placement="~... -> ...")
+def scale(x_TF: torch.Tensor, *, factor: float) -> torch.Tensor:
+    """Multiply by a number.
+
+    Args:
+        x_TF: (T, F) float, device; heads may stand before F.
+        factor: a number that the dtype of x holds exactly.
+    Returns:
+        Shape, dtype and device of x.
+    Source: Attention Is All You Need, Vaswani et al. 2017, section 3.4: scaled embeddings.
+    """
+    return x_TF * factor
+
+
+@operator("activation.softcap", cases=_cap_cases, tokens=("x_TF",), placement="... -> ...")
+def softcap(x_TF: torch.Tensor, *, cap: float) -> torch.Tensor:
+    """Keep numbers within a cap smoothly: cap tanh(x / cap).
+
+    Args:
+        x_TF: (T, F) float, device; heads may stand before F.
+        cap: above 0.
+    Returns:
+        Shape, dtype and device of x.
+    Source: Gemma 2, 2024, section 2: logit soft-capping.
+    """
+    return (x_TF / cap).tanh() * cap

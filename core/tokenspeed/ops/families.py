@@ -44,7 +44,16 @@ FAMILIES = (
             norm.sigmoid_gated_rms_norm,
         ),
     ),
-    Family("Activations", (activation.silu_mul, activation.gelu_mul, activation.sigmoid_mul)),
+    Family(
+        "Activations",
+        (
+            activation.silu_mul,
+            activation.gelu_mul,
+            activation.sigmoid_mul,
+            activation.scale,
+            activation.softcap,
+        ),
+    ),
     Family("Positions", (rotary.apply_rotary, rotary.rotary_angles)),
     Family("Products", (linear.linear, linear.heads_linear, linear.packed_linear)),
     Family("Embeddings", (embedding.embedding, embedding.packed_embedding)),

@@ -23,7 +23,8 @@ def branch_labels(graph: Graph) -> dict[int, str]:
     makers = {number: node for node in graph.nodes for number in node.outputs}
     labels: dict[int, str] = {}
     for node in graph.nodes:
-        sides = [_upstream(number, node.layer, makers) for number in dict.fromkeys(refs(node))]
+        joined = dict.fromkeys(refs(node)) if len(node.inputs) > 1 else ()
+        sides = [_upstream(number, node.layer, makers) for number in joined]
         for side in sides:
             shared = {number for other in sides if other is not side for number in other}
             own = {number: maker for number, maker in side.items() if number not in shared}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from tokenspeed.contracts.kernel import Operator
     from tokenspeed.contracts.placement import ParallelGroup
-    from tokenspeed.placement.rule import Rule
+    from tokenspeed.placement.notation import Rule
 
 
 class Kind(Enum):

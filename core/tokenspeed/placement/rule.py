@@ -11,13 +11,13 @@ Who chooses is the compiler; what a module's annotation says is in `annotations.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from tokenspeed.errors import PlacementError
 from tokenspeed.placement.annotations import annotated
+from tokenspeed.placement.cuts import Axes, Choice, Cut, Mode, cut_with, cuts_of, refuse
 from tokenspeed.placement.graph import Ref, StepArgument
-from tokenspeed.placement.layout import TOKENS, Layout, Segment, whole
+from tokenspeed.placement.layout import Layout, Segment, whole
 from tokenspeed.placement.notation import Letters, Pattern, Rule, parse
 from tokenspeed.placement.sizes import Parts, Sized, result_parts, sized
 
@@ -41,34 +41,6 @@ __all__ = [
     "place",
     "result_parts",
 ]
-
-
-class Mode(Enum):
-    """What a call does over one axis, where it cuts no letter."""
-
-    WHOLE = "whole"
-    """Every rank computes the same."""
-    SUMMANDS = "summands"
-    """Linear arguments are summands, so are the results."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """Cuts some segments of a letter, where its name alone would cut others.
-
-    Args:
-        segments: their places.
-    """
-
-    letter: str
-    segments: tuple[int, ...]
-
-
-Choice = str | Cut | Mode
-"""What a call does over one axis: cuts the letter of this name, or a Mode. Over axes that have no
-choice it is WHOLE."""
-
-Axes = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +69,7 @@ def place(node: Node, values: Sequence[Value], choices: Mapping[str, Choice], me
             results that are wrong.
     """
     call = sized(node, values)
-    cuts = _cuts(node, call, choices, mesh)
+    cuts = cuts_of(node, call, choices, mesh)
     partial = _partial(node, call, choices)
     rule, inputs = call.rule, []
     for number, given in enumerate(_arguments(node)):
@@ -148,100 +120,6 @@ def _arguments(node: Node) -> Iterator[object]:
     yield from (_Weight() for _ in node.weights)
 
 
-def _cuts(
-    node: Node, call: Sized, choices: Mapping[str, Choice], mesh: Mesh
-) -> dict[str, tuple[Axes, ...]]:
-    """Return letter -> axes over which each of its segments is cut."""
-    letters: dict[str, list[tuple[str, Cut | None]]] = {}
-    for axis in (axis.name for axis in mesh.axes):
-        choice = choices.get(axis, Mode.WHOLE)
-        if not isinstance(choice, Mode):
-            name = choice if isinstance(choice, str) else choice.letter
-            _check_letter(node, call, name, axis, mesh)
-            for letter in _cut_with(call.rule, name):
-                cut = choice if isinstance(choice, Cut) and letter == name else None
-                letters.setdefault(letter, []).append((axis, cut))
-    cuts = {
-        letter: tuple(
-            _segment_axes(node, call, letter, place, chosen, mesh)
-            for place in range(len(call.sizes[letter]))
-        )
-        for letter, chosen in letters.items()
-    }
-    for letter in call.rule.summed & cuts.keys():
-        if len(set(cuts[letter])) > 1:
-            _refuse(node, f"{letter} cut unevenly in its segments", "a sum over equal cuts")
-    _check_shared(node, call, cuts, mesh)
-    return cuts
-
-
-def _cut_with(rule: Rule, letter: str) -> Iterator[str]:
-    """Yield the letter, and those that are cut with it."""
-    yield letter
-    yield from (high for low, high in rule.shared if low == letter)
-
-
-def _check_letter(node: Node, call: Sized, letter: str, axis: str, mesh: Mesh) -> None:
-    free = sorted(call.sizes.keys() - call.rule.whole)
-    if letter not in free:
-        found = f"{letter} cut over axis {axis}"
-        _refuse(node, found, f"one of {', '.join(free) or 'no letters'} of {call.rule.text!r}")
-    if call.sizes[letter] == (TOKENS,) and any(isinstance(x, StepArgument) for x in node.inputs):
-        group = node.spread.get(letter)
-        if group is None or axis not in mesh.groups.get(group, ()):
-            own = f"those of {group.value}" if group else "no axis"
-            _refuse(node, f"the step's tokens {letter} cut over axis {axis}", own)
-
-
-def _segment_axes(
-    node: Node,
-    call: Sized,
-    letter: str,
-    place: int,
-    chosen: Sequence[tuple[str, Cut | None]],
-    mesh: Mesh,
-) -> Axes:
-    size = call.sizes[letter][place]
-    axes = tuple(axis for axis, cut in chosen if cut is None or place in cut.segments)
-    if size == TOKENS:
-        return axes
-    units = _units(node, call, letter)[place]
-    for number in range(len(axes)):
-        ranks = mesh.size(axes[: number + 1])
-        if units % ranks or size % ranks:
-            if place == 0:
-                _refuse_uneven(node, letter, units, mesh.size(axes))
-            return axes[:number]
-    return axes
-
-
-def _units(node: Node, call: Sized, letter: str) -> tuple[int, ...]:
-    """Return how many units each segment has: never more than elements."""
-    sizes = call.sizes[letter]
-    units = node.units.get(letter, sizes)
-    if len(units) != len(sizes):
-        _refuse(node, f"units {tuple(units)} of {letter}", f"a number for each segment of {sizes}")
-    return tuple(units)
-
-
-def _check_shared(
-    node: Node, call: Sized, cuts: Mapping[str, tuple[Axes, ...]], mesh: Mesh
-) -> None:
-    """Check that what a rank has of K belongs to what it has of N, for K<N."""
-    for low, high in call.rule.shared:
-        if not {low, high} <= call.sizes.keys():
-            continue
-        low_axes = cuts.get(low, ((),))[0]
-        high_axes = cuts.get(high, ((),))[0]
-        if high_axes[: len(low_axes)] != low_axes:
-            _refuse(node, f"{low} cut over {low_axes}", f"the first axes of {high}: {high_axes}")
-        count = sum(call.sizes[low])
-        left = 1 if count == TOKENS else count // mesh.size(low_axes)
-        if high_axes != low_axes and left > 1:
-            ranks = mesh.size(high_axes)
-            _refuse_uneven(node, low, count, ranks, shared=sum(call.sizes[high]))
-
-
 def _partial(node: Node, call: Sized, choices: Mapping[str, Choice]) -> _Summands:
     names: dict[str, frozenset[str]] = {}
     for axis, choice in choices.items():
@@ -250,7 +128,7 @@ def _partial(node: Node, call: Sized, choices: Mapping[str, Choice]) -> _Summand
             names[axis] = frozenset()
         elif not isinstance(choice, Mode):
             letter = choice if isinstance(choice, str) else choice.letter
-            cut = frozenset(_cut_with(call.rule, letter))
+            cut = frozenset(cut_with(call.rule, letter))
             if cut & call.rule.summed:
                 names[axis] = cut
     return _Summands(names)
@@ -274,7 +152,7 @@ class _Summands:
 def _check_linear(node: Node, call: Sized) -> None:
     patterns = zip(call.rule.inputs, _arguments(node), strict=False)
     if not any(p and p.is_linear and isinstance(given, Ref) for p, given in patterns):
-        _refuse(node, "summands", f"a linear argument (~) in {call.rule.text!r}")
+        refuse(node, "summands", f"a linear argument (~) in {call.rule.text!r}")
 
 
 def _dims(
@@ -322,19 +200,3 @@ def _choices_of(
         is_part = exact and len(places) < len(call.sizes[name])
         choices[axis] = Cut(name, tuple(sorted(places))) if is_part else name
     return choices
-
-
-def _refuse_uneven(node: Node, letter: str, count: int, ranks: int, *, shared: int = 0) -> NoReturn:
-    possible = [number for number in range(1, count + 1) if count % number == 0]
-    possible += [number * count for number in range(2, shared // count + 1 if shared else 0)
-                 if shared % (number * count) == 0]  # fmt: skip
-    listed = ", ".join(map(str, possible))
-    _refuse(node, f"{count} units of {letter} over {ranks} ranks", f"a cut over {listed}")
-
-
-def _refuse(node: Node, found: str, expected: str) -> NoReturn:
-    at = f" ({node.where})" if node.where else ""
-    raise PlacementError(
-        f"{node.target}{at} cannot be placed: found {found}, expected {expected}; change its "
-        "annotation or the numbers of ranks"
-    )

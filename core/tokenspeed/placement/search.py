@@ -10,6 +10,7 @@ a whole, is not written down.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import compress
 from typing import TYPE_CHECKING
 
 from tokenspeed.errors import PlacementError
@@ -168,11 +169,12 @@ class Search:
         inputs = refs(node)
         taken = [alive.index(number) for number in inputs]
         sources = [_source(number, node.outputs, inputs, alive) for number in after]
-        sign = signature(node, self.values)
+        needed = tuple(number in after for number in inputs)
+        sign = signature(node, self.values), needed, tuple(map(inputs.index, inputs))
         best: dict[tuple[Available, ...], State] = {}
         for state in states:
             given = tuple(state.available[place] for place in taken)
-            for outcome in self._outcomes_of(node, sign, given):
+            for outcome in self._outcomes_of(node, sign, given, needed):
                 rows = outcome.outputs, outcome.inputs, state.available
                 available = tuple(rows[row][place] for row, place in sources)
                 cost = _sum(state.cost, outcome.cost)
@@ -187,31 +189,47 @@ class Search:
         return self._undominated(best.values(), after)
 
     def _outcomes_of(
-        self, node: Node, sign: Hashable, given: tuple[Available, ...]
+        self,
+        node: Node,
+        sign: Hashable,
+        given: tuple[Available, ...],
+        needed: tuple[bool, ...],
     ) -> list[Outcome]:
-        inputs = refs(node)
-        key = sign, given, tuple(map(inputs.index, inputs))
+        key = sign, given
         found = self._outcomes.get(key)
         if found is None:
-            found = self._outcomes[key] = self._make_outcomes(node, sign, given)
+            found = self._outcomes[key] = self._make_outcomes(node, sign, given, needed)
         return found
 
     def _make_outcomes(
-        self, node: Node, sign: Hashable, given: tuple[Available, ...]
+        self,
+        node: Node,
+        sign: Hashable,
+        given: tuple[Available, ...],
+        needed: tuple[bool, ...],
     ) -> list[Outcome]:
+        """Return the ways through a node that can be part of the best.
+
+        Args:
+            needed: of each input, whether anybody takes it later.
+        """
         layouts = tuple(tuple(self.layouts[number] for number in item) for item in given)
         outcomes = [
             outcome
-            for way in self.ways(node, sign, layouts)
+            for way in self.ways(node, sign, layouts, needed)
             if (outcome := self._outcome(node, given, way)) is not None
         ]
         kept: list[Outcome] = []
-        numbers = (*refs(node), *node.outputs)
+        numbers = (*compress(refs(node), needed), *node.outputs)
         for outcome in sorted(outcomes, key=lambda item: item.cost):
-            has = (*outcome.inputs, *outcome.outputs)
+            has = (*compress(outcome.inputs, needed), *outcome.outputs)
             if not any(
                 self._reaches(
-                    (*other.inputs, *other.outputs), other.cost, has, outcome.cost, numbers
+                    (*compress(other.inputs, needed), *other.outputs),
+                    other.cost,
+                    has,
+                    outcome.cost,
+                    numbers,
                 )
                 for other in kept
             ):

@@ -83,12 +83,6 @@ def sized(node: Node, values: Sequence[Value]) -> Sized:
     return _sized(node.rule, (*arguments, *node.weights), _given(node.rule, node.options))
 
 
-def letter_at(call: Sized, argument: int, dim: int) -> str:
-    """Return the letter of a dimension of an argument; "" where it has none."""
-    dims = call.inputs[argument]
-    return dims[dim].letter if dims else ""
-
-
 def _given(rule: Rule, options: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
     given = []
     for letter, path in rule.options:

@@ -10,12 +10,13 @@ whole. Targets and constants are torch's; `cat` has its tensors first, then the 
 from __future__ import annotations
 
 from itertools import accumulate
-from math import prod
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from tokenspeed.errors import PlacementError
+from tokenspeed.placement.dims import check_whole, counted, piece, refuse, size_of, with_dim
 from tokenspeed.placement.graph import Ref
-from tokenspeed.placement.layout import TOKENS, Dim, Layout, Segment, whole
+from tokenspeed.placement.layout import Dim, Layout, Segment, whole
+from tokenspeed.placement.reshapes import flattened, reshaped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -84,122 +85,26 @@ def _known(target: str) -> Callable[..., tuple[Layout, ...]]:
     return VIEWS[target]
 
 
-def _view(layouts: Sequence[Layout], mesh: Mesh | None, *shape: Any) -> tuple[Layout, ...]:
-    (x,) = layouts
-    sizes = [_size(dim) for dim in x.dims]
-    wanted = _resolved(sizes, [*shape[0]] if isinstance(shape[0], tuple | list) else [*shape])
-    dims: list[Dim] = []
-    for inner, outer in _groups(sizes, wanted):
-        dims += _regrouped(x, inner, [wanted[place] for place in outer], mesh)
-    return (Layout(tuple(dims), x.partial),)
-
-
-def _resolved(sizes: list[int], shape: list[int]) -> list[int]:
-    """Return the shape with its one -1 filled in; tokens are in front and stay."""
-    what = f"a view of {_shown(sizes)} as {_shown(shape)}"
-    has_tokens = TOKENS in sizes
-    if has_tokens and (sizes[0] != TOKENS or shape[:1] != [TOKENS]):
-        _refuse(what, "tokens in front as before")
-    count, rest = prod(sizes[has_tokens:]), shape[has_tokens:]
-    known = prod(size for size in rest if size != -1)
-    filled = [count // max(known, 1) if size == -1 else size for size in rest]
-    if rest.count(-1) > 1 or prod(filled) != count:
-        _refuse(what, f"{count} elements{' a token' * has_tokens}")
-    return [TOKENS] * has_tokens + filled
-
-
-def _groups(sizes: list[int], wanted: list[int]) -> Iterator[tuple[range, range]]:
-    """Yield the smallest runs of dimensions, before and after, that have equally many elements."""
-    left = right = 0
-    while left < len(sizes) or right < len(wanted):
-        first, start = left, right
-        before, left = (sizes[left], left + 1) if left < len(sizes) else (1, left)
-        after, right = (wanted[right], right + 1) if right < len(wanted) else (1, right)
-        while before != after:
-            if before < after:
-                before, left = before * sizes[left], left + 1
-            else:
-                after, right = after * wanted[right], right + 1
-        yield range(first, left), range(start, right)
-
-
-def _regrouped(x: Layout, places: range, wanted: list[int], mesh: Mesh | None) -> list[Dim]:
-    """Return the dimensions that a run becomes: its first one's cuts are those of the first."""
-    own = [place for place in places if _size(x.dims[place]) != 1]
-    large = [size for size in wanted if size != 1]
-    if len(own) == len(large) == 1:
-        dims = [x.dims[own[0]]]
-    elif own:
-        for place in own[1:]:
-            _check_whole(x, place)
-        inner = prod(_size(x.dims[place]) for place in own[1:])
-        dims = [_scaled(x, own[0], inner, prod(large[1:]), mesh)]
-        dims += [(Segment(size),) for size in large[1:]]
-    else:
-        dims = []
-    rest = iter(dims)
-    return [(Segment(1),) if size == 1 else next(rest) for size in wanted]
-
-
-def _scaled(x: Layout, place: int, times: int, parts: int, mesh: Mesh | None) -> Dim:
-    """Return a dimension's segments counted in units of `parts` / `times` elements."""
-    dim = x.dims[place]
-    sizes = [segment.size * times for segment in dim]
-    if any(size % parts for size in sizes):
-        _check_whole(x, place)
-        return (Segment(sum(sizes) // parts),)
-    scaled = tuple(
-        Segment(size // parts, segment.axes) for size, segment in zip(sizes, dim, strict=True)
-    )
-    if mesh is not None and any(item.size % mesh.size(item.axes) for item in scaled):
-        _check_whole(x, place)
-    return scaled
-
-
-def _flatten(
-    layouts: Sequence[Layout], mesh: Mesh | None, start: int = 0, end: int = -1
-) -> tuple[Layout, ...]:
-    sizes = [_size(dim) for dim in layouts[0].dims]
-    first, last = start % len(sizes), end % len(sizes)
-    if TOKENS in sizes[first : last + 1]:
-        _refuse(f"flatten of {_shown(sizes)} from {first} to {last}", "tokens in front as before")
-    shape = (*sizes[:first], prod(sizes[first : last + 1]), *sizes[last + 1 :])
-    return _view(layouts, mesh, shape)
-
-
 def _split(
     layouts: Sequence[Layout], mesh: Mesh | None, sizes: Sequence[int], dim: int = 0
 ) -> tuple[Layout, ...]:
     (x,) = layouts
     place = dim % len(x.dims)
-    if sum(sizes) != _size(x.dims[place]):
-        _refuse(f"parts {tuple(sizes)} of dimension {place}", f"{_size(x.dims[place])} in all")
+    if sum(sizes) != size_of(x.dims[place]):
+        refuse(f"parts {tuple(sizes)} of dimension {place}", f"{size_of(x.dims[place])} in all")
     ends = [*accumulate(sizes)]
     return tuple(
-        _with(x, place, _piece(x, place, end - size, end))
+        with_dim(x, place, piece(x, place, end - size, end))
         for size, end in zip(sizes, ends, strict=True)
     )
-
-
-def _piece(x: Layout, place: int, start: int, stop: int) -> Dim:
-    """Return the elements [start, stop) of a dimension; a segment that is cut through is whole."""
-    found, first = [], 0
-    for segment in x.dims[place]:
-        low, high = max(start, first), min(stop, first + segment.size)
-        if high > low and high - low < segment.size:
-            _check_whole(x, place, segment)
-        if high > low:
-            found.append(Segment(high - low, segment.axes))
-        first += segment.size
-    return tuple(found) or (Segment(0),)
 
 
 def _unbind(layouts: Sequence[Layout], mesh: Mesh | None, dim: int = 0) -> tuple[Layout, ...]:
     (x,) = layouts
     place = dim % len(x.dims)
-    _check_whole(x, place)
+    check_whole(x, place)
     rest = Layout(x.dims[:place] + x.dims[place + 1 :], x.partial)
-    return (rest,) * _counted(x, place)
+    return (rest,) * counted(x, place)
 
 
 def _getitem(layouts: Sequence[Layout], mesh: Mesh | None, index: Any) -> tuple[Layout, ...]:
@@ -211,8 +116,8 @@ def _getitem(layouts: Sequence[Layout], mesh: Mesh | None, index: Any) -> tuple[
         elif isinstance(entry, slice):
             dims.append(_sliced(x, place, entry))
         else:
-            _counted(x, place)
-            _check_whole(x, place)
+            counted(x, place)
+            check_whole(x, place)
     return (Layout(tuple(dims), x.partial),)
 
 
@@ -225,7 +130,7 @@ def _entries(x: Layout, index: Any) -> Iterator[tuple[int, Any]]:
     place = 0
     for entry in entries:
         if not (entry is None or isinstance(entry, slice | int)):
-            _refuse(f"an index of {type(entry).__name__}", "None, ..., a number or a slice")
+            refuse(f"an index of {type(entry).__name__}", "None, ..., a number or a slice")
         yield place, entry
         place += entry is not None
 
@@ -234,19 +139,19 @@ def _sliced(x: Layout, place: int, entry: slice) -> Dim:
     if entry == slice(None):
         return x.dims[place]
     if entry.step not in (None, 1):
-        _refuse(f"a slice of every {entry.step}", "neighbouring elements")
-    start, stop, _ = entry.indices(_counted(x, place))
-    return _piece(x, place, start, max(start, stop))
+        refuse(f"a slice of every {entry.step}", "neighbouring elements")
+    start, stop, _ = entry.indices(counted(x, place))
+    return piece(x, place, start, max(start, stop))
 
 
 def _cat(layouts: Sequence[Layout], mesh: Mesh | None, dim: int = 0) -> tuple[Layout, ...]:
     first = layouts[0]
     place = dim % len(first.dims)
     for x in layouts:
-        _counted(x, place)
-        if _with(x, place, ()) != _with(first, place, ()):
-            _refuse(f"{x} beside {first}", f"one layout but for dimension {place}")
-    return (_with(first, place, tuple(segment for x in layouts for segment in x.dims[place])),)
+        counted(x, place)
+        if with_dim(x, place, ()) != with_dim(first, place, ()):
+            refuse(f"{x} beside {first}", f"one layout but for dimension {place}")
+    return (with_dim(first, place, tuple(segment for x in layouts for segment in x.dims[place])),)
 
 
 def _transpose(
@@ -275,7 +180,7 @@ def _same(layouts: Sequence[Layout], mesh: Mesh | None, *_: Any) -> tuple[Layout
 VIEWS: Mapping[str, Callable[..., tuple[Layout, ...]]] = {
     "cat": _cat,
     "contiguous": _same,
-    "flatten": _flatten,
+    "flatten": flattened,
     "float": _same,
     "getitem": _getitem,
     "mT": _swap_last,
@@ -284,7 +189,7 @@ VIEWS: Mapping[str, Callable[..., tuple[Layout, ...]]] = {
     "transpose": _transpose,
     "unbind": _unbind,
     "unsqueeze": _unsqueeze,
-    "view": _view,
+    "view": reshaped,
 }
 """Target -> (layouts, mesh or None, *constants) to the layouts of the results."""
 
@@ -313,9 +218,9 @@ def _local_index(
     local = []
     for place, entry in _entries(x, index):
         if isinstance(entry, slice) and entry != slice(None):
-            start, stop, _ = entry.indices(_size(x.dims[place]))
+            start, stop, _ = entry.indices(size_of(x.dims[place]))
             before, own = (
-                sum(segment.local_size(mesh) for segment in _piece(x, place, *bounds))
+                sum(segment.local_size(mesh) for segment in piece(x, place, *bounds))
                 for bounds in ((0, start), (start, max(start, stop)))
             )
             entry = slice(before, before + own)
@@ -329,38 +234,3 @@ _LOCAL: Mapping[str, Callable[..., tuple[Any, ...]]] = {
     "view": _local_shape,
 }
 """Targets whose constants are other ones on a rank; the constants of the rest hold everywhere."""
-
-
-def _size(dim: Dim) -> int:
-    return TOKENS if dim[0].size == TOKENS else sum(segment.size for segment in dim)
-
-
-def _counted(x: Layout, place: int) -> int:
-    """Return the size of a dimension that counts no tokens."""
-    size = _size(x.dims[place])
-    if size == TOKENS:
-        _refuse(f"dimension {place} of tokens taken apart or joined", "another dimension")
-    return size
-
-
-def _with(x: Layout, place: int, dim: Dim) -> Layout:
-    return Layout((*x.dims[:place], dim, *x.dims[place + 1 :]), x.partial)
-
-
-def _check_whole(x: Layout, place: int, segment: Segment | None = None) -> None:
-    segments = x.dims[place] if segment is None else (segment,)
-    axes = sorted({axis for item in segments for axis in item.axes})
-    if axes:
-        sizes = " | ".join(str(item.size) for item in segments)
-        _refuse(f"dimension {place} ({sizes}) cut over {', '.join(axes)}", "it whole")
-
-
-def _shown(sizes: Sequence[int]) -> str:
-    return " x ".join("T" if size == TOKENS else str(size) for size in sizes)
-
-
-def _refuse(found: str, expected: str) -> NoReturn:
-    raise PlacementError(
-        f"a view does not fit: found {found}, expected {expected}; gather the tensor before it, or "
-        "view it otherwise"
-    )

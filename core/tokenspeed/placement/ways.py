@@ -7,14 +7,15 @@ computed whole, on summands where it is linear, or on parts of any dimension tha
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import compress, product, repeat
+from operator import and_
 from typing import TYPE_CHECKING
 
 from tokenspeed.errors import PlacementError
 from tokenspeed.placement.blocks import refs
 from tokenspeed.placement.exchange import letter_of_tokens
-from tokenspeed.placement.graph import StepArgument
-from tokenspeed.placement.layout import Layout, Segment
+from tokenspeed.placement.graph import Ref, StepArgument
+from tokenspeed.placement.layout import TOKENS, Layout, Segment
 from tokenspeed.placement.rule import Cut, Mode, annotated, follow, place
 from tokenspeed.placement.sizes import sized
 from tokenspeed.placement.views import view_layout
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from tokenspeed.placement.mesh import Mesh
     from tokenspeed.placement.program import Exchange
     from tokenspeed.placement.rule import Choice
+    from tokenspeed.placement.sizes import Sized
 
 Axes = tuple[str, ...]
 Given = tuple[tuple[Layout, ...], ...]
@@ -75,19 +77,25 @@ class Ways:
         self._calls: dict[Hashable, list[Way]] = {}
         self._followed: dict[Hashable, Way | None] = {}
 
-    def __call__(self, node: Node, sign: Hashable, given: Given) -> Iterable[Way]:
+    def __call__(
+        self, node: Node, sign: Hashable, given: Given, needed: Sequence[bool]
+    ) -> Iterable[Way]:
         """Return the ways of a node; its inputs must be got into the layouts of one.
 
         Args:
-            sign: its signature.
+            sign: equal for nodes that are treated alike.
+            needed: of each input, whether it is needed later.
         Raises:
             PlacementError: its annotation is wrong.
         """
         if node.rule is None:
             return dict.fromkeys(self._of_view(node, sign, given))
-        if sign not in self._calls:
-            self._calls[sign] = list(dict.fromkeys(self._of_call(node)))
-        return dict.fromkeys((*self._calls[sign], *self._following(node, sign, given)))
+        own = annotated(node, self.mesh)
+        choices = tuple(self._choices(node, run, own, given, needed) for run in self.runs)
+        key = sign, choices
+        if key not in self._calls:
+            self._calls[key] = list(dict.fromkeys(self._of_call(node, own, choices)))
+        return dict.fromkeys((*self._calls[key], *self._following(node, sign, given)))
 
     def _fitted(self, node: Node, way: Way) -> Way | None:
         """Return a way in the values' own segments; None: it cuts a value in others."""
@@ -100,19 +108,47 @@ class Ways:
             return None
         return replace(way, inputs=tuple(known[: len(inputs)]), outputs=tuple(known[len(inputs) :]))
 
-    def _of_call(self, node: Node) -> Iterator[Way]:
+    def _choices(
+        self,
+        node: Node,
+        run: Axes,
+        own: Mapping[str, str],
+        given: Given,
+        needed: Sequence[bool],
+    ) -> tuple[Choice, ...]:
+        """Return what a node may do over a run; none: its annotation says it.
+
+        Left out is what something else is never dearer than. A dimension other than tokens is worth
+        cutting where an input comes cut so, or as summands to be scattered: of what is whole a part
+        can be taken later. Summands that nobody else takes are added as they are: one tensor is
+        summed then, not each.
+        """
+        if {*run} & own.keys():
+            return ()
+        letters, call = self._letters(node), sized(node, self.values)
+        marked = _linear(node)
+        linear = list(compress(given, marked))
+        summed = [_are_summed(layouts, run) for layouts in linear]
+        is_last = not any(map(and_, compress(needed, marked), summed))
+        is_free = all(map(_may_be_summands, linear, repeat(run)))
+        if any(summed) and is_last and is_free and _is_sum(call):
+            return (Mode.SUMMANDS,)
+        is_summed = any({*run} <= x.partial for layouts in given for x in layouts)
+        cut = set(letters) if is_summed else _cut_letters(node, call, run, given)
+        letters = [x for x in letters if x in cut or call.sizes[x] == (TOKENS,)]
+        return (Mode.WHOLE, *letters, *([Mode.SUMMANDS] if any(summed) else ()))
+
+    def _of_call(
+        self, node: Node, own: Mapping[str, str], choices: Sequence[tuple[Choice, ...]]
+    ) -> Iterator[Way]:
         """Yield the ways by the names of letters: the annotation's, and free ones elsewhere."""
-        own = annotated(node, self.mesh)
         place(node, self.values, own, self.mesh)
-        free = [run for run in self.runs if not {*run} & own.keys()]
-        candidates: list[Choice] = [Mode.WHOLE, *self._letters(node)]
-        if node.rule and any(pattern and pattern.is_linear for pattern in node.rule.inputs):
-            candidates.append(Mode.SUMMANDS)
-        for chosen in product(candidates, repeat=len(free)):
-            choices: dict[str, Choice] = dict(own)
-            for run, choice in zip(free, chosen, strict=True):
-                choices |= dict.fromkeys(run, choice)
-            if (way := self._placed(node, choices)) is not None:
+        free = [(run, items) for run, items in zip(self.runs, choices, strict=True) if items]
+        for chosen in product(*(items for _, items in free)):
+            taken: dict[str, Choice] = dict(own)
+            for (run, _), choice in zip(free, chosen, strict=True):
+                taken |= dict.fromkeys(run, choice)
+            if (way := self._placed(node, taken)) is not None:
                 yield way
         if (way := self._exchanging(node, own)) is not None:
             yield way
@@ -197,6 +233,54 @@ class Ways:
                 for run, change in zip(self.runs, chosen, strict=True):
                     changed = _change(changed, run, change)
                 yield changed
+
+
+def _linear(node: Node) -> tuple[bool, ...]:
+    """Say of each Ref whether the results are linear in it."""
+    tensors = [item for item in node.inputs if not isinstance(item, StepArgument)]
+    patterns = node.rule.inputs if node.rule else ()
+    return tuple(
+        pattern is not None and pattern.is_linear
+        for item, pattern in zip(tensors, patterns, strict=False)
+        if isinstance(item, Ref)
+    )
+
+
+def _are_summed(layouts: Iterable[Layout], run: Axes) -> bool:
+    return any({*run} <= layout.partial for layout in layouts)
+
+
+def _may_be_summands(layouts: Iterable[Layout], run: Axes) -> bool:
+    """Say whether each copy is summands over a run, or whole, which the first rank may keep."""
+    return all(
+        {*run} <= layout.partial
+        or not any({*run} & {*segment.axes} for dim in layout.dims for segment in dim)
+        for layout in layouts
+    )
+
+
+def _is_sum(call: Sized) -> bool:
+    """Say whether each linear argument is of the result's size, so that none is cheaper to sum."""
+    (result, *others) = call.outputs
+    shapes = {
+        tuple(dim.letter for dim in dims)
+        for dims, pattern in zip(call.inputs, call.rule.inputs, strict=False)
+        if dims is not None and pattern is not None and pattern.is_linear
+    }
+    return not others and shapes == {tuple(dim.letter for dim in result)}
+
+
+def _cut_letters(node: Node, call: Sized, run: Axes, given: Given) -> set[str]:
+    """Return the letters that a run cuts in an input as it comes."""
+    tensors = [item for item in node.inputs if not isinstance(item, StepArgument)]
+    places = [index for index, item in enumerate(tensors) if isinstance(item, Ref)]
+    return {
+        letter.letter
+        for place, layouts in zip(places, given, strict=True)
+        for layout in layouts
+        for letter, dim in zip(call.inputs[place] or (), layout.dims, strict=False)
+        if any({*run} <= {*segment.axes} for segment in dim)
+    }
 
 
 def _fitted(layout: Layout, value: Value) -> Layout | None:

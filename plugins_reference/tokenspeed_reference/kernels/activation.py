@@ -1,4 +1,4 @@
-"""Kernels of gated activations. Legend: T tokens, F hidden features of the MLP."""
+"""Kernels of activations. Legend: T tokens, F features."""
 
 from __future__ import annotations
 
@@ -32,3 +32,13 @@ def sigmoid(x: torch.Tensor) -> torch.Tensor:
     that a token's gate would depend on how many tokens stand beside it.
     """
     return x.double().sigmoid().type_as(x)
+
+
+def scale(x_TF: torch.Tensor, *, factor: float) -> torch.Tensor:
+    """Compute x * factor."""
+    return x_TF * factor
+
+
+def softcap(x_TF: torch.Tensor, *, cap: float) -> torch.Tensor:
+    """Compute cap * tanh(x / cap), in float64 as `sigmoid`."""
+    return (x_TF.double() / cap).tanh_().mul_(cap).type_as(x_TF)

@@ -11,10 +11,10 @@ import functools
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-import torch
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import torch
 
 REDUCTIONS = ("sum", "max")
 
@@ -166,6 +166,8 @@ def reduced(parts: Sequence[torch.Tensor], reduction: str) -> torch.Tensor:
     Args:
         parts: one shape and dtype, one or more.
     """
+    import torch
+
     wide = torch.promote_types(parts[0].dtype, torch.float32)
     total = parts[0].to(wide, copy=True)
     for part in parts[1:]:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 ANSWER_S = 1.0
 """Longest that a living rank's line takes to say where it is."""
-VERDICT_S = 4 * ANSWER_S
+VERDICT_S = 3 * ANSWER_S
 COMPARE_S = 0.25
 """How often calls are compared that the data's own way does not compare."""
 KEPT_CALLS = 1 << 16

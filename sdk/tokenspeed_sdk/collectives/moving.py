@@ -14,13 +14,13 @@ import math
 from abc import abstractmethod
 from typing import TYPE_CHECKING
 
-import torch
-
 from tokenspeed_sdk.collectives.base import reduced
 from tokenspeed_sdk.collectives.process_communicator import ProcessCommunicator
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import torch
 
 
 class MovingCommunicator(ProcessCommunicator):
@@ -70,6 +70,8 @@ class MovingCommunicator(ProcessCommunicator):
         return self._joined(own, _equal_parts(len(flat), self.size)).view(x.shape)
 
     def _all_gather(self, call: str, x: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+        import torch
+
         # What fits is decided by the largest, alike on every rank.
         row_bytes = _row_elements(x) * x.element_size()
         parts = self._meet(call, bytes_of(x), largest=max(sizes) * row_bytes)
@@ -97,6 +99,8 @@ class MovingCommunicator(ProcessCommunicator):
         send_sizes: Sequence[int],
         receive_sizes: Sequence[int],
     ) -> torch.Tensor:
+        import torch
+
         self._meet(call, torch.empty(0, dtype=torch.uint8))
         self._check_counts(send_sizes, receive_sizes)
         row = _row_elements(x) * x.element_size()
@@ -120,6 +124,8 @@ class MovingCommunicator(ProcessCommunicator):
 
     def _summed(self, flat: torch.Tensor, counts: Sequence[int], reduction: str) -> torch.Tensor:
         """Return this rank's part of the reduced elements."""
+        import torch
+
         own = counts[self.rank]
         gathered = torch.empty(own * self.size, dtype=flat.dtype, device=flat.device)
         width = flat.element_size()
@@ -133,6 +139,8 @@ class MovingCommunicator(ProcessCommunicator):
 
     def _joined(self, own: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
         """Return everybody's elements, one rank after another."""
+        import torch
+
         most = max(counts)
         padded = torch.zeros((1, most), dtype=own.dtype, device=own.device)
         padded[0, : len(own)] = own
@@ -145,6 +153,8 @@ class MovingCommunicator(ProcessCommunicator):
 
 def bytes_of(x: torch.Tensor) -> torch.Tensor:
     """Return a tensor's bytes: its own memory if it is contiguous."""
+    import torch
+
     return x.contiguous().view(-1).view(torch.uint8)
 
 

@@ -61,6 +61,7 @@ class ProcessCommunicator(RankCommunicator):
         try:
             self._connect(store, address)
             self._await_others(store)
+            self._warm_up()
         except EngineError:
             self._line.leave("it could not join")
             raise
@@ -89,6 +90,9 @@ class ProcessCommunicator(RankCommunicator):
     def _connect(self, store: Store, address: str) -> None:
         """Connect what moves the data; every rank is there."""
         raise NotImplementedError
+
+    def _warm_up(self) -> None:
+        """Make the first use of what moves the data, where that takes long; every rank does it."""
 
     def _broken(self) -> None:
         """Let go of calls under way; called once, from any thread, and must not wait."""

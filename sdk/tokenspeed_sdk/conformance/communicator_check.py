@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 MOST_RANKS = 5
 """Of the operators' cases."""
 FAULT_TIMEOUT_S = 2.0
-NAMED_WITHIN_S = FAULT_TIMEOUT_S + 5.0
+NAMED_WITHIN_S = FAULT_TIMEOUT_S + 6.0
+ANSWERED_WITHIN_S = 4 * NAMED_WITHIN_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ def _check_abort(ranks: RankProcesses, name: str, others: Sequence[int], victim:
 def _check_mismatch(ranks: RankProcesses, name: str, others: Sequence[int], victim: int) -> None:
     ranks.start(victim, reduce_ones, name, 4)
     results = _reduced(ranks, name, others)
-    _all_say([*results, ranks.answer(victim)], "do not match")
+    _all_say([*results, ranks.answer(victim, answer_s=ANSWERED_WITHIN_S)], "do not match")
 
 
 def _check_left(ranks: RankProcesses, name: str, others: Sequence[int], victim: int) -> None:
@@ -115,7 +116,8 @@ def _check_killed(ranks: RankProcesses, others: Sequence[int], victim: int) -> N
     for member in others:
         ranks.start(member, reduce_ones, name, 3)
     ranks.signal(victim, signal.SIGKILL)
-    _all_say([ranks.answer(member) for member in others], f"rank {members.index(victim)} died")
+    results = [ranks.answer(member, answer_s=ANSWERED_WITHIN_S) for member in others]
+    _all_say(results, f"rank {members.index(victim)} died")
 
 
 def _join(ranks: RankProcesses, name: str, members: Sequence[int]) -> None:
@@ -124,7 +126,8 @@ def _join(ranks: RankProcesses, name: str, members: Sequence[int]) -> None:
 
 
 def _reduced(ranks: RankProcesses, name: str, members: Sequence[int]) -> list[Any]:
-    return ranks.run(reduce_ones, [(name, 3)] * len(members), members)
+    arguments = [(name, 3)] * len(members)
+    return ranks.run(reduce_ones, arguments, members, answer_s=ANSWERED_WITHIN_S)
 
 
 def _all_say(results: Sequence[Any], reason: str) -> None:

@@ -158,3 +158,18 @@ def test_drafts_have_a_line_and_alerts_are_shown_before_the_details() -> None:
     assert "drafts      acme/guess  300 of 400 right (75.0 %)  2.50 tokens a row  detached" in text
     assert text.index("ALERT       acme/guess failed") < text.index("drafts  ")
     assert "drafts" not in drawn(make_state(speculation=None, alerts=[]))
+
+
+def test_each_replica_has_a_line_and_one_that_does_not_answer_says_so() -> None:
+    one = make_state(2)
+    replicas = [
+        {"replica": 0, "epoch": 1, **{name: one[name] for name in ("counters", "rates", "blocks")}},
+        {"replica": 1, "problem": "the engine did not tell its state in 5.0 s"},
+    ]
+    requests = [make_request(index, replica=index) for index in range(2)]
+    lines = drawn(make_state(2, replicas=replicas, requests=requests)).splitlines()
+    (first,) = [line for line in lines if line.startswith("replica 0")]
+    assert "running 2  queue 0  out 1,234.5 tok/s" in first
+    assert "hit 90.0 %  cache 75.0 %  start 1" in first
+    assert any(line.startswith("replica 1   the engine did not tell") for line in lines)
+    assert any("REPLICA" in line for line in lines)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.core.executor.test_exchange import ALWAYS
-from tests.core.executor.test_placed_models import assert_same, decoded
-from tests.support.placed_runs import placed_logits
+from tests.core.executor.test_placed_models import EXCHANGING, decoded
+from tests.support.placed_runs import check_logits, placed_logits
 from tests.support.traced_models import even, model_class, random_weights
 
 from tokenspeed.executor.balancing import ExpertLoad
@@ -20,7 +19,7 @@ MESHES = {
     "tp4 ep2": Degrees(tp=4, ep=2),
     "dp2 ep4": Degrees(tp=2, dp=2, ep=4),
 }
-WAYS = {"gathered": CostModel(host_wait_us=1e6), "exchanged": ALWAYS}
+WAYS = {"gathered": CostModel(host_wait_us=1e6), "exchanged": EXCHANGING}
 
 
 @pytest.mark.parametrize("spare", [0, 2])
@@ -38,13 +37,13 @@ def test_experts_move_and_tokens_stay_the_same(name: str, mesh: str, way: str, s
         served,
         config,
         random_weights,
-        plain,
-        degrees,
+        plain.fed,
+        build_mesh(degrees),
         compiled=replace(compiled, spare_experts=spare),
         balance_steps=2,
         loads=loads,
     )
-    assert_same(plain, ranks, degrees)
+    check_logits(plain, ranks, degrees)
     assert all(load == loads[0] for load in loads.values())
     assert loads[0].times == (len(plain.fed) - 1) // 2
     assert loads[0].moved > 0

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from tests.core.executor.test_placed_models import assert_same, decoded
-from tests.support.placed_runs import placed_logits
+from tests.core.executor.test_placed_models import EXCHANGING, decoded
+from tests.support.placed_runs import check_logits, placed_logits
 from tests.support.rank_threads import on_ranks
 from tests.support.traced_models import even, model_class, random_weights
 
@@ -15,7 +15,6 @@ from tokenspeed.contracts.placement import ParallelGroup
 from tokenspeed.executor.exchange import exchanging
 from tokenspeed.placement import exchange
 from tokenspeed.placement.compiled import compile_model
-from tokenspeed.placement.cost import CostModel
 from tokenspeed.placement.mesh import Degrees, build_mesh
 from tokenspeed.placement.program import Call
 
@@ -44,8 +43,6 @@ GRID = [
     for name in MODELS
     for mesh in MESHES
 ]
-ALWAYS = CostModel(host_wait_us=-1e6)
-"""A wait that gives time back: tokens are exchanged wherever it is possible."""
 
 
 @pytest.mark.parametrize(("name", "mesh"), GRID)
@@ -53,7 +50,7 @@ def test_ranks_that_exchange_tokens_decode_what_one_rank_does(name: str, mesh: s
     config, degrees = even(name), MESHES[mesh]
     served = model_class(config)
     compiled = compile_model(
-        served, config, build_mesh(degrees), dtype="float32", cost=ALWAYS, tokens=8
+        served, config, build_mesh(degrees), dtype="float32", cost=EXCHANGING, tokens=8
     )
     experts = [
         item
@@ -64,8 +61,10 @@ def test_ranks_that_exchange_tokens_decode_what_one_rank_does(name: str, mesh: s
     assert experts
     assert all(item.exchange is not None for item in experts)
     plain = decoded(name)
-    ranks = placed_logits(served, config, random_weights, plain, degrees, compiled=compiled)
-    assert_same(plain, ranks, degrees)
+    ranks = placed_logits(
+        served, config, random_weights, plain.fed, build_mesh(degrees), compiled=compiled
+    )
+    check_logits(plain, ranks, degrees)
 
 
 class _Slots:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.core.executor.test_placed_models import MESHES, assert_same, decoded
+from tests.core.executor.test_placed_models import MESHES, decoded
 from tests.support import rank_threads
-from tests.support.placed_runs import placed_logits
+from tests.support.placed_runs import check_logits, placed_logits
 from tests.support.traced_models import even, model_class, random_weights
 
+from tokenspeed.placement.mesh import build_mesh
 from tokenspeed_reference.communicator import ThreadCommunicator
 
 
@@ -37,6 +38,8 @@ def test_fused_calls_decode_what_one_rank_does(
     monkeypatch.setattr(rank_threads, "ThreadCommunicator", FusingCommunicator)
     monkeypatch.setattr(FusingCommunicator, "calls", 0)
     config, plain, degrees = even(name), decoded(name), MESHES[mesh]
-    ranks = placed_logits(model_class(config), config, random_weights, plain, degrees)
-    assert_same(plain, ranks, degrees)
+    ranks = placed_logits(
+        model_class(config), config, random_weights, plain.fed, build_mesh(degrees)
+    )
+    check_logits(plain, ranks, degrees)
     assert FusingCommunicator.calls >= len(plain.fed) * config["num_hidden_layers"]

@@ -6,15 +6,28 @@ rank is fed what one rank decoded, so that a first difference is not hidden by w
 
 from __future__ import annotations
 
+import uuid
 from functools import cache
+from typing import TYPE_CHECKING
 
 import pytest
-import torch
-from tests.support.placed_runs import Noted, placed_logits, plain_run
+from tests.support.placed_runs import (
+    Noted,
+    check_logits,
+    placed_logits,
+    plain_run,
+    process_logits,
+)
 from tests.support.traced_models import even, model_class, random_weights
 
-from tokenspeed.placement.mesh import Degrees
+from tokenspeed.placement.cost import CostModel
+from tokenspeed.placement.mesh import Degrees, build_mesh
 from tokenspeed_reference.communicator import ThreadCommunicator
+from tokenspeed_reference.gloo import GlooCommunicator
+from tokenspeed_sdk.testkit.rank_processes import Failure, RankProcesses
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 PROMPTS = [[7, 3, 9, 250, 11, 4, 4, 1], [5], [*range(30, 61)], [2, 90, 17]]
 MODELS = (
@@ -38,6 +51,10 @@ MESHES = {
     "tp2 pp2": Degrees(tp=2, pp=2),
     "dp2 cp2": Degrees(dp=2, cp=2),
 }
+
+
+EXCHANGING = CostModel(host_wait_us=-1e6)
+"""A wait that gives time back: tokens are exchanged wherever it is possible."""
 
 
 @cache
@@ -73,23 +90,27 @@ def test_without_its_sums_a_program_is_wrong(monkeypatch: pytest.MonkeyPatch) ->
 def test_ranks_decode_what_one_rank_does(name: str, mesh: str) -> None:
     config, degrees = even(name), MESHES[mesh]
     plain = decoded(name)
-    ranks = placed_logits(model_class(config), config, random_weights, plain, degrees)
-    assert_same(plain, ranks, degrees)
+    ranks = placed_logits(
+        model_class(config), config, random_weights, plain.fed, build_mesh(degrees)
+    )
+    check_logits(plain, ranks, degrees)
 
 
-def assert_same(plain: Noted, ranks: list[list[list[torch.Tensor]]], degrees: Degrees) -> None:
-    """Check the logits of every rank of the last stage, and that they name the same tokens."""
-    last_stage = ranks[: degrees.stage_ranks]
-    partition_ranks = degrees.tp * degrees.cp
-    for rank, steps in enumerate(last_stage):
-        partition = rank // partition_ranks % degrees.dp
-        for fed, wanted, got in zip(plain.fed, plain.logits, steps, strict=True):
-            own = [
-                logits
-                for (number, _), logits in zip(fed, wanted, strict=True)
-                if number % degrees.dp == partition
-            ]
-            assert len(own) == len(got)
-            for one, other in zip(own, got, strict=True):
-                torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-4)
-                assert torch.equal(other.argmax(-1), one.argmax(-1))
+@pytest.fixture(scope="module", params=(2, 4))
+def processes(request: pytest.FixtureRequest) -> Iterator[RankProcesses]:
+    """Ranks that are processes, kept for all their tests."""
+    with RankProcesses(GlooCommunicator, request.param) as ranks:
+        yield ranks
+
+
+@pytest.mark.parametrize("name", DENSE_EXPERTS_LATENT)
+def test_processes_over_gloo_decode_what_one_rank_does(processes: RankProcesses, name: str) -> None:
+    plain = decoded(name)
+    for mesh, degrees in MESHES.items():
+        costs = (None, EXCHANGING) if degrees.ep > 1 and "moe" in name else (None,)
+        for cost in costs if degrees.world == processes.size else ():
+            given = [(name, degrees, uuid.uuid4().hex, plain.fed, cost)] * degrees.world
+            ranks = processes.run(process_logits, given)
+            failed = [item for item in ranks if isinstance(item, Failure)]
+            assert not failed, f"{mesh}: {failed}"
+            check_logits(plain, ranks, degrees)

@@ -120,9 +120,9 @@ def test_no_program_of_a_small_graph_sends_fewer_bytes(name: str) -> None:
         num_bytes = compared(random.Random(f"{name} {seed}"), name, max_states=150)
         tried += num_bytes is not None
         found += bool(num_bytes)
-        if found == 6:
+        if found == 4:
             break
-    assert found == 6, f"of {tried} graphs few need traffic"
+    assert found == 4, f"of {tried} graphs few need traffic"
 
 
 @pytest.mark.parametrize("name", [name for name in MESHES if "experts" in name])

@@ -153,7 +153,14 @@ def test_a_server_without_one_of_its_replicas_is_degraded_and_serves(
     assert max(epochs) > 1
 
 
-@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "signal_number",
+    [
+        signal.SIGKILL,
+        pytest.param(signal.SIGINT, marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, marks=pytest.mark.slow),
+    ],
+)
 def test_no_process_outlives_the_launcher(tmp_path: Path, signal_number: int) -> None:
     model = write_scripted_model(tmp_path / "model")
     server = ServerProcess(model, tmp_path, *FLAGS)

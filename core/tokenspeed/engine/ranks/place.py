@@ -85,7 +85,6 @@ def _check_built(config: EngineConfig) -> None:
     missing = {
         "dp": (config.dp, config.dp > 1, "run several servers, or use tp, cp and pp"),
         "replicas": (config.replicas, config.replicas > 1, "run several servers"),
-        "cp": (config.cp, config.cp > 1, "use tp and pp"),
         "host_kv_gib": (config.host_kv_gib, config.host_kv_gib > 0, "leave it out"),
         "kv_store": (config.kv_store, bool(config.kv_store), "leave it out"),
         "tune": (config.tune, config.tune, "tune on one rank; its evidence is kept"),

@@ -110,6 +110,7 @@ def build_worker(
         block_tokens=described.sizes.block_tokens,
         vocab_size=described.sizes.vocab_size,
         device=runtime.torch_device(),
+        own_queries=getattr(parts.model, "own_queries", None),
     )
     executor = FollowingExecutor(
         parts.model,

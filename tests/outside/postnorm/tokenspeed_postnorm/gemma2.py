@@ -174,6 +174,12 @@ class Gemma2ForCausalLM(layers.DecoderForCausalLM[Config]):
     config_class = Config
     centred_norms: ClassVar[bool] = True
 
+    def __init__(self, config: Mapping[str, Any], context: ModelContext) -> None:
+        super().__init__(config, context)
+        self._scale: Callable[..., torch.Tensor] = context.kernels.bind(ops.activation.scale)
+        self._softcap: Callable[..., torch.Tensor] = context.kernels.bind(ops.activation.softcap)
+        self._factor = torch.tensor(self.config.hidden_size**0.5, dtype=context.dtype).item()
+
     @classmethod
     def cache_groups(cls, config: Mapping[str, Any]) -> tuple[CacheGroup, ...]:
         """Declare the full layers, and those with a window."""
@@ -201,13 +207,12 @@ class Gemma2ForCausalLM(layers.DecoderForCausalLM[Config]):
 
     def embed(self, token_ids_T: torch.Tensor) -> torch.Tensor:
         """Return embeddings times sqrt(D), which is rounded to their dtype first."""
-        x_TD = self.embedding(token_ids_T)
-        return x_TD * x_TD.new_tensor(self.config.hidden_size**0.5)
+        return self._scale(self.embedding(token_ids_T), factor=self._factor)
 
     def compute_logits(self, hidden_RD: torch.Tensor) -> torch.Tensor:
         """Return logits (R, V) float32, capped."""
         logits_RV, cap = super().compute_logits(hidden_RD), self.config.logit_cap
-        return torch.tanh(logits_RV / cap) * cap if cap else logits_RV
+        return self._softcap(logits_RV, cap=cap) if cap else logits_RV
 
 
 EntryClass = Gemma2ForCausalLM

@@ -5,9 +5,10 @@
         + a wait for a place, where all are taken
 
 A turn goes on where its session's prefix is, unless that replica is so far behind that another one
-would answer sooner without the prefix. What begins anew goes nowhere where much more of running and
-resting conversations lies than on the mean of all replicas: else everything that shares a system
-prompt would crowd where it was first. Ties go to the lowest number. Decides only: `fleet.py` sends.
+would answer much sooner without the prefix. What begins anew goes nowhere where much more of
+running and resting conversations lies than on the mean of all replicas: else everything that shares
+a system prompt would crowd where it was first. Ties go to the lowest number. Decides only: what it
+chose is sent by `fleet.py`.
 Source: the bound on load is that of Consistent Hashing with Bounded Loads, Mirrokni et al. 2016,
 applied to tokens; our choice within it is by time, not by hash.
 Thread: the asyncio loop's of its API process only.
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tokenspeed.engine.homes import Homes
+from tokenspeed.engine.replicas.homes import Homes
 from tokenspeed.engine.requests import number_of
 from tokenspeed.scheduler import PrefixKeys, PrefixView
 
@@ -32,8 +33,9 @@ if TYPE_CHECKING:
 
 BOUND = 1.25
 """Most tokens of a replica that may begin more conversations, over the mean of all."""
-STAY = 1.25
-"""A session moves when its time at home is worse than the best one by more than this factor."""
+STAY = 4.0
+"""A session moves when its time at home is worse than the best one by more than this factor: what
+it computes again elsewhere takes the place of what others would find there."""
 LOAD_COST = 1 / 16
 """Time of loading a token from the host or a store, in times of computing it."""
 FIRST_SPEED = 5000.0

@@ -1,7 +1,8 @@
 """The replicas of one server as its launcher sees them: an engine each, kept alive on its own.
 
 One replica is one supervisor and costs nothing more. Several start at once; each has a folder, an
-address and settings of its own, see `settings_of_replica`. Loads no torch.
+address, an accelerator (of processors they share one) and settings of its own, see
+`settings_of_replica`. Loads no torch.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ class Replicas:
                 plugins=plugins,
                 on_progress=on_progress if number == 0 else None,
                 log_level=config.log_level,
+                device_index=number,
                 ranks=ranks,
             )
             for number, (address, place) in enumerate(

@@ -13,9 +13,9 @@ from tests.support.fleets import RunningFleet
 from tests.support.scripted import write_scripted_model
 
 from tokenspeed import SamplingParams
-from tokenspeed.engine import fleet as fleet_module
-from tokenspeed.engine.fleet import Fleet
 from tokenspeed.engine.messages import TenantFigures, Terms
+from tokenspeed.engine.replicas import fleet as fleet_module
+from tokenspeed.engine.replicas.fleet import Fleet
 from tokenspeed.errors import EngineAwayError, EngineError, EngineGoneError
 
 REPLICAS = 3
@@ -114,6 +114,7 @@ def test_suspects_of_a_replica_that_stays_down_go_on_elsewhere_on_trial(
     engines.run(scenario)
 
 
+@pytest.mark.slow
 def test_a_request_that_kills_two_engines_is_given_up(engines: RunningFleet) -> None:
     async def scenario(fleet: Fleet) -> None:
         poison = fleet.submit([5, POISON, 6], GREEDY)
