@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from tokenspeed.engine.reports import ProgressCallback
     from tokenspeed.engine.sizes import EngineSizes
     from tokenspeed.engine.tuning import Tuning
+    from tokenspeed.executor.balancing import ExpertLoad
     from tokenspeed.kernels import Binder
     from tokenspeed.kv import ArenaLayout
     from tokenspeed.plugins import Registry
@@ -58,6 +59,7 @@ class RankParts:
         storage: the memory behind `arena`.
         communicator: between all ranks of the replica.
         program: digest of what the ranks of all stages run; "": each has all of the model.
+        expert_load: counts of choices of this stage's experts; None: experts stay.
     """
 
     model: CausalLM
@@ -69,6 +71,7 @@ class RankParts:
     arena: Arena
     weights_bytes: int
     program: str
+    expert_load: ExpertLoad | None
 
 
 def describe_model(
@@ -173,6 +176,7 @@ def build_rank(
         arena=Arena(layout, storage, copy=binder.bind(ops.kv.copy_tokens)),
         weights_bytes=weights_bytes,
         program="" if placing is None else placing.compiled.digest,
+        expert_load=getattr(model, "expert_load", None),
     )
 
 

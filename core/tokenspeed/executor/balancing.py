@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -41,6 +41,18 @@ class ExpertLoad:
     peaks: dict[int, float] = field(default_factory=dict)
     times: int = 0
     moved: int = 0
+
+    def shown(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        layers = {
+            str(layer): {
+                "counts": list(counts),
+                "slots": list(self.placements[layer]),
+                "peak": round(self.peaks.get(layer, 1.0), 3),
+            }
+            for layer, counts in self.counts.items()
+        }
+        return {"times": self.times, "moved": self.moved, "layers": layers}
 
 
 class ExpertBalancer:

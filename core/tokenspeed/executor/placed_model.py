@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.kernel import KernelBinder
     from tokenspeed.contracts.model import CausalLM, ForwardContext
     from tokenspeed.contracts.weights import LinearWeight
+    from tokenspeed.executor.balancing import ExpertLoad
     from tokenspeed.executor.program import Connections
     from tokenspeed.placement.compiled import CompiledModel
 
@@ -68,6 +69,11 @@ class PlacedModel:
         features_over = partial(_features_over, connections)
         self._forward = runner(fuse(compiled.forward[stage], features_over))
         self._logits = runner(fuse(compiled.logits[stage], features_over))
+
+    @property
+    def expert_load(self) -> ExpertLoad | None:
+        """What is known of the experts of this rank's stage; None: they stay where they are."""
+        return None if self.balancer is None else self.balancer.load
 
     @property
     def own_queries(self) -> Callable[[int], tuple[int, int]] | None:

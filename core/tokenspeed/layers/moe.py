@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 from tokenspeed.contracts.moe import ExpertWeights
 from tokenspeed.contracts.placement import ParallelGroup
+from tokenspeed.errors import CapabilityError
 from tokenspeed.layers.expert_slots import ExpertSlots
 from tokenspeed.layers.linear import Linear
 from tokenspeed.layers.mlp import GatedMLP
@@ -78,6 +79,7 @@ class Experts:
             count = group.num_experts // parts
             self.own = range(place * count, (place + 1) * count)
             if (spare := context.shards.spare_experts) is not None:
+                _check_movable(self.backend)
                 self.slots = ExpertSlots(
                     group.num_experts, ranks=parts, place=place, spare=spare, device=self._device
                 )
@@ -184,6 +186,14 @@ class Experts:
         for part in parts:  # the stacked copy replaces them
             del self._parts[part]
         self.take(**{name: torch.stack(rows)})
+
+
+def _check_movable(backend: object) -> None:
+    if not hasattr(backend, "expert_tensors"):
+        raise CapabilityError(
+            f"{type(backend).__qualname__} computes the experts and cannot have them moved between "
+            "ranks, backends with `expert_tensors` can; pin another one, or leave --eplb-steps out"
+        )
 
 
 def plain_expert(weight: LinearWeight) -> torch.Tensor:

@@ -44,7 +44,7 @@ class CompiledModel:
     def digest(self) -> str:
         """Of everything that the ranks must agree on, hexadecimal."""
         digests = "".join(program.digest for program in (*self.forward, *self.logits))
-        return sha256(digests.encode()).hexdigest()
+        return sha256(f"{digests} {self.spare_experts}".encode()).hexdigest()
 
     def shards(self, rank: int) -> RankShards:
         """Return what a rank holds."""
