@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 from tokenspeed.contracts.moe import ExpertWeights
 from tokenspeed.contracts.placement import ParallelGroup
-from tokenspeed.errors import CapabilityError
+from tokenspeed.errors import ConfigError
 from tokenspeed.layers.expert_slots import ExpertSlots
 from tokenspeed.layers.linear import Linear
 from tokenspeed.layers.mlp import GatedMLP
@@ -190,7 +190,7 @@ class Experts:
 
 def _check_movable(backend: object) -> None:
     if not hasattr(backend, "expert_tensors"):
-        raise CapabilityError(
+        raise ConfigError(
             f"{type(backend).__qualname__} computes the experts and cannot have them moved between "
             "ranks, backends with `expert_tensors` can; pin another one, or leave --eplb-steps out"
         )
