@@ -9,6 +9,7 @@ from tokenspeed.contracts.placement import ParallelGroup
 from tokenspeed.engine.ranks.group_seat import RANKS_TIMEOUT_S, GroupSeat
 from tokenspeed.engine.ranks.place import degrees_of
 from tokenspeed.engine.ranks.progress import CountedCommunicator
+from tokenspeed.engine.sizes import slots_each
 from tokenspeed.errors import ConfigError
 from tokenspeed.placement.local import local_cache_groups, local_expert_group
 from tokenspeed.placement.mesh import build_mesh
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
     from tokenspeed.engine.ranks.place import Place
     from tokenspeed.engine.ranks.progress import RankProgress
     from tokenspeed.executor.connections import GroupConnections
+    from tokenspeed.executor.partition import Partition
     from tokenspeed.placement.compiled import CompiledModel
+    from tokenspeed.placement.mesh import Mesh
     from tokenspeed.placement.shards import RankShards
 
 
@@ -100,8 +103,31 @@ def placing_of(config: EngineConfig, described: DescribedModel, place: Place) ->
     return Placing(compiled, place.rank, config.eplb_steps)
 
 
+def partition_of(config: EngineConfig, place: Place) -> Partition | None:
+    """Return the rank's partition of data-parallel attention; None: there is one only."""
+    if config.dp == 1:
+        return None
+    from tokenspeed.executor.partition import Partition
+
+    mesh = build_mesh(degrees_of(config))
+    number = mesh.place(place.rank, mesh.groups[ParallelGroup.ATTN_DP])
+    return Partition(number, slots_each(config))
+
+
+def partitioned(
+    model: CausalLM, partition: Partition, connections: GroupConnections, mesh: Mesh, rank: int
+) -> CausalLM:
+    """Return a model that gives the hidden states of all partitions."""
+    from tokenspeed.executor.partition import PartitionedModel
+
+    has_logits = mesh.stage(rank) == mesh.degrees.pp - 1
+    across = connections.over(mesh.groups[ParallelGroup.ATTN_DP]) if has_logits else None
+    joined: Any = PartitionedModel(model, across, number=partition.number)
+    return joined  # type: ignore[no-any-return]
+
+
 def connect(
-    placing: Placing,
+    mesh: Mesh,
     choices: Choices,
     described: DescribedModel,
     runtime: DeviceRuntime,
@@ -124,7 +150,7 @@ def connect(
 
     loader: Callable[..., Communicator] = load
     return GroupConnections(
-        placing.compiled.mesh,
+        mesh,
         place.rank,
         loader,
         rendezvous=place.rendezvous,

@@ -65,7 +65,7 @@ def test_ranks_that_exchange_tokens_decode_what_one_rank_does(name: str, mesh: s
     assert all(item.exchange is not None for item in experts)
     plain = decoded(name)
     ranks = placed_logits(
-        served, config, random_weights, plain.fed, build_mesh(degrees), compiled=compiled
+        served, config, random_weights, plain.fed, compiled.mesh, compiled=compiled
     )
     check_logits(plain, ranks, degrees)
 

@@ -96,9 +96,8 @@ def _check_balanced(config: EngineConfig) -> None:
 
 
 def _check_built(config: EngineConfig) -> None:
-    """Refuse by name what several ranks cannot do yet."""
+    """Refuse by name what several ranks, or several partitions of attention, cannot do yet."""
     missing = {
-        "dp": (config.dp, config.dp > 1, "run several servers, or use tp, cp and pp"),
         "replicas": (config.replicas, config.replicas > 1, "run several servers"),
         "host_kv_gib": (config.host_kv_gib, config.host_kv_gib > 0, "leave it out"),
         "kv_store": (config.kv_store, bool(config.kv_store), "leave it out"),
@@ -109,6 +108,22 @@ def _check_built(config: EngineConfig) -> None:
             raise ConfigError(
                 f"{name} is {value} and the replica has {degrees_of(config).world} ranks: {name} "
                 f"works on one rank only in this version; {way}"
+            )
+    if config.dp > 1:
+        _check_partitions(config)
+
+
+def _check_partitions(config: EngineConfig) -> None:
+    missing = {
+        "record": (config.record, bool(config.record)),
+        "tenants": (config.tenants, bool(config.tenants)),
+        "min_tps_per_user": (config.min_tps_per_user, config.min_tps_per_user > 0),
+    }
+    for name, (value, is_asked) in missing.items():
+        if is_asked:
+            raise ConfigError(
+                f"{name} is {value} and dp is {config.dp}: {name} works with one partition of "
+                "attention only in this version; leave it out, or use tp instead of dp"
             )
 
 

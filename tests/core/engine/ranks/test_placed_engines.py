@@ -52,11 +52,14 @@ def test_every_kind_of_cut_gives_the_tokens_of_one_rank(
 
 
 @pytest.mark.slow
-def test_experts_move_between_ranks_under_load_and_tokens_stay(tmp_path: Path) -> None:
+@pytest.mark.parametrize("degrees", [{"ep": 2}, {"dp": 2, "ep": 2}])
+def test_experts_move_between_ranks_under_load_and_tokens_stay(
+    degrees: dict[str, int], tmp_path: Path
+) -> None:
     path = even_checkpoint("qwen3_moe", tmp_path)
     plain = PlainModel(path, max_context_tokens=256)
     params = SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True)
-    with rank_llm(path, ep=2, eplb_steps=3, eplb_slots=1) as engine:
+    with rank_llm(path, eplb_steps=3, eplb_slots=1, **degrees) as engine:
         for _ in range(2):
             outputs = engine.generate(PROMPTS, params)
             for prompt, output in zip(PROMPTS, outputs, strict=True):
