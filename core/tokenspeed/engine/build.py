@@ -260,6 +260,7 @@ def _build_parts(
         weights_bytes=rank.weights_bytes,
         cache_groups=tuple(item.name for item in layout.groups),
         group=group,
+        expert_load=rank.expert_load,
     )
 
 
@@ -450,6 +451,7 @@ def _finish(
         grammars=parts.grammars,
         kv_events=_kv_events(config, parts),
         is_routed=config.replicas > 1,
+        expert_load=parts.expert_load,
     )
 
 

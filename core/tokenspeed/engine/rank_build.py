@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from tokenspeed.engine.reports import ProgressCallback
     from tokenspeed.engine.sizes import EngineSizes
     from tokenspeed.engine.tuning import Tuning
+    from tokenspeed.executor.balancing import ExpertLoad
     from tokenspeed.executor.partition import Partition
     from tokenspeed.kernels import Binder
     from tokenspeed.kv import ArenaLayout
@@ -61,6 +62,7 @@ class RankParts:
         storage: the memory behind `arena`.
         communicator: between all ranks of the replica.
         program: digest of what the ranks of all stages run; "": each has all of the model.
+        expert_load: counts of choices of this stage's experts; None: experts stay.
         partition: of data-parallel attention; None: there is one only.
     """
 
@@ -73,6 +75,7 @@ class RankParts:
     arena: Arena
     weights_bytes: int
     program: str
+    expert_load: ExpertLoad | None = None
     partition: Partition | None = None
 
 
@@ -162,6 +165,7 @@ def build_rank(
         weights_bytes = _load_weights(
             model, source, sizes, keep_packed=config.weights == "packed", tell=tell
         )
+    expert_load: ExpertLoad | None = getattr(model, "expert_load", None)
     if partition is not None:
         assert connections is not None, "partitions are on several ranks"
         model = partitioned(model, partition, connections, mesh, place.rank)
@@ -185,6 +189,7 @@ def build_rank(
         arena=Arena(layout, storage, copy=binder.bind(ops.kv.copy_tokens)),
         weights_bytes=weights_bytes,
         program="" if placing is None else placing.compiled.digest,
+        expert_load=expert_load,
         partition=partition,
     )
 
