@@ -33,6 +33,9 @@ pytestmark = [
         ("deepseek_v3", {"ep": 2}),
         ("gpt_oss_even", {"tp": 2}),
         ("qwen3_next_even", {"tp": 2}),
+        ("llama", {"dp": 2}),
+        ("qwen3_moe", {"dp": 2, "ep": 2}),
+        ("deepseek_v3", {"dp": 2, "ep": 2}),
     ],
 )
 def test_two_gpus_give_the_tokens_of_one_rank(

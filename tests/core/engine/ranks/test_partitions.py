@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from tests.support.engines import TEST_SETTINGS, RunningEngine, tokens_of
+from tests.support.placed_engines import even_checkpoint
 from tests.support.scripted import write_scripted_model
-from tests.support.served_checkpoints import BLOCK_TOKENS, PlainModel, serve_checkpoint
+from tests.support.served_checkpoints import BLOCK_TOKENS, PlainModel
 
 from tokenspeed import LLM, SamplingParams
 from tokenspeed.errors import ConfigError
@@ -45,21 +46,22 @@ def counts_of(llm: LLM, name: str) -> list[int]:
 @pytest.mark.parametrize(
     ("name", "degrees"),
     [
-        ("qwen3_moe_ranks", {"dp": 2, "ep": 2}),
-        pytest.param("llama_ranks", {"dp": 2}, marks=pytest.mark.slow),
-        pytest.param("llama_ranks", {"tp": 2, "dp": 2, "depth": 0}, marks=pytest.mark.slow),
-        pytest.param("llama_ranks", {"pp": 2, "dp": 2}, marks=pytest.mark.slow),
-        pytest.param("qwen3_moe_ranks", {"dp": 2, "ep": 4}, marks=pytest.mark.slow),
-        pytest.param("qwen3_moe_ranks", {"dp": 4, "ep": 2}, marks=pytest.mark.slow),
-        pytest.param("deepseek_v3_ranks", {"tp": 2, "dp": 2}, marks=pytest.mark.slow),
-        pytest.param("gpt_oss_ranks", {"dp": 2, "ep": 2}, marks=pytest.mark.slow),
-        pytest.param("qwen3_next_ranks", {"dp": 2}, marks=pytest.mark.slow),
+        ("qwen3_moe", {"dp": 2, "ep": 2}),
+        pytest.param("llama", {"dp": 2}, marks=pytest.mark.slow),
+        pytest.param("llama", {"tp": 2, "dp": 2, "depth": 0}, marks=pytest.mark.slow),
+        pytest.param("llama", {"pp": 2, "dp": 2}, marks=pytest.mark.slow),
+        pytest.param("llama", {"cp": 2, "dp": 2}, marks=pytest.mark.slow),
+        pytest.param("deepseek_v3", {"dp": 2, "ep": 4}, marks=pytest.mark.slow),
+        pytest.param("qwen3_moe", {"dp": 4, "ep": 2}, marks=pytest.mark.slow),
+        pytest.param("deepseek_v3", {"tp": 2, "dp": 2}, marks=pytest.mark.slow),
+        pytest.param("gpt_oss_even", {"dp": 2, "ep": 2}, marks=pytest.mark.slow),
+        pytest.param("qwen3_next_even", {"dp": 2}, marks=pytest.mark.slow),
     ],
 )
 def test_partitions_give_the_tokens_of_one_rank(
     tmp_path: Path, name: str, degrees: dict[str, int]
 ) -> None:
-    path = serve_checkpoint(name, tmp_path)
+    path = even_checkpoint(name, tmp_path)
     plain = PlainModel(path)
     prompts = prompts_of(random.Random(1), 9)
     settings = {**SETTINGS, "max_step_tokens": 48, "kv_gib": 0.01, "max_context_tokens": 512}
@@ -103,7 +105,7 @@ def test_drafts_of_all_partitions_are_verified(tmp_path: Path) -> None:
 
 
 def test_a_pool_that_holds_little_more_than_a_request_gets_everybody_done(tmp_path: Path) -> None:
-    path = serve_checkpoint("llama_ranks", tmp_path)
+    path = even_checkpoint("llama", tmp_path)
     plain = PlainModel(path)
     settings = {**TWO, "max_step_tokens": 40, "max_context_tokens": 128}
     prompts = prompts_of(random.Random(2), 8)
@@ -121,7 +123,7 @@ def test_a_pool_that_holds_little_more_than_a_request_gets_everybody_done(tmp_pa
 
 @pytest.mark.slow
 def test_embeddings_come_from_every_partition(tmp_path: Path) -> None:
-    path = serve_checkpoint("llama_ranks", tmp_path)
+    path = even_checkpoint("llama", tmp_path)
     prompts = prompts_of(random.Random(3), 4)
     found = []
     for settings in (SETTINGS, TWO):
