@@ -27,6 +27,8 @@ pytestmark = [
         ("llama", {"tp": 2}),
         ("llama", {"pp": 2}),
         ("llama", {"cp": 2}),
+        ("llama", {"dp": 2}),
+        ("qwen3_moe", {"dp": 2, "ep": 2}),
         ("qwen3_moe", {"tp": 2}),
         ("qwen3_moe", {"tp": 2, "ep": 2}),
         ("deepseek_v3", {"tp": 2}),

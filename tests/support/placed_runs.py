@@ -128,13 +128,23 @@ def plain_run(
 
 
 def placed_logits(
-    model_class: Any, config: Mapping[str, Any], weights: Weights, fed: Sequence[Fed], mesh: Mesh
+    model_class: Any,
+    config: Mapping[str, Any],
+    weights: Weights,
+    fed: Sequence[Fed],
+    mesh: Mesh,
+    *,
+    compiled: CompiledModel | None = None,
 ) -> list[list[list[torch.Tensor]]]:
     """Feed every rank, a thread each, what a plain run was fed; return logits by rank and step.
 
     Sequence i runs in partition i modulo their number.
+
+    Args:
+        compiled: what the ranks run; None: the model as it is compiled for small steps.
     """
-    compiled = compile_model(model_class, config, mesh, dtype="float32", tokens=8)
+    if compiled is None:
+        compiled = compile_model(model_class, config, mesh, dtype="float32", tokens=8)
 
     def work(rank: int, connections: GroupConnections) -> list[list[torch.Tensor]]:
         torch.set_num_threads(1)

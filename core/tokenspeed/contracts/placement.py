@@ -104,6 +104,7 @@ class Recorder(Protocol):
         units: Mapping[str, Sequence[int]] | None = None,
         dtypes: Sequence[str] = (),
         operator: Operator | None = None,
+        exchanged: str = "",
     ) -> Callable[..., Any]:
         """Return a callable that notes a call of `layer`, or of one of its methods.
 
@@ -117,5 +118,7 @@ class Recorder(Protocol):
             units: letter -> how many equal units each of its segments has; a unit is never cut.
             dtypes: torch's names for the results; "" or none: the first argument's.
             operator: that the layer calls and does nothing else.
+            exchanged: letter whose parts tokens may be sent to, each to the ranks that hold what
+                its numbers choose; the layer says which do (`executor/exchange.py`).
         """
         ...

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 from tokenspeed.contracts.placement import ParallelGroup
 from tokenspeed.executor.program import ProgramRunner
 from tokenspeed.executor.token_counts import TokenCounts
+from tokenspeed.placement.fuse import fuse
 from tokenspeed.placement.paths import module_at
 
 if TYPE_CHECKING:
@@ -58,8 +59,9 @@ class PlacedModel:
             kernels=kernels,
             connections=connections,
         )
-        self._forward = runner(compiled.forward[stage])
-        self._logits = runner(compiled.logits[stage])
+        features_over = partial(_features_over, connections)
+        self._forward = runner(fuse(compiled.forward[stage], features_over))
+        self._logits = runner(fuse(compiled.logits[stage], features_over))
 
     @property
     def own_queries(self) -> Callable[[int], tuple[int, int]] | None:
@@ -99,3 +101,8 @@ class PlacedModel:
             return hidden_RD.new_empty(len(hidden_RD), 0)
         logits: torch.Tensor = self._logits.run(hidden_RD)[0]
         return logits
+
+
+def _features_over(connections: Connections, axes: tuple[str, ...]) -> frozenset[str]:
+    """Return the features of the communicator over some axes."""
+    return connections.over(axes).features

@@ -71,7 +71,11 @@ class Experts:
             self.own = range(place * count, (place + 1) * count)
         if context.recorder is not None:
             self._compute = context.recorder.module(
-                self, moe.experts.placement, weights=self._sizes(), spread=self.spread
+                self,
+                moe.experts.placement,
+                weights=self._sizes(),
+                spread=self.spread,
+                exchanged="E",
             )
 
     def weight_slots(self, name: str) -> Iterator[tuple[str, WeightSlot]]:
@@ -96,6 +100,23 @@ class Experts:
         """Return (T, D): the chosen experts' results, weighed and summed, of those held here."""
         return self._compute(x_TD, experts_TX, weights_TX)
 
+    @property
+    def num_slots(self) -> int:
+        """Of one rank, each with an expert; the first ones of all are the first rank's."""
+        return len(self.own)
+
+    def slots_of(self, experts_TX: torch.Tensor) -> torch.Tensor:
+        """Return (T, X), which slot of all ranks computes each choice."""
+        return experts_TX
+
+    def at_slots(
+        self, x_SD: torch.Tensor, slots_SX: torch.Tensor, weights_SX: torch.Tensor
+    ) -> torch.Tensor:
+        """Return (S, D), the sum of what this rank's slots make of each row."""
+        if self.own.start:  # numbers of other ranks' slots contribute nothing
+            slots_SX = slots_SX - self.own.start
+        return self.backend.forward(x_SD, slots_SX, weights_SX, self.prepared)
+
     def take(self, **stacked: torch.Tensor) -> None:
         """Keep tensors under their names in `ExpertWeights`; the last one prepares the layer."""
         self._stacked |= {
@@ -115,9 +136,7 @@ class Experts:
     def _forward(
         self, x_TD: torch.Tensor, experts_TX: torch.Tensor, weights_TX: torch.Tensor
     ) -> torch.Tensor:
-        if self.own.start:  # numbers of other ranks' experts contribute nothing
-            experts_TX = experts_TX - self.own.start
-        return self.backend.forward(x_TD, experts_TX, weights_TX, self.prepared)
+        return self.at_slots(x_TD, self.slots_of(experts_TX), weights_TX)
 
     def _sizes(self) -> Sequence[Sequence[Sequence[int]]]:
         """Return the segments of each tensor in `ExpertWeights`, of all ranks together."""
