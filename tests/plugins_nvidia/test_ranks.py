@@ -35,8 +35,6 @@ pytestmark = [
         ("deepseek_v3", {"ep": 2}),
         ("gpt_oss_even", {"tp": 2}),
         ("qwen3_next_even", {"tp": 2}),
-        ("llama", {"dp": 2}),
-        ("qwen3_moe", {"dp": 2, "ep": 2}),
         ("deepseek_v3", {"dp": 2, "ep": 2}),
     ],
 )
