@@ -75,6 +75,11 @@ class Shards(Protocol):
         """Whether the rank's pipeline stage has the final norm and the head."""
         ...
 
+    @property
+    def spare_experts(self) -> int | None:
+        """Return how many slots a rank has beyond its share of experts; None: they never move."""
+        ...
+
     def holds_layer(self, layer: int) -> bool:
         """Say whether a decoder layer is part of the rank's pipeline stage."""
         ...

@@ -10,6 +10,8 @@ from tokenspeed.engine.ranks.group_seat import RANKS_TIMEOUT_S, GroupSeat
 from tokenspeed.engine.ranks.place import degrees_of
 from tokenspeed.engine.ranks.progress import CountedCommunicator
 from tokenspeed.engine.sizes import slots_each
+from tokenspeed.errors import ConfigError
+from tokenspeed.placement.fitting import check_experts
 from tokenspeed.placement.local import local_cache_groups, local_expert_group
 from tokenspeed.placement.mesh import build_mesh
 
@@ -34,10 +36,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Placing:
-    """A model compiled for the ranks of the settings, and one of them."""
+    """A model compiled for the ranks of the settings, and one of them.
+
+    Args:
+        balance_steps: steps between two looks at the load of experts; 0: they stay.
+    """
 
     compiled: CompiledModel
     rank: int
+    balance_steps: int = 0
 
     @property
     def shards(self) -> RankShards:
@@ -62,7 +69,12 @@ class Placing:
         from tokenspeed.executor.placed_model import PlacedModel
 
         placed: Any = PlacedModel(
-            model, self.compiled, rank=self.rank, kernels=kernels, connections=connections
+            model,
+            self.compiled,
+            rank=self.rank,
+            kernels=kernels,
+            connections=connections,
+            balance_steps=self.balance_steps,
         )
         return placed  # type: ignore[no-any-return]
 
@@ -71,17 +83,29 @@ def placing_of(config: EngineConfig, described: DescribedModel, place: Place) ->
     """Compile a model for its ranks; None: each has all of it, there being one, or by its wish.
 
     Raises:
-        PlacementError: the model cannot be spread so; names module, expected and found.
+        PlacementError: the model cannot be spread so; names module, expected and found, and the
+            numbers of ranks that work.
+        ConfigError: a degree divides nothing of it, or experts are to move, of a model that has
+            none.
     """
+    if config.eplb_steps and not described.experts:
+        raise ConfigError(
+            f"eplb_steps is {config.eplb_steps} and {described.model_class.__name__} has no "
+            "experts, a model with a mixture of them is needed; leave --eplb-steps out"
+        )
     if place.world == 1 or getattr(described.model_class, "is_replicated", False):
         return None
     from tokenspeed.placement.compiled import compile_model
 
-    mesh = build_mesh(degrees_of(config))
+    degrees = degrees_of(config)
+    check_experts(degrees, described.experts)
+    mesh = build_mesh(degrees)
     compiled = compile_model(
         described.model_class, described.config, mesh, dtype=described.sizes.dtype
     )
-    return Placing(compiled, place.rank)
+    if config.eplb_steps:
+        compiled = replace(compiled, spare_experts=config.eplb_slots)
+    return Placing(compiled, place.rank, config.eplb_steps)
 
 
 def partition_of(config: EngineConfig, place: Place) -> Partition | None:

@@ -17,7 +17,7 @@ from tokenspeed.engine.built import building, check_arena
 from tokenspeed.engine.described import DescribedModel
 from tokenspeed.engine.evidence import evidence_for
 from tokenspeed.engine.memory import memory_errors
-from tokenspeed.engine.placing import connect, partition_of, partitioned, placing_of
+from tokenspeed.engine.placing import connect, partition_of, partitioned
 from tokenspeed.engine.ranks.group_seat import GroupSeat
 from tokenspeed.engine.ranks.place import degrees_of
 from tokenspeed.engine.ranks.progress import CountedCommunicator
@@ -42,11 +42,13 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.model import CausalLM
     from tokenspeed.contracts.weights import WeightSource
     from tokenspeed.engine.choices import Choices
+    from tokenspeed.engine.placing import Placing
     from tokenspeed.engine.ranks.place import Place
     from tokenspeed.engine.ranks.progress import RankProgress
     from tokenspeed.engine.reports import ProgressCallback
     from tokenspeed.engine.sizes import EngineSizes
     from tokenspeed.engine.tuning import Tuning
+    from tokenspeed.executor.balancing import ExpertLoad
     from tokenspeed.executor.partition import Partition
     from tokenspeed.kernels import Binder
     from tokenspeed.kv import ArenaLayout
@@ -61,6 +63,7 @@ class RankParts:
         storage: the memory behind `arena`.
         communicator: between all ranks of the replica.
         program: digest of what the ranks of all stages run; "": each has all of the model.
+        expert_load: counts of choices of this stage's experts; None: experts stay.
         partition: of data-parallel attention; None: there is one only.
     """
 
@@ -73,6 +76,7 @@ class RankParts:
     arena: Arena
     weights_bytes: int
     program: str
+    expert_load: ExpertLoad | None = None
     partition: Partition | None = None
 
 
@@ -118,6 +122,7 @@ def build_rank(
     described: DescribedModel,
     communicator: Communicator,
     place: Place,
+    placing: Placing | None,
     progress: RankProgress | None,
     *,
     tell: ProgressCallback,
@@ -128,13 +133,13 @@ def build_rank(
     Args:
         described: the whole model.
         communicator: between all ranks of the replica, joined already.
+        placing: what of the model is this rank's; None: all of it.
         progress: where this rank's collectives are counted; None: there is one rank.
         tuning: watches what computes; None: nobody does.
     Raises:
         TokenSpeedError: nothing computes such a model here, or memory does not suffice.
     """
     mesh = build_mesh(degrees_of(config))
-    placing = placing_of(config, described, place)
     partition = partition_of(config, place)
     own = described if placing is None else placing.local(described)
     sizes, groups = own.sizes, own.groups
@@ -162,6 +167,7 @@ def build_rank(
         weights_bytes = _load_weights(
             model, source, sizes, keep_packed=config.weights == "packed", tell=tell
         )
+    expert_load: ExpertLoad | None = getattr(model, "expert_load", None)
     if partition is not None:
         assert connections is not None, "partitions are on several ranks"
         model = partitioned(model, partition, connections, mesh, place.rank)
@@ -185,6 +191,7 @@ def build_rank(
         arena=Arena(layout, storage, copy=binder.bind(ops.kv.copy_tokens)),
         weights_bytes=weights_bytes,
         program="" if placing is None else placing.compiled.digest,
+        expert_load=expert_load,
         partition=partition,
     )
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokenspeed.placement.compiler import compile_graph
 from tokenspeed.placement.cost import CostModel
+from tokenspeed.placement.fitting import fitting_told
 from tokenspeed.placement.shards import RankShards
 from tokenspeed.placement.stages import layers_of_stages
 from tokenspeed.placement.trace import trace
@@ -31,22 +32,25 @@ class CompiledModel:
     Args:
         forward, logits: of each pipeline stage, the first stage first.
         layers: decoder layers of each stage.
+        spare_experts: slots of a rank beyond its share of experts; None: experts never move.
     """
 
     mesh: Mesh
     forward: tuple[Program, ...]
     logits: tuple[Program, ...]
     layers: tuple[range, ...]
+    spare_experts: int | None = None
 
     @property
     def digest(self) -> str:
         """Of everything that the ranks must agree on, hexadecimal."""
         digests = "".join(program.digest for program in (*self.forward, *self.logits))
-        return sha256(digests.encode()).hexdigest()
+        return sha256(f"{digests} {self.spare_experts}".encode()).hexdigest()
 
     def shards(self, rank: int) -> RankShards:
         """Return what a rank holds."""
-        return RankShards(self.mesh, rank, self.layers[self.mesh.stage(rank)])
+        layers = self.layers[self.mesh.stage(rank)]
+        return RankShards(self.mesh, rank, layers, self.spare_experts)
 
 
 def compile_model(
@@ -65,12 +69,14 @@ def compile_model(
         cost: of the links between ranks; None: `CostModel()`.
         tokens: of the step for which the programs are the cheapest.
     Raises:
-        PlacementError: no placement fits; names module, expected and found.
+        PlacementError: no placement fits; names module, expected and found, and
+            the numbers of ranks that work.
         ConfigError: there are more stages than layers.
     """
     graphs = trace(model_class, config, dtype=dtype)
     links = cost or CostModel()
-    forward = compile_graph(graphs.forward, mesh, links, tokens)
-    logits = compile_graph(graphs.logits, mesh, links, tokens)
+    with fitting_told(graphs, mesh.degrees, links, tokens):
+        forward = compile_graph(graphs.forward, mesh, links, tokens)
+        logits = compile_graph(graphs.logits, mesh, links, tokens)
     num_layers = 1 + max(node.layer for node in graphs.forward.nodes)
     return CompiledModel(mesh, forward, logits, layers_of_stages(num_layers, mesh.degrees.pp))

@@ -6,18 +6,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from tests.core.executor.test_placed_models import decoded
+from tests.core.executor.test_placed_models import EXCHANGING, decoded
 from tests.support.placed_runs import check_logits, placed_logits
 from tests.support.rank_threads import on_ranks
-from tests.support.traced_models import even, model_class, random_weights
+from tests.support.traced_models import PUBLISHED, even, model_class, random_weights
 
 from tokenspeed.contracts.placement import ParallelGroup
 from tokenspeed.executor.exchange import exchanging
 from tokenspeed.placement import exchange
 from tokenspeed.placement.compiled import compile_model
 from tokenspeed.placement.cost import CostModel
+from tokenspeed.placement.explain import explain
 from tokenspeed.placement.mesh import Degrees, build_mesh
 from tokenspeed.placement.program import Call
+from tokenspeed.placement.trace import trace
 
 if TYPE_CHECKING:
     from tokenspeed.executor.connections import GroupConnections
@@ -44,8 +46,6 @@ GRID = [
     for name in MODELS
     for mesh in MESHES
 ]
-ALWAYS = CostModel(host_wait_us=-1e6)
-"""A wait that gives time back: tokens are exchanged wherever it is possible."""
 
 
 @pytest.mark.parametrize(("name", "mesh"), GRID)
@@ -53,7 +53,7 @@ def test_ranks_that_exchange_tokens_decode_what_one_rank_does(name: str, mesh: s
     config, degrees = even(name), MESHES[mesh]
     served = model_class(config)
     compiled = compile_model(
-        served, config, build_mesh(degrees), dtype="float32", cost=ALWAYS, tokens=8
+        served, config, build_mesh(degrees), dtype="float32", cost=EXCHANGING, tokens=8
     )
     experts = [
         item
@@ -125,3 +125,16 @@ def test_the_share_of_ranks_is_that_of_draws_without_preference() -> None:
     assert exchange.share_of_ranks(8, 2, 2) == pytest.approx(1 - 4 / 8 * 3 / 7)
     assert exchange.share_of_ranks(8, 5, 2) == 1.0
     assert exchange.share_of_ranks(256, 8, 32) == pytest.approx(0.2270, abs=1e-3)
+
+
+@pytest.mark.parametrize(("tokens", "is_exchanged"), [(16, False), (8192, True)])
+def test_large_steps_over_many_ranks_are_exchanged_and_small_ones_gathered(
+    tokens: int, is_exchanged: bool
+) -> None:
+    config = {**PUBLISHED["qwen3-235b-a22b"], "num_hidden_layers": 2}
+    graphs, mesh = trace(model_class(config), config), build_mesh(Degrees(tp=2, dp=4, ep=8))
+    told = explain(graphs, mesh, CostModel(), tokens, model_class(config).cache_groups(config))
+    kinds = {row.kind for section in told.sections for row in section.rows}
+    assert ("exchange" in kinds) is is_exchanged
+    assert (told.gathered_us is not None) is is_exchanged
+    assert told.gathered_us is None or told.gathered_us > told.time_us

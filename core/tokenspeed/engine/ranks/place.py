@@ -70,6 +70,7 @@ def world_of(config: EngineConfig) -> int:
     """
     degrees = degrees_of(config)
     build_mesh(degrees)
+    _check_balanced(config)
     if degrees.world > 1:
         _check_built(config)
     elif config.launcher != "local":
@@ -78,6 +79,20 @@ def world_of(config: EngineConfig) -> int:
             "parallelism, such as --tp 2, or leave --launcher out"
         )
     return degrees.world
+
+
+def _check_balanced(config: EngineConfig) -> None:
+    """Refuse what moving experts lacks."""
+    if config.eplb_slots and not config.eplb_steps:
+        raise ConfigError(
+            f"eplb_slots is {config.eplb_slots} and eplb_steps is 0: copies of experts are made "
+            "when their load is looked at; give --eplb-steps too, such as 1000, or leave both out"
+        )
+    if config.eplb_steps and config.ep == 1:
+        raise ConfigError(
+            f"eplb_steps is {config.eplb_steps} and ep is 1: experts move between the ranks of ep, "
+            "2 or more are needed; give --ep, or leave --eplb-steps out"
+        )
 
 
 def _check_built(config: EngineConfig) -> None:
