@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import random
+import signal
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from tests.support.engines import TEST_SETTINGS, RunningEngine, tokens_of
 from tests.support.placed_engines import even_checkpoint
+from tests.support.processes import workers_of
 from tests.support.scripted import write_scripted_model
 from tests.support.served_checkpoints import BLOCK_TOKENS, PlainModel
 
@@ -155,6 +159,31 @@ def test_an_abort_in_the_middle_leaves_the_others_alone(tmp_path: Path) -> None:
             found.append(engine.run(scenario))
     assert found[0] == found[1]
     assert found[0][1] == SEEDED.max_tokens
+
+
+@pytest.mark.slow
+def test_streams_of_all_partitions_go_on_over_a_worker_that_is_killed(tmp_path: Path) -> None:
+    model = write_scripted_model(tmp_path / "model", step_ms=4)
+
+    async def undisturbed(frontend: Frontend) -> list[list[int]]:
+        streams = [frontend.submit(prompt, SEEDED) for prompt in SCRIPTED_PROMPTS]
+        return await asyncio.gather(*map(tokens_of, streams))
+
+    with RunningEngine(model, **TWO) as engine:
+        expected = engine.run(undisturbed)
+        pid = engine.supervisor.pid
+        assert pid is not None
+        (worker,) = workers_of(pid)
+
+        async def disturbed(frontend: Frontend) -> list[list[int]]:
+            streams = [frontend.submit(prompt, SEEDED) for prompt in SCRIPTED_PROMPTS]
+            first = (await anext(streams[0])).tokens
+            os.kill(worker, signal.SIGKILL)
+            answers = await asyncio.gather(*map(tokens_of, streams))
+            return [[*first, *answers[0]], *answers[1:]]
+
+        assert engine.run(disturbed) == expected
+        assert engine.supervisor.num_restarts == 1
 
 
 @pytest.mark.parametrize(
