@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     Step = Callable[[Registers, Any, TokenCounts], None]
 
 
+GIVES_SEVERAL = frozenset({"split_with_sizes", "unbind"})
+"""Views whose result is a row of tensors, if only of one."""
+
+
 class Connections(Protocol):
     """Finds the communicators of one rank; the same object for the same ranks."""
 
@@ -135,7 +139,7 @@ class ProgramRunner:
             ]
         gather = _gatherer(arguments)
         options = dict(node.options)
-        if len(call.outputs) == 1:
+        if len(call.outputs) == 1 and node.target not in GIVES_SEVERAL:
             (output,) = call.outputs
 
             def step_one(registers: Registers, context: Any, counts: TokenCounts) -> None:

@@ -76,6 +76,7 @@ class Ways:
         self.exchanger = exchanger
         self._calls: dict[Hashable, list[Way]] = {}
         self._followed: dict[Hashable, Way | None] = {}
+        self._weights: dict[Hashable, tuple[Layout, ...]] = {}
 
     def __call__(
         self, node: Node, sign: Hashable, given: Given, needed: Sequence[bool]
@@ -95,7 +96,20 @@ class Ways:
         key = sign, choices
         if key not in self._calls:
             self._calls[key] = list(dict.fromkeys(self._of_call(node, own, choices)))
-        return dict.fromkeys((*self._calls[key], *self._following(node, sign, given)))
+        held = self._held(node, sign, own)
+        ways = (*self._calls[key], *self._following(node, sign, given))
+        return dict.fromkeys(way for way in ways if way.weights == held)
+
+    def _held(self, node: Node, sign: Hashable, own: Mapping[str, str]) -> tuple[Layout, ...]:
+        """Return how a module's weights lie: as its annotation says, whatever the search finds.
+
+        They are cut when they are loaded, by the annotation alone: a bias that is no summand there
+        cannot become one because that were cheaper.
+        """
+        if sign not in self._weights:
+            placed = place(node, self.values, own, self.mesh)
+            self._weights[sign] = placed.inputs[len(refs(node)) :]
+        return self._weights[sign]
 
     def _fitted(self, node: Node, way: Way) -> Way | None:
         """Return a way in the values' own segments; None: it cuts a value in others."""
