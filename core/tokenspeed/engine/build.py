@@ -24,6 +24,7 @@ from tokenspeed.engine.facts import EngineParts, model_info, start_report
 from tokenspeed.engine.kv_events import EventGroup
 from tokenspeed.engine.kv_publisher import KvEventSettings, check_addresses
 from tokenspeed.engine.pins import idle_pins
+from tokenspeed.engine.placing import placing_of
 from tokenspeed.engine.rank_build import build_rank, describe_model, joined, rank_facts, set_threads
 from tokenspeed.engine.ranks.group import ON_THIS_HOST, RankGroup, RankStart
 from tokenspeed.engine.ranks.leading import LeadingExecutor
@@ -220,13 +221,17 @@ def _build_parts(
     del tokenizer
     speculator = choices.speculator(sizes)
     check_speculation(config, described.groups)
-    place = group.wait_joining() if group is not None else ALONE
+    place, placing = ALONE, None
+    if group is not None:
+        placing = placing_of(config, described, group.place)  # what cannot be cut starts no process
+        group.start()
+        place = group.wait_joining()
     progress = group.progress if group is not None else None
     communicator = joined(choices, sizes, runtime, place, progress)
     set_threads(config.threads, place.local_world * config.replicas)
     rank = build_rank(
-        config, registry, choices, runtime, source, described, communicator, place, progress,
-        tell=tell, tuning=tuning,
+        config, registry, choices, runtime, source, described, communicator, place, placing,
+        progress, tell=tell, tuning=tuning,
     )  # fmt: skip
     layout, binder = rank.layout, rank.binder
     store = choices.kv_store(cache_namespace(path, layout, sizes.dtype))

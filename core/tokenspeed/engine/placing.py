@@ -11,6 +11,7 @@ from tokenspeed.engine.ranks.place import degrees_of
 from tokenspeed.engine.ranks.progress import CountedCommunicator
 from tokenspeed.engine.sizes import slots_each
 from tokenspeed.errors import ConfigError
+from tokenspeed.placement.fitting import check_experts
 from tokenspeed.placement.local import local_cache_groups, local_expert_group
 from tokenspeed.placement.mesh import build_mesh
 
@@ -82,8 +83,10 @@ def placing_of(config: EngineConfig, described: DescribedModel, place: Place) ->
     """Compile a model for its ranks; None: each has all of it, there being one, or by its wish.
 
     Raises:
-        PlacementError: the model cannot be spread so; names module, expected and found.
-        ConfigError: experts are to move, of a model that has none.
+        PlacementError: the model cannot be spread so; names module, expected and found, and the
+            numbers of ranks that work.
+        ConfigError: a degree divides nothing of it, or experts are to move, of a model that has
+            none.
     """
     is_replicated = getattr(described.model_class, "is_replicated", False)
     if config.eplb_steps and (is_replicated or not described.experts):
@@ -95,7 +98,9 @@ def placing_of(config: EngineConfig, described: DescribedModel, place: Place) ->
         return None
     from tokenspeed.placement.compiled import compile_model
 
-    mesh = build_mesh(degrees_of(config))
+    degrees = degrees_of(config)
+    check_experts(degrees, described.experts)
+    mesh = build_mesh(degrees)
     compiled = compile_model(
         described.model_class, described.config, mesh, dtype=described.sizes.dtype
     )

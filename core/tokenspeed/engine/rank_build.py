@@ -17,7 +17,7 @@ from tokenspeed.engine.built import building, check_arena
 from tokenspeed.engine.described import DescribedModel
 from tokenspeed.engine.evidence import evidence_for
 from tokenspeed.engine.memory import memory_errors
-from tokenspeed.engine.placing import connect, partition_of, partitioned, placing_of
+from tokenspeed.engine.placing import connect, partition_of, partitioned
 from tokenspeed.engine.ranks.group_seat import GroupSeat
 from tokenspeed.engine.ranks.place import degrees_of
 from tokenspeed.engine.ranks.progress import CountedCommunicator
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.model import CausalLM
     from tokenspeed.contracts.weights import WeightSource
     from tokenspeed.engine.choices import Choices
+    from tokenspeed.engine.placing import Placing
     from tokenspeed.engine.ranks.place import Place
     from tokenspeed.engine.ranks.progress import RankProgress
     from tokenspeed.engine.reports import ProgressCallback
@@ -121,6 +122,7 @@ def build_rank(
     described: DescribedModel,
     communicator: Communicator,
     place: Place,
+    placing: Placing | None,
     progress: RankProgress | None,
     *,
     tell: ProgressCallback,
@@ -131,13 +133,13 @@ def build_rank(
     Args:
         described: the whole model.
         communicator: between all ranks of the replica, joined already.
+        placing: what of the model is this rank's; None: all of it.
         progress: where this rank's collectives are counted; None: there is one rank.
         tuning: watches what computes; None: nobody does.
     Raises:
         TokenSpeedError: nothing computes such a model here, or memory does not suffice.
     """
     mesh = build_mesh(degrees_of(config))
-    placing = placing_of(config, described, place)
     partition = partition_of(config, place)
     own = described if placing is None else placing.local(described)
     sizes, groups = own.sizes, own.groups

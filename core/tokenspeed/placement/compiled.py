@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokenspeed.placement.compiler import compile_graph
 from tokenspeed.placement.cost import CostModel
+from tokenspeed.placement.fitting import fitting_told
 from tokenspeed.placement.shards import RankShards
 from tokenspeed.placement.stages import layers_of_stages
 from tokenspeed.placement.trace import trace
@@ -68,12 +69,14 @@ def compile_model(
         cost: of the links between ranks; None: `CostModel()`.
         tokens: of the step for which the programs are the cheapest.
     Raises:
-        PlacementError: no placement fits; names module, expected and found.
+        PlacementError: no placement fits; names module, expected and found, and
+            the numbers of ranks that work.
         ConfigError: there are more stages than layers.
     """
     graphs = trace(model_class, config, dtype=dtype)
     links = cost or CostModel()
-    forward = compile_graph(graphs.forward, mesh, links, tokens)
-    logits = compile_graph(graphs.logits, mesh, links, tokens)
+    with fitting_told(graphs, mesh.degrees, links, tokens):
+        forward = compile_graph(graphs.forward, mesh, links, tokens)
+        logits = compile_graph(graphs.logits, mesh, links, tokens)
     num_layers = 1 + max(node.layer for node in graphs.forward.nodes)
     return CompiledModel(mesh, forward, logits, layers_of_stages(num_layers, mesh.degrees.pp))

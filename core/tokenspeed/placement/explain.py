@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from tokenspeed.placement.compiler import compile_graph
 from tokenspeed.placement.cost import ELEMENT_BYTES, local_elements
+from tokenspeed.placement.fitting import fitting_told
 from tokenspeed.placement.graph import Kind
 from tokenspeed.placement.local import local_cache_groups
 from tokenspeed.placement.program import Call, Move, Passed, Reduced
@@ -144,8 +145,9 @@ def explain(
         PlacementError, ConfigError: as `compile_graph`.
     """
     start = perf_counter()
-    forward = compile_graph(graphs.forward, mesh, cost, tokens)
-    logits = compile_graph(graphs.logits, mesh, cost, tokens)
+    with fitting_told(graphs, mesh.degrees, cost, tokens):
+        forward = compile_graph(graphs.forward, mesh, cost, tokens)
+        logits = compile_graph(graphs.logits, mesh, cost, tokens)
     compile_ms = (perf_counter() - start) * 1e3
     teller = _Teller(graphs, mesh, cost, tokens)
     sections = (*teller.sections(forward), *teller.sections(logits, logits=True))

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 
+MAX_DEGREE = 1024
+MAX_RANKS = 4096
+"""Of one replica; also keeps a slip of the finger from a start of a million processes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Degrees:
     """How many ranks each group has.
@@ -42,10 +47,17 @@ class Degrees:
     def __post_init__(self) -> None:
         for item in fields(self):
             value = getattr(self, item.name)
-            if value < (low := 0 if item.name == "dense_tp" else 1):
+            low = 0 if item.name == "dense_tp" else 1
+            if not low <= value <= MAX_DEGREE:
                 raise ConfigError(
-                    f"{item.name} is {value}, at least {low} is needed; give a number of ranks"
+                    f"{item.name} is {value}, allowed is {low} to {MAX_DEGREE}; give a number of "
+                    "ranks"
                 )
+        if self.world > MAX_RANKS:
+            raise ConfigError(
+                f"the degrees ask for {self.world} ranks, at most {MAX_RANKS} are allowed; lower "
+                "one of them"
+            )
 
     @property
     def stage_ranks(self) -> int:

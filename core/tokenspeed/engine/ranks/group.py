@@ -68,7 +68,7 @@ ON_THIS_HOST = RankStart()
 
 
 class RankGroup:
-    """Rank 0 and its workers.
+    """Rank 0 and its workers, which are there from `start` on.
 
     Args:
         world: number of ranks, 2 or more.
@@ -92,6 +92,14 @@ class RankGroup:
             tick=start.tick,
         )
         self._sender: PlanSender | None = None
+
+    @property
+    def place(self) -> Place:
+        """Rank 0's among the ranks, before it is known where those are."""
+        return Place(world=self._world)
+
+    def start(self) -> None:
+        """Start the workers, or accept them, beside what this process goes on with."""
         self._watch.start()
 
     def wait_joining(self) -> Place:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokenspeed.engine.build import model_path
 from tokenspeed.engine.choices import Choices
+from tokenspeed.engine.placing import placing_of
 from tokenspeed.engine.rank_build import build_rank, describe_model, joined, rank_facts, set_threads
 from tokenspeed.engine.ranks.plan_frames import JoinedDecoder
 from tokenspeed.engine.sizes import slots_each, slots_of
@@ -97,11 +98,12 @@ def build_worker(
     source = choices.checkpoint(model_path(config))
     try:
         described = describe_model(config, choices, runtime, source)
+        placing = placing_of(config, described, place)
         joining()
         communicator = joined(choices, described.sizes, runtime, place, progress)
         parts = build_rank(
-            config, registry, choices, runtime, source, described, communicator, place, progress,
-            tell=lambda _: None,
+            config, registry, choices, runtime, source, described, communicator, place, placing,
+            progress, tell=lambda _: None,
         )  # fmt: skip
     finally:
         source.close()

@@ -148,7 +148,8 @@ class RankWatch:
         """
         self._grace_s = CLOSE_S if in_peace else 0.0
         self._closing.set()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
 
     def _run(self) -> None:
         try:

@@ -15,6 +15,7 @@ from tests.support.placed_engines import (
 from tests.support.served_checkpoints import PlainModel, serve_checkpoint
 
 from tokenspeed import SamplingParams
+from tokenspeed.engine.ranks import group
 from tokenspeed.errors import ConfigError, PlacementError
 
 if TYPE_CHECKING:
@@ -80,7 +81,24 @@ def test_experts_of_one_rank_or_of_none_are_not_balanced(tmp_path: Path) -> None
         rank_llm(path, ep=2, eplb_steps=5)
 
 
-def test_a_model_that_cannot_be_cut_so_names_the_numbers(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("degrees", "error", "words"),
+    [
+        ({"tp": 2}, PlacementError, r"found 331 units of V over 2 ranks.* that work, .*: tp 1$"),
+        ({"ep": 2}, ConfigError, "ep is 2 and the model has no experts"),
+        ({"pp": 99}, ConfigError, "set pp to 3 or less"),
+    ],
+)
+def test_a_model_that_cannot_be_cut_so_names_the_numbers_and_starts_no_process(
+    degrees: dict[str, int],
+    error: type[Exception],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[object] = []
+    monkeypatch.setattr(group, "spawn_workers", lambda *given: started.append(given) or [])
     path = serve_checkpoint("llama", tmp_path)
-    with pytest.raises(PlacementError, match=r"found 331 units of V over 2 ranks"):
-        rank_llm(path, tp=2)
+    with pytest.raises(error, match=words):
+        rank_llm(path, **degrees)
+    assert not started
