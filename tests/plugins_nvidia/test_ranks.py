@@ -35,6 +35,7 @@ pytestmark = [
         ("deepseek_v3", {"ep": 2}),
         ("gpt_oss_even", {"tp": 2}),
         ("qwen3_next_even", {"tp": 2}),
+        ("deepseek_v3", {"dp": 2, "ep": 2}),
     ],
 )
 def test_two_gpus_give_the_tokens_of_one_rank(

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import random
+import signal
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from tests.support.engines import TEST_SETTINGS, RunningEngine, tokens_of
+from tests.support.placed_engines import even_checkpoint
+from tests.support.processes import workers_of
 from tests.support.scripted import write_scripted_model
-from tests.support.served_checkpoints import BLOCK_TOKENS, PlainModel, serve_checkpoint
+from tests.support.served_checkpoints import BLOCK_TOKENS, PlainModel
 
 from tokenspeed import LLM, SamplingParams
 from tokenspeed.errors import ConfigError
@@ -45,21 +50,22 @@ def counts_of(llm: LLM, name: str) -> list[int]:
 @pytest.mark.parametrize(
     ("name", "degrees"),
     [
-        ("qwen3_moe_ranks", {"dp": 2, "ep": 2}),
-        pytest.param("llama_ranks", {"dp": 2}, marks=pytest.mark.slow),
-        pytest.param("llama_ranks", {"tp": 2, "dp": 2, "depth": 0}, marks=pytest.mark.slow),
-        pytest.param("llama_ranks", {"pp": 2, "dp": 2}, marks=pytest.mark.slow),
-        pytest.param("qwen3_moe_ranks", {"dp": 2, "ep": 4}, marks=pytest.mark.slow),
-        pytest.param("qwen3_moe_ranks", {"dp": 4, "ep": 2}, marks=pytest.mark.slow),
-        pytest.param("deepseek_v3_ranks", {"tp": 2, "dp": 2}, marks=pytest.mark.slow),
-        pytest.param("gpt_oss_ranks", {"dp": 2, "ep": 2}, marks=pytest.mark.slow),
-        pytest.param("qwen3_next_ranks", {"dp": 2}, marks=pytest.mark.slow),
+        ("qwen3_moe", {"dp": 2, "ep": 2}),
+        pytest.param("llama", {"dp": 2}, marks=pytest.mark.slow),
+        pytest.param("llama", {"tp": 2, "dp": 2, "depth": 0}, marks=pytest.mark.slow),
+        pytest.param("llama", {"pp": 2, "dp": 2}, marks=pytest.mark.slow),
+        pytest.param("llama", {"cp": 2, "dp": 2}, marks=pytest.mark.slow),
+        pytest.param("deepseek_v3", {"dp": 2, "ep": 4}, marks=pytest.mark.slow),
+        pytest.param("qwen3_moe", {"dp": 4, "ep": 2}, marks=pytest.mark.slow),
+        pytest.param("deepseek_v3", {"tp": 2, "dp": 2}, marks=pytest.mark.slow),
+        pytest.param("gpt_oss_even", {"dp": 2, "ep": 2}, marks=pytest.mark.slow),
+        pytest.param("qwen3_next_even", {"dp": 2}, marks=pytest.mark.slow),
     ],
 )
 def test_partitions_give_the_tokens_of_one_rank(
     tmp_path: Path, name: str, degrees: dict[str, int]
 ) -> None:
-    path = serve_checkpoint(name, tmp_path)
+    path = even_checkpoint(name, tmp_path)
     plain = PlainModel(path)
     prompts = prompts_of(random.Random(1), 9)
     settings = {**SETTINGS, "max_step_tokens": 48, "kv_gib": 0.01, "max_context_tokens": 512}
@@ -103,7 +109,7 @@ def test_drafts_of_all_partitions_are_verified(tmp_path: Path) -> None:
 
 
 def test_a_pool_that_holds_little_more_than_a_request_gets_everybody_done(tmp_path: Path) -> None:
-    path = serve_checkpoint("llama_ranks", tmp_path)
+    path = even_checkpoint("llama", tmp_path)
     plain = PlainModel(path)
     settings = {**TWO, "max_step_tokens": 40, "max_context_tokens": 128}
     prompts = prompts_of(random.Random(2), 8)
@@ -121,7 +127,7 @@ def test_a_pool_that_holds_little_more_than_a_request_gets_everybody_done(tmp_pa
 
 @pytest.mark.slow
 def test_embeddings_come_from_every_partition(tmp_path: Path) -> None:
-    path = serve_checkpoint("llama_ranks", tmp_path)
+    path = even_checkpoint("llama", tmp_path)
     prompts = prompts_of(random.Random(3), 4)
     found = []
     for settings in (SETTINGS, TWO):
@@ -153,6 +159,31 @@ def test_an_abort_in_the_middle_leaves_the_others_alone(tmp_path: Path) -> None:
             found.append(engine.run(scenario))
     assert found[0] == found[1]
     assert found[0][1] == SEEDED.max_tokens
+
+
+@pytest.mark.slow
+def test_streams_of_all_partitions_go_on_over_a_worker_that_is_killed(tmp_path: Path) -> None:
+    model = write_scripted_model(tmp_path / "model", step_ms=4)
+
+    async def undisturbed(frontend: Frontend) -> list[list[int]]:
+        streams = [frontend.submit(prompt, SEEDED) for prompt in SCRIPTED_PROMPTS]
+        return await asyncio.gather(*map(tokens_of, streams))
+
+    with RunningEngine(model, **TWO) as engine:
+        expected = engine.run(undisturbed)
+        pid = engine.supervisor.pid
+        assert pid is not None
+        (worker,) = workers_of(pid)
+
+        async def disturbed(frontend: Frontend) -> list[list[int]]:
+            streams = [frontend.submit(prompt, SEEDED) for prompt in SCRIPTED_PROMPTS]
+            first = (await anext(streams[0])).tokens
+            os.kill(worker, signal.SIGKILL)
+            answers = await asyncio.gather(*map(tokens_of, streams))
+            return [[*first, *answers[0]], *answers[1:]]
+
+        assert engine.run(disturbed) == expected
+        assert engine.supervisor.num_restarts == 1
 
 
 @pytest.mark.parametrize(
