@@ -297,8 +297,8 @@ class EngineConfig:
     )
     eplb_steps: int = setting(
         0,
-        "steps after which the load of the experts is looked at, and experts are moved between the "
-        "ranks of --ep where that evens it out; 0: they stay where they were loaded",
+        "steps in which each layer's load of experts is looked at once, and experts are moved "
+        "between the ranks of --ep where that evens it out; 0: they stay where they were loaded",
         low=0,
         high=10**9,
     )

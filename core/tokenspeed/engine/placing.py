@@ -88,12 +88,13 @@ def placing_of(config: EngineConfig, described: DescribedModel, place: Place) ->
         ConfigError: a degree divides nothing of it, or experts are to move, of a model that has
             none.
     """
-    if config.eplb_steps and not described.experts:
+    is_replicated = getattr(described.model_class, "is_replicated", False)
+    if config.eplb_steps and (is_replicated or not described.experts):
         raise ConfigError(
             f"eplb_steps is {config.eplb_steps} and {described.model_class.__name__} has no "
-            "experts, a model with a mixture of them is needed; leave --eplb-steps out"
+            "experts that ranks share, a mixture of experts is needed; leave --eplb-steps out"
         )
-    if place.world == 1 or getattr(described.model_class, "is_replicated", False):
+    if place.world == 1 or is_replicated:
         return None
     from tokenspeed.placement.compiled import compile_model
 

@@ -1,9 +1,9 @@
 """Moves experts between ranks, between two steps, so that all ranks have as much to compute.
 
 Every rank runs the same steps, so all of them come here before the same one. They gather how often
-each slot was asked for, compute the same placement from it, send each other the weights that have
-to move, and note the new slots. Steps before and after compute the same results.
-Legend: P ranks, L layers, S slots of a rank.
+each slot of a layer was asked for, compute the same placement from it, send each other the weights
+that have to move, and note the new slots. Steps before and after compute the same results. Layers
+have their turns one after the other, so that no step waits for all of them.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from tokenspeed.placement.balance import balanced, copies_between, peak
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    import torch
+
     from tokenspeed.contracts.communicator import Communicator
+    from tokenspeed.layers.expert_slots import ExpertSlots
     from tokenspeed.layers.moe import Experts
     from tokenspeed.placement.balance import Copy
 
@@ -33,7 +34,7 @@ class ExpertLoad:
         placements: layer -> the expert in each slot of all ranks.
         peaks: layer -> choices of the busiest rank over those of the average one, of the last
             interval, as they were placed then.
-        times, moved: how often it was looked at, and experts' weights that went to another slot.
+        times, moved: looks at a layer, and experts' weights that went to another slot.
     """
 
     counts: dict[int, list[int]] = field(default_factory=dict)
@@ -61,7 +62,7 @@ class ExpertBalancer:
     Args:
         layers: index of the decoder layer -> its experts; of this rank's stage.
         communicator: of the ranks over which experts are spread, by their places.
-        interval: steps between two looks.
+        interval: steps between two looks at a layer.
     """
 
     def __init__(
@@ -78,40 +79,38 @@ class ExpertBalancer:
             self.load.placements[layer] = experts.slots.placement
 
     def before_step(self) -> None:
-        """Look at the load where it is time to; every rank calls it before each step."""
-        if self._steps and self._steps % self._interval == 0:
-            self._balance()
+        """Look at the layers whose turn it is; every rank calls it before each step."""
+        turn = self._steps % self._interval
+        for index, (layer, experts) in enumerate(self._layers.items()):
+            if self._steps and index * self._interval // len(self._layers) == turn:
+                self._balance(layer, experts)
         self._steps += 1
 
-    def _balance(self) -> None:
-        self.load.times += 1
-        for (layer, experts), counts in zip(self._layers.items(), self._counts(), strict=True):
-            self._note(layer, counts)
-            now = self.load.placements[layer]
-            then = balanced(counts, self._communicator.size, now)
-            if then is now:
-                continue
-            copies = copies_between(now, then, self._communicator.size)
-            for tensor in experts.tensors():
-                self._copy(tensor, copies, experts.num_slots)
-            assert experts.slots is not None
-            experts.slots.put(then)
-            self.load.placements[layer] = then
-            self.load.moved += len(copies)
+    def _balance(self, layer: int, experts: Experts) -> None:
+        assert experts.slots is not None, "experts that are balanced have slots"
+        now = self.load.placements[layer]
+        counts = self._counts(experts.slots, now)
+        self._note(layer, counts)
+        then = balanced(counts, self._communicator.size, now)
+        if then is now:
+            return
+        copies = copies_between(now, then, self._communicator.size)
+        for tensor in experts.tensors():
+            self._copy(tensor, copies, experts.num_slots)
+        experts.slots.put(then)
+        self.load.placements[layer] = then
+        self.load.moved += len(copies)
 
-    def _counts(self) -> list[list[int]]:
-        """Return by layer how often each expert was chosen since the last time."""
-        slots = [experts.slots for experts in self._layers.values()]
-        own_LS = torch.stack([item.take_counts() for item in slots if item is not None])
-        of_all_PLS = self._communicator.all_gather(own_LS[None]).cpu()
-        counts = []
-        for layer, of_slots_PS in zip(self._layers, of_all_PLS.unbind(1), strict=True):
-            placement = torch.tensor(self.load.placements[layer])
-            zeros_E = torch.zeros(len(self.load.counts[layer]), dtype=torch.int64)
-            counts.append(zeros_E.index_add_(0, placement, of_slots_PS.flatten()).tolist())
+    def _counts(self, slots: ExpertSlots, placement: Sequence[int]) -> list[int]:
+        """Return how often each expert was chosen, on all ranks, since the last look."""
+        of_all = self._communicator.all_gather(slots.take_counts()).tolist()
+        counts = [0] * (max(placement) + 1)
+        for expert, count in zip(placement, of_all, strict=True):
+            counts[expert] += count
         return counts
 
     def _note(self, layer: int, counts: Sequence[int]) -> None:
+        self.load.times += 1
         total = self.load.counts[layer]
         self.load.counts[layer] = [one + more for one, more in zip(total, counts, strict=True)]
         ranks, placement = self._communicator.size, self.load.placements[layer]

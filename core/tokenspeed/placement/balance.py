@@ -75,13 +75,17 @@ def copies_between(now: Slots, then: Slots, ranks: int) -> list[Copy]:
     """Return what has to be copied, from the slot's own rank where it can be, else evenly."""
     size = len(now) // ranks
     sent = [0] * ranks
+    sources: dict[int, list[int]] = {}
+    for slot, expert in enumerate(now):
+        sources.setdefault(expert, []).append(slot)
     found = []
     for target, expert in enumerate(then):
         if now[target] == expert:
             continue
-        sources = [slot for slot, held in enumerate(now) if held == expert]
         own = target // size
-        source = min(sources, key=lambda slot: (slot // size != own, sent[slot // size], slot))
+        source = min(
+            sources[expert], key=lambda slot: (slot // size != own, sent[slot // size], slot)
+        )
         sent[source // size] += 1
         found.append(Copy(source, target))
     return found
