@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
-import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -17,6 +16,7 @@ from tokenspeed.engine.frontend import Frontend
 from tokenspeed.engine.messages import Delta
 from tokenspeed.engine.streams import Stream
 from tokenspeed.engine.supervisor import EngineSupervisor
+from tokenspeed.server.run_folder import run_folder
 
 Result = TypeVar("Result")
 
@@ -37,7 +37,8 @@ class RunningEngine:
     """A supervised engine process and its address. Use it as a context manager."""
 
     def __init__(self, model: Path, *, hang_timeout_s: float = 300.0, **settings: Any) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="ts-"))  # socket paths must be short
+        self._kept = ExitStack()  # a killed test leaves it unlocked: the next one removes it
+        self._folder = self._kept.enter_context(run_folder("ts-"))
         self.address = f"ipc://{self._folder}/engine.sock"
         self.supervisor = EngineSupervisor(
             EngineConfig(model=str(model), **{**TEST_SETTINGS, **settings}),
@@ -52,7 +53,7 @@ class RunningEngine:
 
     def __exit__(self, *exc_info: object) -> None:
         self.supervisor.stop()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._kept.close()
 
     def run(self, scenario: Callable[[Frontend], Awaitable[Result]]) -> Result:
         """Connect a front end and run a coroutine with it."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
-import tempfile
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -18,6 +17,7 @@ from tokenspeed.engine.replicas.fleet import Fleet
 from tokenspeed.engine.replicas.router import Limits
 from tokenspeed.engine.replicas.supervisors import Replicas, records_of
 from tokenspeed.engine.start_settings import plugins_of
+from tokenspeed.server.run_folder import run_folder
 
 Result = TypeVar("Result")
 
@@ -26,7 +26,8 @@ class RunningFleet:
     """Supervised engine processes, as a server's launcher starts them. A context manager."""
 
     def __init__(self, model: Path, *, replicas: int, **settings: Any) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="ts-"))
+        self._kept = ExitStack()  # a killed test leaves it unlocked: the next one removes it
+        self._folder = self._kept.enter_context(run_folder("ts-"))
         self.config = ServeConfig(
             model=str(model), replicas=replicas, **{**TEST_SETTINGS, **settings}
         )
@@ -38,7 +39,7 @@ class RunningFleet:
 
     def __exit__(self, *exc_info: object) -> None:
         self.replicas.stop()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._kept.close()
 
     def run(self, scenario: Callable[[Fleet], Awaitable[Result]]) -> Result:
         """Connect a fleet and run a coroutine with it."""

@@ -7,8 +7,10 @@ causes below; nothing here loads torch.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
 import importlib
+import os
 import re
 import sys
 import tempfile
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 COMMANDS = tuple(CORE_COMMANDS)
 USAGE = 2
 INTERRUPTED = 130
+KEPT_TRACEBACKS = 20
+"""Files of unexpected errors that are kept in the temporary folder, the newest of this user."""
 
 
 def run(argv: list[str] | None = None) -> int:
@@ -92,6 +96,7 @@ def _unexpected(error: Exception) -> str:
     """Keep the traceback in a file and return one line for the user."""
     text = " ".join(f"{type(error).__name__}: {error}".split())[:500]  # repr hides file names
     message = f"unexpected error: {text}; this is a mistake of tokenspeed or of a plugin, report it"
+    _drop_old_tracebacks()
     try:
         with tempfile.NamedTemporaryFile(
             "w", prefix="tokenspeed-", suffix=".traceback", delete=False, encoding="utf-8"
@@ -100,6 +105,21 @@ def _unexpected(error: Exception) -> str:
     except OSError:
         return message
     return f"{message} with {file.name}"
+
+
+def _drop_old_tracebacks() -> None:
+    """Remove all but this user's newest files of `_unexpected`."""
+    own: list[tuple[float, str]] = []
+    with contextlib.suppress(OSError), os.scandir(tempfile.gettempdir()) as entries:
+        for entry in entries:
+            if entry.name.startswith("tokenspeed-") and entry.name.endswith(".traceback"):
+                with contextlib.suppress(OSError):  # gone meanwhile
+                    status = entry.stat(follow_symlinks=False)
+                    if status.st_uid == os.getuid():
+                        own.append((status.st_mtime, entry.path))
+    for _, path in sorted(own, reverse=True)[KEPT_TRACEBACKS - 1 :]:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
 
 
 def exit_code(error: TokenSpeedError) -> int:

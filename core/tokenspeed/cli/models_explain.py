@@ -96,13 +96,14 @@ def _read_config(path: Path) -> Mapping[str, Any]:
 def _explained(args: argparse.Namespace, config: Mapping[str, Any]) -> Explanation:
     from tokenspeed.contracts.model import expert_groups_of
     from tokenspeed.models.failures import model_errors
+    from tokenspeed.models.fields import count
     from tokenspeed.models.modules import register_model_modules
     from tokenspeed.models.registry import resolve_architecture
     from tokenspeed.placement.cost import CostModel
     from tokenspeed.placement.explain import explain
     from tokenspeed.placement.fitting import check_experts
     from tokenspeed.placement.mesh import Degrees, build_mesh
-    from tokenspeed.placement.trace import trace
+    from tokenspeed.placement.trace import MAX_CONTEXT_TOKENS, trace
     from tokenspeed.plugins.manager import load_plugins
 
     if args.tokens < 1:
@@ -118,6 +119,7 @@ def _explained(args: argparse.Namespace, config: Mapping[str, Any]) -> Explanati
         groups = model_class.cache_groups(config)
         experts = expert_groups_of(model_class, config)
     check_experts(mesh.degrees, experts)
+    count(config, "max_position_embeddings", MAX_CONTEXT_TOKENS)
     graphs = trace(model_class, config)
     is_tied = bool(config.get("tie_word_embeddings"))
     return explain(graphs, mesh, CostModel(), args.tokens, groups, is_tied=is_tied)

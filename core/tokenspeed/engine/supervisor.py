@@ -23,6 +23,7 @@ import msgspec
 from tokenspeed import errors
 from tokenspeed.config.ranges import check_settings
 from tokenspeed.config.schema import EngineConfig, settings_of
+from tokenspeed.engine.endings import ending_of
 from tokenspeed.engine.flight_record import read_doing, record_of
 from tokenspeed.engine.ranks.place import world_of
 from tokenspeed.engine.reports import (
@@ -148,7 +149,7 @@ class EngineSupervisor:
             meanwhile()
         if self.report is None:
             self._thread.join()
-            raise _error_of(self._failure)
+            raise _error_of(self._failure, self._process)
         return self.report
 
     def begin_stop(self) -> None:
@@ -228,7 +229,7 @@ class EngineSupervisor:
             is_crash = not self._stopping.wait(_OWN_STOP_S)
         LOGGER.log(
             logging.ERROR if is_crash else logging.DEBUG,
-            "engine %d (pid %d) ended with %d", self.epoch, process.pid, process.returncode,
+            "engine %d (pid %d) %s", self.epoch, process.pid, ending_of(process.returncode),
         )  # fmt: skip
 
     def _spawn(self, report_fd: int) -> subprocess.Popen[bytes]:
@@ -352,8 +353,14 @@ def _engine_settings(
     return msgspec.json.encode(settings)
 
 
-def _error_of(failure: StartFailure | None) -> errors.TokenSpeedError:
+def _error_of(
+    failure: StartFailure | None, process: subprocess.Popen[bytes] | None
+) -> errors.TokenSpeedError:
     """Return the engine's own error, as if it had been raised here."""
     if failure is None:
-        return errors.EngineError("the engine died while it started; its log has the reason")
+        code = None if process is None else process.poll()
+        ending = "died" if code is None else ending_of(code)
+        return errors.EngineError(
+            f"the engine {ending} while it started; its log, if it says more, has the reason"
+        )
     return error_of(failure)

@@ -16,6 +16,7 @@ import msgspec
 from prometheus_client.multiprocess import mark_process_dead
 
 from tokenspeed import errors
+from tokenspeed.engine.endings import ending_of
 from tokenspeed.engine.reports import error_of
 from tokenspeed.log import LOGGER
 from tokenspeed.server.api_process import GRACE_S, ApiReady, ApiReport, ApiSettings
@@ -96,7 +97,8 @@ class ApiWorkers:
                 ended = self._ended.get(timeout=POLL_S)
             except queue.Empty:
                 continue
-            LOGGER.error("API process %d ended with %d; restarted", ended.pid, ended.returncode)
+            ending = ending_of(ended.returncode)
+            LOGGER.error("API process %d %s; it is restarted", ended.pid, ending)
             self._check_restarts()
             self._processes.remove(ended)
             mark_process_dead(ended.pid, str(self._metrics_folder))  # type: ignore[no-untyped-call]
@@ -174,7 +176,7 @@ def _wait_ready(process: subprocess.Popen[bytes]) -> ApiReady:
     line = process.stdout.readline()
     if not line:
         raise errors.EngineError(
-            f"API process {process.pid} ended with {process.wait()} while it started; "
+            f"API process {process.pid} {ending_of(process.wait())} while it started; "
             "see the log for the reason"
         )
     try:

@@ -8,9 +8,11 @@ Several groups share an address: NAME tells them apart.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import tempfile
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store, TCPStore
 
 SCHEME = "tcp"
+OLD_S = 3600.0
+"""A file is read and written only while its ranks join, which takes minutes at the longest."""
 
 
 def serve_store(host: str, port: int = 0, *, timeout_s: float = 60.0) -> tuple[TCPStore, str]:
@@ -53,6 +57,8 @@ def open_store(rendezvous: str, *, rank: int, timeout_s: float) -> Store:
     from torch._C._distributed_c10d import FileStore, PrefixStore
 
     if not rendezvous.startswith(f"{SCHEME}://"):
+        if rank == 0:
+            _forget_old()
         return FileStore(str(_file_of(rendezvous)), -1)
     host, port, name = _address(rendezvous)
     return PrefixStore(name, _tcp_store(host, port, is_first=rank == 0, timeout_s=timeout_s))
@@ -69,6 +75,14 @@ def forget(rendezvous: str) -> None:
     """Remove a rendezvous' file, once every rank has been there."""
     if not rendezvous.startswith(f"{SCHEME}://"):
         _file_of(rendezvous).unlink(missing_ok=True)
+
+
+def _forget_old() -> None:
+    """Remove the files of groups whose rank 0 was killed: nobody joins one that is so old."""
+    for file in _folder().iterdir():
+        with contextlib.suppress(OSError):  # another start removed it meanwhile
+            if time.time() - file.lstat().st_mtime > OLD_S:
+                file.unlink()
 
 
 def own_address(rendezvous: str) -> str:
@@ -116,6 +130,10 @@ def _address(rendezvous: str) -> tuple[str, int, str]:
 
 
 def _file_of(rendezvous: str) -> Path:
+    return _folder() / hashlib.sha256(rendezvous.encode()).hexdigest()[:24]
+
+
+def _folder() -> Path:
     folder = Path(tempfile.gettempdir()) / f"tokenspeed-groups-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
-    return folder / hashlib.sha256(rendezvous.encode()).hexdigest()[:24]
+    return folder

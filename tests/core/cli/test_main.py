@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.support.server import run_cli
 
-from tokenspeed.cli.main import exit_code, make_parser, run
+from tokenspeed.cli.main import KEPT_TRACEBACKS, exit_code, make_parser, run
 from tokenspeed.cli.settings import read_settings
 from tokenspeed.config.schema import EngineConfig, ServeConfig, settings_of
 from tokenspeed.errors import CapabilityError, CapacityError, ConfigError, PluginError
@@ -115,3 +116,25 @@ def test_an_unexpected_error_is_one_line_and_its_traceback_a_file(
     (kept,) = tmp_path.iterdir()
     assert str(kept) in line
     assert "in fail" in kept.read_text()
+
+
+def test_tracebacks_do_not_pile_up(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail(args: object) -> int:
+        raise ValueError("again")
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("tokenspeed.cli.models.run", fail)
+    for index in range(KEPT_TRACEBACKS + 5):
+        old = tmp_path / f"tokenspeed-{index}.traceback"
+        old.touch()
+        os.utime(old, (index, index))
+    (tmp_path / "mine.traceback").touch()
+    assert run(["models", "list"]) == 1
+    left = {path.name for path in tmp_path.iterdir()}
+    assert "mine.traceback" in left
+    assert "tokenspeed-5.traceback" not in left
+    assert "tokenspeed-6.traceback" in left
+    assert len(left) == KEPT_TRACEBACKS + 1
+    assert str(tmp_path) in capsys.readouterr().err

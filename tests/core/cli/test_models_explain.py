@@ -82,7 +82,7 @@ def test_the_table_has_every_node_and_collective(
     [
         (("--tp", "3"), "cannot be placed: found 320 units of V over 3 ranks, expected a cut over"),
         (("--tp", "6", "--ep", "4"), "do not fit together"),
-        (("--tp", "0"), "tp is 0, at least 1 is needed"),
+        (("--tp", "0"), "tp is 0, allowed is 1 to 1024"),
         (("--pp", "9"), "9 pipeline stages for 4 layers"),
         (("--tokens", "0"), "--tokens is 0"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -43,11 +44,54 @@ def test_the_folder_of_a_killed_launcher_is_removed_and_a_live_one_kept(short_tm
         assert set(short_tmp.iterdir()) == {first, second}
 
 
-def test_folders_of_others_are_left_alone(short_tmp: Path) -> None:
-    other = short_tmp / "tokenspeed-12345678"
+@pytest.mark.parametrize("name", ["tokenspeed-12345678", "tokenspeed-groups-0", "tokenspeed-my"])
+def test_folders_of_others_are_left_alone(name: str, short_tmp: Path) -> None:
+    other = short_tmp / name
     other.mkdir()
+    (other / "notes").touch()
+    os.utime(other, (0, 0))
     with run_folder():
         assert other.exists()
+
+
+def test_a_folder_of_another_user_is_left_alone(
+    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = short_tmp / "tokenspeed-12345678"
+    other.mkdir()
+    (other / "lock").touch()
+    own = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: own + 1)
+    with run_folder():
+        assert other.exists()
+    monkeypatch.undo()
+    monkeypatch.setattr(tempfile, "tempdir", str(short_tmp))
+    with run_folder():
+        assert not other.exists()
+
+
+@pytest.mark.parametrize("left", [[], ["lock.new"]])
+def test_a_launcher_killed_before_its_lock_leaves_nothing_for_long(
+    left: list[str], short_tmp: Path
+) -> None:
+    other = short_tmp / "tokenspeed-12345678"
+    other.mkdir()
+    for name in left:
+        (other / name).touch()
+    with run_folder():
+        assert other.exists()  # perhaps its lock comes yet
+    os.utime(other, (0, 0))
+    with run_folder():
+        assert not other.exists()
+
+
+def test_each_prefix_looks_after_its_own(short_tmp: Path) -> None:
+    (short_tmp / "ts-12345678").mkdir()
+    (short_tmp / "ts-12345678" / "lock").touch()
+    with run_folder():
+        assert (short_tmp / "ts-12345678").exists()
+    with run_folder("ts-") as folder:
+        assert [*short_tmp.iterdir()] == [folder]
 
 
 def test_a_long_temporary_folder_is_not_used(

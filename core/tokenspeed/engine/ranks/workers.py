@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hmac
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tokenspeed.engine.endings import ending_of
 from tokenspeed.engine.ranks.messages import RankHello
 from tokenspeed.engine.ranks.wire import FrameReader
 from tokenspeed.errors import EngineError
@@ -65,9 +65,7 @@ class Worker:
             code = self.process.wait(_DEATH_S)
         except subprocess.TimeoutExpired:
             return "it closed its control socket"
-        if code < 0:
-            return f"it was ended by {signal.Signals(-code).name}"
-        return f"it ended with exit code {code}"
+        return f"it {ending_of(code)}"
 
     def kill(self) -> None:
         """End it: by a signal, or, elsewhere, by the end of its connection."""

@@ -216,7 +216,7 @@ def test_streams_go_on_over_a_rank_that_is_killed_or_stopped(
             words = {
                 ("worker", signal.SIGKILL): f"rank 1 (pid {worker} on",
                 ("worker", signal.SIGSTOP): f"rank 1 (pid {worker} on",
-                ("engine", signal.SIGKILL): f"(pid {pid}) ended with -9",
+                ("engine", signal.SIGKILL): f"(pid {pid}) was ended by SIGKILL",
                 ("engine", signal.SIGSTOP): f"rank 0 (pid {pid}) hangs",
             }[victim, number]
             wait_named(lambda: capfd.readouterr().err + caplog.text, words, happened_s)
