@@ -30,10 +30,10 @@ from agents_trace import Agents, Session  # noqa: E402
 from benchmarks.results_file import Row, merge_rows  # noqa: E402
 
 from tokenspeed.contracts.policy import Arrival  # noqa: E402
-from tokenspeed.engine.kv_feed import KvFeed  # noqa: E402
 from tokenspeed.engine.messages import EngineStats, KvWatch, ModelInfo, Submit  # noqa: E402
+from tokenspeed.engine.replicas.feed import KvFeed  # noqa: E402
+from tokenspeed.engine.replicas.router import Limits, Routed, Router  # noqa: E402
 from tokenspeed.engine.requests import number_of  # noqa: E402
-from tokenspeed.engine.router import Limits, Routed, Router  # noqa: E402
 from tokenspeed.sampling.params import SamplingParams  # noqa: E402
 from tokenspeed.scheduler import GroupSpec, Scheduler, SchedulerConfig  # noqa: E402
 from tokenspeed.scheduler.policies import ReturnTimePolicy  # noqa: E402

@@ -25,13 +25,14 @@ from tokenspeed_sdk import EngineError
 from tokenspeed_sdk.collectives import MovingCommunicator, never_destroyed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from torch._C._distributed_c10d import Store
 
 WATCH_S = 0.25
 PAUSE_S = 20e-6
 """Between two looks of a barrier whether the device is done."""
+NUM_EVENTS = 64
 CLOSE_S = 5.0
 """Longest that leaving waits for NCCL, which may wait for the others."""
 NEVER = timedelta(days=1)
@@ -65,6 +66,7 @@ class NcclCommunicator(MovingCommunicator):
             )
         self._group: Any = None
         self._last: tuple[int, Any] = (0, None)
+        self._events: list[Any] = []
         self._done_watching = threading.Event()
         super().__init__(
             rank=rank,
@@ -90,7 +92,7 @@ class NcclCommunicator(MovingCommunicator):
         self._check_peer(call, to)
         self._line.begin_pairwise(call, to)
         if x.numel():
-            self._note(self._data.send([x.contiguous()], to, 0))
+            self._put(lambda group: group.send([x.contiguous()], to, 0))
 
     def receive(self, x: torch.Tensor, *, source: int) -> torch.Tensor:
         """Fill a tensor with what a rank sends."""
@@ -99,7 +101,7 @@ class NcclCommunicator(MovingCommunicator):
         self._line.begin_pairwise(call, source)
         whole = x.contiguous()
         if x.numel():
-            self._note(self._data.recv([whole], source, 0))
+            self._put(lambda group: group.recv([whole], source, 0))
         return x if whole is x else x.copy_(whole)
 
     def _connect(self, store: Store, address: str) -> None:
@@ -109,6 +111,7 @@ class NcclCommunicator(MovingCommunicator):
         options._timeout = NEVER
         options.group_name = self._rendezvous
         torch.cuda.set_device(self._device)
+        self._events = [torch.cuda.Event() for _ in range(NUM_EVENTS)]  # type: ignore[no-untyped-call]
         with _environment(_QUIET):
             self._group = ProcessGroupNCCL(
                 PrefixStore("data", store), self.rank, self.size, options
@@ -145,7 +148,7 @@ class NcclCommunicator(MovingCommunicator):
             options = AllreduceOptions()
             options.reduceOp = ReduceOp(ReduceOp.SUM if reduction == "sum" else ReduceOp.MAX)
             options.asyncOp = False
-            self._note(self._data.allreduce([own], options))
+            self._put(lambda group: group.allreduce([own], options))
         return own
 
     def _meet(
@@ -165,9 +168,8 @@ class NcclCommunicator(MovingCommunicator):
 
         options = AllToAllOptions()
         options.asyncOp = False
-        self._note(
-            self._data.alltoall_base(output, data, list(receive_bytes), list(send_bytes), options)
-        )
+        sizes = list(receive_bytes), list(send_bytes)
+        self._put(lambda group: group.alltoall_base(output, data, *sizes, options))
 
     def _collect(self, data: torch.Tensor, output: torch.Tensor) -> None:
         from torch._C._distributed_c10d import AllgatherOptions
@@ -175,7 +177,7 @@ class NcclCommunicator(MovingCommunicator):
         if data.numel():
             options = AllgatherOptions()
             options.asyncOp = False
-            self._note(self._data._allgather_base(output.view(-1), data.view(-1), options))
+            self._put(lambda group: group._allgather_base(output.view(-1), data.view(-1), options))
 
     def _spread(self, data: torch.Tensor, root: int) -> None:
         from torch._C._distributed_c10d import BroadcastOptions
@@ -183,7 +185,7 @@ class NcclCommunicator(MovingCommunicator):
         if data.numel():
             options = BroadcastOptions()
             options.rootRank, options.asyncOp = root, False
-            self._note(self._data.broadcast([data], options))
+            self._put(lambda group: group.broadcast([data], options))
 
     def _barrier(self, call: str) -> None:
         one = torch.zeros(1, device=self._device)
@@ -195,18 +197,26 @@ class NcclCommunicator(MovingCommunicator):
             time.sleep(PAUSE_S)
         self._line.check()
 
-    @property
-    def _data(self) -> Any:
-        """What moves the data; another thread lets go of it when the group breaks."""
+    def _put(self, enqueue: Callable[[Any], Any]) -> None:
+        """Put a call into the stream, and mark it there; what is captured runs later, unwatched.
+
+        Raises:
+            EngineError: the group broke, before or meanwhile: another thread aborts it then.
+        """
         group = self._group
         if group is None:
             self._line.check()
-        return group
-
-    def _note(self, work: Any) -> None:
-        """Keep the newest work that can be watched; what is captured runs later, and unwatched."""
-        is_captured = torch.cuda.is_current_stream_capturing()
-        self._last = (self._last[0] + 1, None if is_captured else work)
+        try:
+            enqueue(group)
+        except RuntimeError:
+            self._line.check()
+            raise
+        number, event = self._last[0] + 1, None
+        if not torch.cuda.is_current_stream_capturing():
+            # NCCL's own work counts as done at once where it runs in the caller's stream.
+            event = self._events[number % len(self._events)]
+            event.record()
+        self._last = (number, event)
 
     def _watch(self) -> None:
         """Break the group when the device does not come further for the group's timeout."""
@@ -228,7 +238,7 @@ class NcclCommunicator(MovingCommunicator):
 
     def _is_done(self, work: Any) -> bool:
         try:
-            return bool(work.is_completed())
+            return bool(work.query())
         except RuntimeError as error:
             self._line.fail(f"rank {self.rank}: {str(error).partition(chr(10))[0]}")
             return True

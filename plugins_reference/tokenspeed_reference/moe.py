@@ -5,6 +5,7 @@ Legend: T tokens, X experts chosen a token, D hidden.
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from tokenspeed_reference.kernels.linear import linear, linear_rowwise
@@ -42,6 +43,12 @@ class PlainExperts:
     def prepare(self, weights: ExpertWeights) -> object:
         """Keep the weights as they are."""
         return weights
+
+    def expert_tensors(self, prepared: object) -> list[torch.Tensor]:
+        """Return the stacked weights: they are computed with as they lie."""
+        assert isinstance(prepared, ExpertWeights), "not from `prepare`"
+        tensors = (getattr(prepared, field.name) for field in fields(prepared))
+        return [tensor for tensor in tensors if tensor is not None]
 
     def forward(
         self,

@@ -55,6 +55,7 @@ from tokenspeed.contracts.moe import (
     ExpertGroup,
     ExpertWeights,
     MoEBackend,
+    MovableMoEBackend,
     Routing,
     RoutingMoEBackend,
 )
@@ -160,6 +161,7 @@ __all__ = [
     "MixtureOfExperts",
     "MoEBackend",
     "ModelContext",
+    "MovableMoEBackend",
     "Offer",
     "Operator",
     "ParallelGroup",

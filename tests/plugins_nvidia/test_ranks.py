@@ -27,12 +27,15 @@ pytestmark = [
         ("llama", {"tp": 2}),
         ("llama", {"pp": 2}),
         ("llama", {"cp": 2}),
+        ("llama", {"dp": 2}),
+        ("qwen3_moe", {"dp": 2, "ep": 2}),
         ("qwen3_moe", {"tp": 2}),
         ("qwen3_moe", {"tp": 2, "ep": 2}),
         ("deepseek_v3", {"tp": 2}),
         ("deepseek_v3", {"ep": 2}),
         ("gpt_oss_even", {"tp": 2}),
         ("qwen3_next_even", {"tp": 2}),
+        ("deepseek_v3", {"dp": 2, "ep": 2}),
     ],
 )
 def test_two_gpus_give_the_tokens_of_one_rank(

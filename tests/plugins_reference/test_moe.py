@@ -53,3 +53,19 @@ def test_the_rowwise_backend_is_bitwise_the_same_in_every_batch() -> None:
         at = slice(row, row + 1)
         alone = backend.forward(x[at], chosen[at], torch.ones(1, 2), prepared)
         assert torch.equal(alone, together[at])
+
+
+@pytest.mark.parametrize("name", OFFERS)
+def test_rows_that_move_take_their_experts_along(name: str) -> None:
+    backend = load(name, torch.float32, bias=True)
+    random = torch.Generator().manual_seed(5)
+    shapes = ((4, 10, 8), (4, 8, 5), (4, 10), (4, 8))
+    weights = ExpertWeights(*(torch.randn(shape, generator=random) for shape in shapes))
+    prepared = backend.prepare(weights)
+    x, share = torch.randn(6, 8, generator=random), torch.rand(6, 2, generator=random)
+    chosen = torch.rand(6, 4, generator=random).argsort(-1)[:, :2]
+    before = backend.forward(x, chosen, share, prepared)
+    for tensor in backend.expert_tensors(prepared):
+        tensor[[3, 1, 0, 2]] = tensor.clone()
+    moved = torch.tensor([3, 1, 0, 2])
+    torch.testing.assert_close(backend.forward(x, moved[chosen], share, prepared), before)

@@ -77,9 +77,10 @@ def least_bytes(
                     more = copies | {number: _spread(there | {after}, mesh)}
                     heappush(heap, (spent + sent, next(tie), index, more))
         if index < len(graph.nodes):
-            for made in _run(graph.nodes[index], graph.values, copies, mesh):
-                alive = _alive(graph, index + 1, copies | made)
-                heappush(heap, (spent, next(tie), index + 1, alive))
+            for made, sent in _run(graph.nodes[index], graph.values, copies, mesh):
+                if spent + sent < limit - 1e-9:
+                    alive = _alive(graph, index + 1, copies | made)
+                    heappush(heap, (spent + sent, next(tie), index + 1, alive))
     return limit
 
 
@@ -101,7 +102,8 @@ def _alive(
 
 def _run(
     node: Node, values: Sequence[Value], copies: Mapping[int, frozenset[Layout]], mesh: Mesh
-) -> Iterator[dict[int, frozenset[Layout]]]:
+) -> Iterator[tuple[dict[int, frozenset[Layout]], float]]:
+    """Yield (layouts of what a node makes, bytes that a rank sends for one token) of each way."""
     refs = [item.number for item in node.inputs if isinstance(item, Ref)]
     if node.kind is Kind.VIEW:
         for layouts in product(*(copies[number] for number in refs)):
@@ -109,7 +111,7 @@ def _run(
                 outputs = view_layout(node, layouts, mesh)
             except PlacementError:
                 continue
-            yield _made(node, outputs, mesh)
+            yield _made(node, outputs, mesh), 0.0
         return
     own = annotated(node, mesh)
     free = [axis.name for axis in mesh.axes if axis.name not in own]
@@ -119,7 +121,26 @@ def _run(
         except PlacementError:
             continue
         if all(layout in copies[n] for n, layout in zip(refs, placed.inputs, strict=False)):
-            yield _made(node, placed.outputs, mesh)
+            yield _made(node, placed.outputs, mesh), 0.0
+    if node.exchanged and mesh.groups[node.spread[node.exchanged]]:
+        yield from _exchanged(node, values, copies, mesh)
+
+
+def _exchanged(
+    node: Node, values: Sequence[Value], copies: Mapping[int, frozenset[Layout]], mesh: Mesh
+) -> Iterator[tuple[dict[int, frozenset[Layout]], float]]:
+    """Yield: every token goes to each rank of the group that one of its two experts is on."""
+    axes = mesh.groups[node.spread[node.exchanged]]
+    refs = [item.number for item in node.inputs if isinstance(item, Ref)]
+    (experts,), ranks = node.weights[0][0], mesh.size(axes)
+    own = experts // ranks
+    elsewhere = (experts - own) * (experts - own - 1) / (experts * (experts - 1))
+    placed = place(node, values, {**annotated(node, mesh), **dict.fromkeys(axes, "T")}, mesh)
+    if all(layout in copies[n] for n, layout in zip(refs, placed.inputs, strict=False)):
+        sent = 0.0
+        for number in (*refs, *node.outputs):
+            sent += sum(values[number].parts[-1]) * ELEMENT_BYTES[values[number].dtype]
+        yield _made(node, placed.outputs, mesh), sent * (1 - elsewhere) * (ranks - 1) / ranks
 
 
 def _choices(node: Node) -> list[str | Mode]:

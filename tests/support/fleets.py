@@ -13,9 +13,9 @@ from typing import Any, Self, TypeVar
 from tests.support.engines import CONNECT_TIMEOUT_S, TEST_SETTINGS
 
 from tokenspeed.config.schema import ServeConfig
-from tokenspeed.engine.fleet import Fleet
-from tokenspeed.engine.replicas import Replicas, records_of
-from tokenspeed.engine.router import Limits
+from tokenspeed.engine.replicas.fleet import Fleet
+from tokenspeed.engine.replicas.router import Limits
+from tokenspeed.engine.replicas.supervisors import Replicas, records_of
 from tokenspeed.engine.start_settings import plugins_of
 from tokenspeed.server.run_folder import run_folder
 

@@ -101,7 +101,7 @@ def joined_by_choice(state: RankState, rendezvous: str) -> tuple[str, list[str],
     """Join a group as a start does; returns what it is, who serves which sizes, and a sum."""
     from tokenspeed.config.schema import EngineConfig
     from tokenspeed.engine.choices import Choices
-    from tokenspeed.engine.group_seat import GroupSeat
+    from tokenspeed.engine.ranks.group_seat import GroupSeat
     from tokenspeed.engine.sizes import EngineSizes
     from tokenspeed.plugins import load_plugins
     from tokenspeed_nvidia.device import CudaRuntime

@@ -56,6 +56,7 @@ class GraphBuilder:
         spread: Mapping[str, ParallelGroup] | None = None,
         units: Mapping[str, tuple[int, ...]] | None = None,
         dtype: str = "",
+        exchanged: str = "",
         **options: Any,
     ) -> Any:
         """Add a module or operator; returns its result or results."""
@@ -77,6 +78,7 @@ class GraphBuilder:
                 units or {},
                 layer=self.layer,
                 where=f"model.py:{len(self.nodes)}",
+                exchanged=exchanged,
             )
         )
         return made if len(made) > 1 else made[0]

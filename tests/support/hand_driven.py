@@ -198,7 +198,7 @@ def build(
     objective: str = "latency",
 ) -> Built:
     """Build a model; with shards, one rank's part of it."""
-    registry = _plugins()
+    registry = plugins()
     groups = model_class.cache_groups(config)
     num_heads, moe_groups = config["num_attention_heads"], expert_groups_of(model_class, config)
     if shards is not None:
@@ -228,7 +228,7 @@ def build(
 
 
 @cache
-def _plugins() -> Registry:
+def plugins() -> Registry:
     return load_plugins(("reference",), role="engine")
 
 

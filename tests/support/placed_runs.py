@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from tests.support.hand_driven import Stream, Weights
 
     from tokenspeed.contracts.model import ForwardContext
+    from tokenspeed.executor.balancing import ExpertLoad
     from tokenspeed.placement.compiled import CompiledModel
+    from tokenspeed.placement.cost import CostModel
     from tokenspeed.placement.mesh import Degrees, Mesh
     from tokenspeed_sdk.testkit.rank_processes import RankState
 
@@ -128,35 +130,57 @@ def plain_run(
 
 
 def placed_logits(
-    model_class: Any, config: Mapping[str, Any], weights: Weights, fed: Sequence[Fed], mesh: Mesh
+    model_class: Any,
+    config: Mapping[str, Any],
+    weights: Weights,
+    fed: Sequence[Fed],
+    mesh: Mesh,
+    *,
+    compiled: CompiledModel | None = None,
+    balance_steps: int = 0,
+    loads: dict[int, ExpertLoad] | None = None,
 ) -> list[list[list[torch.Tensor]]]:
     """Feed every rank, a thread each, what a plain run was fed; return logits by rank and step.
 
     Sequence i runs in partition i modulo their number.
+
+    Args:
+        compiled: what the ranks run; None: the model as it is compiled for small steps.
+        balance_steps: experts are moved so often.
+        loads: of experts; filled by rank.
     """
-    compiled = compile_model(model_class, config, mesh, dtype="float32", tokens=8)
+    if compiled is None:
+        compiled = compile_model(model_class, config, mesh, dtype="float32", tokens=8)
 
     def work(rank: int, connections: GroupConnections) -> list[list[torch.Tensor]]:
         torch.set_num_threads(1)
-        driven = _rank(model_class, config, weights, compiled, rank, connections)
+        driven = _rank(model_class, config, weights, compiled, rank, connections, balance_steps)
+        if loads is not None:
+            loads[rank] = driven.model.balancer.load
         return _feed(driven, fed, mesh, rank)
 
     return on_ranks(mesh, work)
 
 
 def process_logits(
-    state: RankState, name: str, degrees: Degrees, rendezvous: str, fed: Sequence[Fed]
+    state: RankState,
+    name: str,
+    degrees: Degrees,
+    rendezvous: str,
+    fed: Sequence[Fed],
+    cost: CostModel | None = None,
 ) -> list[list[torch.Tensor]]:
     """Do the same as one process of several, over gloo.
 
     Args:
         name: of a tiny checkpoint.
         rendezvous: text that the ranks of this call share.
+        cost: the model is compiled by; None: the usual.
     """
     config = even(name)
     served = served_by(config)
     mesh = build_mesh(degrees)
-    compiled = compile_model(served, config, mesh, dtype="float32", tokens=8)
+    compiled = compile_model(served, config, mesh, dtype="float32", cost=cost, tokens=8)
     connections = GroupConnections(
         mesh, state.rank, GlooCommunicator,
         rendezvous=rendezvous, device=torch.device("cpu"), timeout_s=20.0,
@@ -209,10 +233,16 @@ def _rank(
     compiled: CompiledModel,
     rank: int,
     connections: GroupConnections,
+    balance_steps: int = 0,
 ) -> OneOfMany:
     built = build(model_class, config, shards=compiled.shards(rank))
     placed = PlacedModel(
-        built.model, compiled, rank=rank, kernels=built.kernels, connections=connections
+        built.model,
+        compiled,
+        rank=rank,
+        kernels=built.kernels,
+        connections=connections,
+        balance_steps=balance_steps,
     )
     placed.load_weights(weights(built.model))
     return OneOfMany(

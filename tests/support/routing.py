@@ -8,7 +8,7 @@ import numpy as np
 from tests.support.schedulers import make_scheduler
 
 from tokenspeed.engine.messages import EngineStats, KvChanges, ModelInfo, Submit
-from tokenspeed.engine.router import Limits, Routed, Router
+from tokenspeed.engine.replicas.router import Limits, Routed, Router
 from tokenspeed.sampling.params import SamplingParams
 from tokenspeed.scheduler import KV_MEDIUMS, PrefixView
 

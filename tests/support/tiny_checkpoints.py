@@ -197,6 +197,28 @@ _EVEN_DELTA = {
     "linear_value_head_dim": 16,
 }
 
+_FOR_RANKS = {
+    "vocab_size": 320,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_attention_heads": 8,
+    "num_experts": 8,
+}
+RANK_SPECS: Mapping[str, TinySpec] = {
+    "llama_ranks": TinySpec("LlamaForCausalLM", _FOR_RANKS),
+    "qwen3_moe_ranks": TinySpec(
+        "Qwen3MoeForCausalLM", {**_QWEN3_MOE, "norm_topk_prob": True, **_FOR_RANKS}
+    ),
+    "deepseek_v3_ranks": TinySpec(
+        "DeepseekV3ForCausalLM",
+        {**_DEEPSEEK, "n_group": 4, "topk_group": 2, **_FOR_RANKS, "num_key_value_heads": 8},
+    ),
+    "qwen3_next_ranks": TinySpec("Qwen3NextForCausalLM", {**_EVEN_DELTA, **_FOR_RANKS}),
+    "gpt_oss_ranks": TinySpec(
+        "GptOssForCausalLM", {**_EVEN_GPT_OSS, **_FOR_RANKS, "num_local_experts": 8}
+    ),
+}
+"""Sizes that two ranks divide."""
 EVEN_SPECS: Mapping[str, TinySpec] = {
     "gpt_oss_even": TinySpec("GptOssForCausalLM", _EVEN_GPT_OSS),
     "qwen3_next_even": TinySpec("Qwen3NextForCausalLM", _EVEN_DELTA),
@@ -245,7 +267,7 @@ def make_checkpoint(name: str, folder: Path) -> Path:
     path = folder / name
     if path.exists():
         return path
-    spec = {**SPECS, **MOE_SPECS, **LATENT_SPECS, **HYBRID_SPECS, **EVEN_SPECS}[name]
+    spec = {**SPECS, **MOE_SPECS, **LATENT_SPECS, **HYBRID_SPECS, **EVEN_SPECS, **RANK_SPECS}[name]
     reference_model(spec).save_pretrained(path, max_shard_size=spec.shard_size)
     return path
 

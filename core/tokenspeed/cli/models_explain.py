@@ -132,6 +132,11 @@ def _print(explanation: Explanation) -> None:
     print(f"groups   {groups or 'of one rank each'}")
     sent, time = _bytes(explanation.sent_bytes), f"{explanation.time_us:,.0f} us"
     print(f"step     {explanation.tokens:,} tokens: {sent} sent by a rank in {time} (estimated)")
+    if explanation.gathered_us is not None:
+        print(
+            "experts  tokens go to the ranks of their experts; gathered on all of them the step "
+            f"would take {explanation.gathered_us:,.0f} us"
+        )
     print(f"compiled {explanation.compile_ms:.0f} ms")
     print()
     print_table(
@@ -158,7 +163,11 @@ def _print(explanation: Explanation) -> None:
 
 
 def _title(section: Section) -> str:
-    collectives = sum(row.time_us > 0 for row in section.rows)
+    from tokenspeed.placement.exchange import CALLS
+    from tokenspeed.placement.explain import EXCHANGE
+
+    own = ((CALLS if row.kind == EXCHANGE else 1) for row in section.rows if row.time_us > 0)
+    collectives = sum(own)
     each = "each " if len(section.layers) > 1 else ""
     return (
         f"{section.title}: {each}{collectives} collectives, {_bytes(section.sent_bytes)}, "

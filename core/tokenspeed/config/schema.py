@@ -295,6 +295,20 @@ class EngineConfig:
     dense_tp: int = setting(
         0, "ranks that share the features of dense MLPs; 0: as tp", low=0, high=1024
     )
+    eplb_steps: int = setting(
+        0,
+        "steps in which each layer's load of experts is looked at once, and experts are moved "
+        "between the ranks of --ep where that evens it out; 0: they stay where they were loaded",
+        low=0,
+        high=10**9,
+    )
+    eplb_slots: int = setting(
+        0,
+        "experts that each rank holds beyond its share, copies of those chosen most; with "
+        "--eplb-steps",
+        low=0,
+        high=1024,
+    )
     launcher: str = setting(
         "local",
         "who starts the ranks: local (this process, on this host), torchrun (as `torchrun -m "

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import torch
 
 
@@ -105,7 +107,8 @@ class ExpertWeights:
 
 
 class MoEBackend(Protocol):
-    """Required: prepare, forward. Optional, declared by `fuses_routing`: route_and_forward.
+    """Required: prepare, forward. Optional: route_and_forward, declared by `fuses_routing`; and
+    `expert_tensors`, of backends whose experts can be moved (`MovableMoEBackend`).
 
     One instance serves all layers of an expert group.
     """
@@ -141,6 +144,19 @@ class MoEBackend(Protocol):
             prepared: what `prepare` returned for this layer.
         Returns:
             (T, D), dtype and device of x.
+        """
+        ...
+
+
+class MovableMoEBackend(MoEBackend, Protocol):
+    """A backend whose experts can be replaced between steps."""
+
+    def expert_tensors(self, prepared: object) -> Sequence[torch.Tensor]:
+        """Return the tensors in which a layer's experts lie, alike on every rank.
+
+        Row i of each belongs to expert i and to no other. Between steps rows may be read, and
+        overwritten with the rows of an expert of this layer on any rank; the next `forward`
+        computes with them.
         """
         ...
 

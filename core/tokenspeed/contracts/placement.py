@@ -75,6 +75,11 @@ class Shards(Protocol):
         """Whether the rank's pipeline stage has the final norm and the head."""
         ...
 
+    @property
+    def spare_experts(self) -> int | None:
+        """Return how many slots a rank has beyond its share of experts; None: they never move."""
+        ...
+
     def holds_layer(self, layer: int) -> bool:
         """Say whether a decoder layer is part of the rank's pipeline stage."""
         ...
@@ -104,6 +109,7 @@ class Recorder(Protocol):
         units: Mapping[str, Sequence[int]] | None = None,
         dtypes: Sequence[str] = (),
         operator: Operator | None = None,
+        exchanged: str = "",
     ) -> Callable[..., Any]:
         """Return a callable that notes a call of `layer`, or of one of its methods.
 
@@ -117,5 +123,7 @@ class Recorder(Protocol):
             units: letter -> how many equal units each of its segments has; a unit is never cut.
             dtypes: torch's names for the results; "" or none: the first argument's.
             operator: that the layer calls and does nothing else.
+            exchanged: letter whose parts tokens may be sent to, each to the ranks that hold what
+                its numbers choose; the layer says which do (`executor/exchange.py`).
         """
         ...

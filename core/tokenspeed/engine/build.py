@@ -30,7 +30,13 @@ from tokenspeed.engine.ranks.group import ON_THIS_HOST, RankGroup, RankStart
 from tokenspeed.engine.ranks.leading import LeadingExecutor
 from tokenspeed.engine.ranks.place import ALONE, world_of
 from tokenspeed.engine.reports import Progress, ProgressCallback
-from tokenspeed.engine.sizes import EngineSizes, check_speculation, resolve_sizes
+from tokenspeed.engine.sizes import (
+    EngineSizes,
+    check_speculation,
+    resolve_sizes,
+    slots_each,
+    slots_of,
+)
 from tokenspeed.engine.start_settings import plugins_of
 from tokenspeed.engine.tenant_file import read_tenants
 from tokenspeed.engine.tenants import Tenants, tenants_of
@@ -50,6 +56,7 @@ from tokenspeed.log import LOGGER
 from tokenspeed.models.modules import register_model_modules
 from tokenspeed.plugins import BindingPlan, load_planned
 from tokenspeed.scheduler import Scheduler
+from tokenspeed.scheduler.partitioned import PartitionedScheduler
 from tokenspeed.scheduler.record import RecordWriter, check_record, scheduler_config
 from tokenspeed.tokenizer import load_tokenizer
 
@@ -233,7 +240,7 @@ def _build_parts(
     settings = _scheduler_settings(config, layout, sizes)
     grammars = choices.grammars(vocabulary)
     masks = _masks(sizes, vocabulary, grammars)
-    scheduler = Scheduler(scheduler_config(settings))
+    scheduler = _scheduler(config, settings, layout)
     if transfers is not None:
         scheduler.notify_store(transfers.stored_keys(), True)
     executor = _build_executor(config, rank, sizes, choices, runtime, transfers, masks, group)
@@ -258,6 +265,7 @@ def _build_parts(
         weights_bytes=rank.weights_bytes,
         cache_groups=tuple(item.name for item in layout.groups),
         group=group,
+        expert_load=rank.expert_load,
     )
 
 
@@ -294,7 +302,7 @@ def _build_executor(
         arena=rank.arena,
         attention=rank.attention,
         sampler=choices.sampler(sizes, runtime),
-        max_running=config.max_running,
+        max_running=slots_of(config),
         max_context_tokens=sizes.max_context_tokens,
         block_tokens=sizes.block_tokens,
         vocab_size=sizes.vocab_size,
@@ -303,8 +311,26 @@ def _build_executor(
         mask_logits=rank.binder.bind(ops.sampling.mask_logits),
         masks=masks,
         share=rank.communicator.broadcast if group is not None else None,
+        partition=rank.partition,
     )
-    return executor if group is None else LeadingExecutor(executor, group)
+    if group is None:
+        return executor
+    return LeadingExecutor(executor, group, num_partitions=config.dp)
+
+
+def _scheduler(config: EngineConfig, settings: Mapping[str, Any], layout: ArenaLayout) -> Scheduler:
+    """Return what decides: one scheduler, or one for each partition of attention, seen as one."""
+    if config.dp == 1:
+        return Scheduler(scheduler_config(settings))
+    joined: Any = PartitionedScheduler(
+        config.dp,
+        lambda: scheduler_config({**settings, "kv_events": config.prefix_cache}),
+        slots_each=settings["max_running"],
+        block_tokens=settings["block_tokens"],
+        groups=tuple((group.kind, group.group.window) for group in layout.groups),
+        tells_events=settings["kv_events"],
+    )
+    return joined  # type: ignore[no-any-return]
 
 
 def _masks(
@@ -372,9 +398,9 @@ def _scheduler_settings(
         "block_tokens": sizes.block_tokens,
         "groups": groups,
         "num_physical_blocks": layout.num_physical_blocks,
-        "max_running": config.max_running,
-        "max_waiting": config.max_waiting,
-        "max_step_tokens": sizes.max_step_tokens,
+        "max_running": slots_each(config),
+        "max_waiting": -(-config.max_waiting // config.dp),
+        "max_step_tokens": max(sizes.max_step_tokens // config.dp, slots_each(config)),
         "max_context_tokens": sizes.max_context_tokens,
         "depth": config.depth,
         "prefix_cache": config.prefix_cache,
@@ -416,7 +442,7 @@ def _finish(
         registry=registry,
         binding_plan=plan,
         report=start_report(config, registry, runtime, plan, parts),
-        max_running=config.max_running,
+        max_running=slots_of(config),
         depth=config.depth,
         cache_groups=parts.cache_groups,
         cache_block_bytes=tuple(
@@ -430,6 +456,7 @@ def _finish(
         grammars=parts.grammars,
         kv_events=_kv_events(config, parts),
         is_routed=config.replicas > 1,
+        expert_load=parts.expert_load,
     )
 
 

@@ -11,11 +11,11 @@ from tokenspeed.contracts.attention import CacheDemand
 from tokenspeed.contracts.model import LATENT
 from tokenspeed.contracts.speculator import SpeculatorFacts
 from tokenspeed.engine.built import building, check_built, check_kind
-from tokenspeed.engine.communicators import rivals_of, shared
 from tokenspeed.engine.grammars import Grammars
-from tokenspeed.engine.group_seat import ALONE, GroupSeat
 from tokenspeed.engine.pins import check_pins
 from tokenspeed.engine.policy_guard import GuardedPolicy
+from tokenspeed.engine.ranks.communicators import rivals_of, shared
+from tokenspeed.engine.ranks.group_seat import ALONE, GroupSeat
 from tokenspeed.engine.rules import device_traits, rules_of
 from tokenspeed.engine.sizes import CPU
 from tokenspeed.engine.store_guard import GuardedStore

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tokenspeed.engine.fleet import Fleet
     from tokenspeed.engine.frontend import Frontend
+    from tokenspeed.engine.replicas.fleet import Fleet
 
     EngineClient = Frontend | Fleet

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tokenspeed.engine.reports import StartReport
     from tokenspeed.engine.store_guard import GuardedStore
     from tokenspeed.engine.tenants import Tenants
+    from tokenspeed.executor.balancing import ExpertLoad
     from tokenspeed.plugins import BindingPlan, Registry
     from tokenspeed.sampling.params import SamplingParams
     from tokenspeed.scheduler import Scheduler
@@ -118,6 +119,8 @@ class Engine:
     """Compiles the languages that answers are kept in; None: no plugin does."""
     kv_events: KvEventSettings | None = None
     """Where changes of the prefix cache are published; None: nowhere."""
+    expert_load: ExpertLoad | None = None
+    """Counts of the choices of experts, of rank 0's stage; None: experts stay where they are."""
     is_routed: bool = False
     """One of several replicas: routers are told what it has cached."""
 

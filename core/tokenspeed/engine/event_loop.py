@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from tokenspeed.engine.channel import EngineChannel
     from tokenspeed.engine.engine import Engine
     from tokenspeed.engine.flight_record import FlightRecord
-    from tokenspeed.engine.kv_feed import KvFeed
     from tokenspeed.engine.kv_publisher import KvPublisher
+    from tokenspeed.engine.replicas.feed import KvFeed
 
 IDLE_WAIT_MS = 10_000
 """Longest sleep without a deadline; a message wakes the engine at once."""

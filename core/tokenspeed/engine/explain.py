@@ -17,9 +17,9 @@ from tokenspeed.engine.build import model_path
 from tokenspeed.engine.choices import Choices
 from tokenspeed.engine.evidence import evidence_for
 from tokenspeed.engine.facts import model_name
-from tokenspeed.engine.message_sizes import kept_notes
 from tokenspeed.engine.pins import idle_pins
 from tokenspeed.engine.profile import ProfileRuntime, profile_of
+from tokenspeed.engine.ranks.message_sizes import kept_notes
 from tokenspeed.engine.rules import device_traits
 from tokenspeed.engine.shapes import ShapeBinder, bind_weights, build_shapes
 from tokenspeed.engine.sizes import check_speculation, resolve_sizes

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tokenspeed.engine.ranks.group import RankGroup
     from tokenspeed.engine.store_guard import GuardedStore
     from tokenspeed.engine.tenants import Tenants
+    from tokenspeed.executor.balancing import ExpertLoad
     from tokenspeed.executor.transfers import TierTransfers
     from tokenspeed.kernels import Binder
     from tokenspeed.kv import ArenaLayout
@@ -59,6 +60,7 @@ class EngineParts:
     store: GuardedStore | None
     grammars: Grammars | None
     group: RankGroup | None = None
+    expert_load: ExpertLoad | None = None
 
 
 def model_name(path: Path) -> str:

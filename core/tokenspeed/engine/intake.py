@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from tokenspeed.engine.engine import Engine
     from tokenspeed.engine.flight_record import FlightRecord
     from tokenspeed.engine.grammars import PendingGrammar
-    from tokenspeed.engine.kv_feed import KvFeed
     from tokenspeed.engine.messages import EngineStats
+    from tokenspeed.engine.replicas.feed import KvFeed
     from tokenspeed.engine.snapshot import Snapshot
     from tokenspeed.engine.suspects import SuspectGate
 

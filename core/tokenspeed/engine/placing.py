@@ -6,9 +6,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tokenspeed.contracts.placement import ParallelGroup
-from tokenspeed.engine.group_seat import RANKS_TIMEOUT_S, GroupSeat
+from tokenspeed.engine.ranks.group_seat import RANKS_TIMEOUT_S, GroupSeat
 from tokenspeed.engine.ranks.place import degrees_of
 from tokenspeed.engine.ranks.progress import CountedCommunicator
+from tokenspeed.engine.sizes import slots_each
+from tokenspeed.errors import ConfigError
 from tokenspeed.placement.fitting import check_experts
 from tokenspeed.placement.local import local_cache_groups, local_expert_group
 from tokenspeed.placement.mesh import build_mesh
@@ -26,16 +28,23 @@ if TYPE_CHECKING:
     from tokenspeed.engine.ranks.place import Place
     from tokenspeed.engine.ranks.progress import RankProgress
     from tokenspeed.executor.connections import GroupConnections
+    from tokenspeed.executor.partition import Partition
     from tokenspeed.placement.compiled import CompiledModel
+    from tokenspeed.placement.mesh import Mesh
     from tokenspeed.placement.shards import RankShards
 
 
 @dataclass(frozen=True, slots=True)
 class Placing:
-    """A model compiled for the ranks of the settings, and one of them."""
+    """A model compiled for the ranks of the settings, and one of them.
+
+    Args:
+        balance_steps: steps between two looks at the load of experts; 0: they stay.
+    """
 
     compiled: CompiledModel
     rank: int
+    balance_steps: int = 0
 
     @property
     def shards(self) -> RankShards:
@@ -60,7 +69,12 @@ class Placing:
         from tokenspeed.executor.placed_model import PlacedModel
 
         placed: Any = PlacedModel(
-            model, self.compiled, rank=self.rank, kernels=kernels, connections=connections
+            model,
+            self.compiled,
+            rank=self.rank,
+            kernels=kernels,
+            connections=connections,
+            balance_steps=self.balance_steps,
         )
         return placed  # type: ignore[no-any-return]
 
@@ -71,9 +85,16 @@ def placing_of(config: EngineConfig, described: DescribedModel, place: Place) ->
     Raises:
         PlacementError: the model cannot be spread so; names module, expected and found, and the
             numbers of ranks that work.
-        ConfigError: a degree divides nothing of it.
+        ConfigError: a degree divides nothing of it, or experts are to move, of a model that has
+            none.
     """
-    if place.world == 1 or getattr(described.model_class, "is_replicated", False):
+    is_replicated = getattr(described.model_class, "is_replicated", False)
+    if config.eplb_steps and (is_replicated or not described.experts):
+        raise ConfigError(
+            f"eplb_steps is {config.eplb_steps} and {described.model_class.__name__} has no "
+            "experts that ranks share, a mixture of experts is needed; leave --eplb-steps out"
+        )
+    if place.world == 1 or is_replicated:
         return None
     from tokenspeed.placement.compiled import compile_model
 
@@ -83,11 +104,36 @@ def placing_of(config: EngineConfig, described: DescribedModel, place: Place) ->
     compiled = compile_model(
         described.model_class, described.config, mesh, dtype=described.sizes.dtype
     )
-    return Placing(compiled, place.rank)
+    if config.eplb_steps:
+        compiled = replace(compiled, spare_experts=config.eplb_slots)
+    return Placing(compiled, place.rank, config.eplb_steps)
+
+
+def partition_of(config: EngineConfig, place: Place) -> Partition | None:
+    """Return the rank's partition of data-parallel attention; None: there is one only."""
+    if config.dp == 1:
+        return None
+    from tokenspeed.executor.partition import Partition
+
+    mesh = build_mesh(degrees_of(config))
+    number = mesh.place(place.rank, mesh.groups[ParallelGroup.ATTN_DP])
+    return Partition(number, slots_each(config))
+
+
+def partitioned(
+    model: CausalLM, partition: Partition, connections: GroupConnections, mesh: Mesh, rank: int
+) -> CausalLM:
+    """Return a model that gives the hidden states of all partitions."""
+    from tokenspeed.executor.partition import PartitionedModel
+
+    has_logits = mesh.stage(rank) == mesh.degrees.pp - 1
+    across = connections.over(mesh.groups[ParallelGroup.ATTN_DP]) if has_logits else None
+    joined: Any = PartitionedModel(model, across, number=partition.number)
+    return joined  # type: ignore[no-any-return]
 
 
 def connect(
-    placing: Placing,
+    mesh: Mesh,
     choices: Choices,
     described: DescribedModel,
     runtime: DeviceRuntime,
@@ -110,7 +156,7 @@ def connect(
 
     loader: Callable[..., Communicator] = load
     return GroupConnections(
-        placing.compiled.mesh,
+        mesh,
         place.rank,
         loader,
         rendezvous=place.rendezvous,

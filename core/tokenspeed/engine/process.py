@@ -124,8 +124,8 @@ def _serve(
     from tokenspeed.engine.event_loop import EventLoop
     from tokenspeed.engine.flight_record import FlightRecord, read_suspects
     from tokenspeed.engine.intake import now_us
-    from tokenspeed.engine.kv_feed import KvFeed
     from tokenspeed.engine.ranks.failure import RankFailure
+    from tokenspeed.engine.replicas.feed import KvFeed
     from tokenspeed.errors import EngineError
 
     suspects = read_suspects(args.record)

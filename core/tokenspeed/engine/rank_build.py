@@ -16,9 +16,10 @@ from tokenspeed.contracts.model import ModelContext, expert_groups_of
 from tokenspeed.engine.built import building, check_arena
 from tokenspeed.engine.described import DescribedModel
 from tokenspeed.engine.evidence import evidence_for
-from tokenspeed.engine.group_seat import GroupSeat
 from tokenspeed.engine.memory import memory_errors
-from tokenspeed.engine.placing import connect
+from tokenspeed.engine.placing import connect, partition_of, partitioned
+from tokenspeed.engine.ranks.group_seat import GroupSeat
+from tokenspeed.engine.ranks.place import degrees_of
 from tokenspeed.engine.ranks.progress import CountedCommunicator
 from tokenspeed.engine.reports import Progress
 from tokenspeed.engine.rules import device_traits
@@ -27,6 +28,7 @@ from tokenspeed.kernels import KernelRegistry
 from tokenspeed.kv import Arena, describe, solve_layout
 from tokenspeed.log import LOGGER
 from tokenspeed.models.failures import model_errors
+from tokenspeed.placement.mesh import build_mesh
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
     from tokenspeed.engine.reports import ProgressCallback
     from tokenspeed.engine.sizes import EngineSizes
     from tokenspeed.engine.tuning import Tuning
+    from tokenspeed.executor.balancing import ExpertLoad
+    from tokenspeed.executor.partition import Partition
     from tokenspeed.kernels import Binder
     from tokenspeed.kv import ArenaLayout
     from tokenspeed.plugins import Registry
@@ -59,6 +63,8 @@ class RankParts:
         storage: the memory behind `arena`.
         communicator: between all ranks of the replica.
         program: digest of what the ranks of all stages run; "": each has all of the model.
+        expert_load: counts of choices of this stage's experts; None: experts stay.
+        partition: of data-parallel attention; None: there is one only.
     """
 
     model: CausalLM
@@ -70,6 +76,8 @@ class RankParts:
     arena: Arena
     weights_bytes: int
     program: str
+    expert_load: ExpertLoad | None = None
+    partition: Partition | None = None
 
 
 def describe_model(
@@ -131,6 +139,8 @@ def build_rank(
     Raises:
         TokenSpeedError: nothing computes such a model here, or memory does not suffice.
     """
+    mesh = build_mesh(degrees_of(config))
+    partition = partition_of(config, place)
     own = described if placing is None else placing.local(described)
     sizes, groups = own.sizes, own.groups
     check_tables(config, groups, sizes, free_bytes=_free_bytes(config, runtime, place))
@@ -147,14 +157,20 @@ def build_rank(
     )
     with model_errors(own.model_class, "it was built"), memory_errors("the model"):
         model = own.model_class(own.config, context)
+        connections = (
+            None if progress is None else connect(mesh, choices, own, runtime, place, progress)
+        )
         if placing is not None:
-            assert progress is not None, "ranks among others count their collectives"
-            connections = connect(placing, choices, own, runtime, place, progress)
+            assert connections is not None, "ranks among others count their collectives"
             model = placing.model(model, binder, connections)
     with model_errors(own.model_class, "its weights were loaded"), memory_errors("the model"):
         weights_bytes = _load_weights(
             model, source, sizes, keep_packed=config.weights == "packed", tell=tell
         )
+    expert_load: ExpertLoad | None = getattr(model, "expert_load", None)
+    if partition is not None:
+        assert connections is not None, "partitions are on several ranks"
+        model = partitioned(model, partition, connections, mesh, place.rank)
     tell(Progress("cache"))
     wanted_bytes = arena_bytes(
         config, groups, sizes, free_bytes=_free_bytes(config, runtime, place)
@@ -175,6 +191,8 @@ def build_rank(
         arena=Arena(layout, storage, copy=binder.bind(ops.kv.copy_tokens)),
         weights_bytes=weights_bytes,
         program="" if placing is None else placing.compiled.digest,
+        expert_load=expert_load,
+        partition=partition,
     )
 
 

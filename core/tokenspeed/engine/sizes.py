@@ -64,6 +64,16 @@ def resolve_sizes(
     )
 
 
+def slots_each(config: EngineConfig) -> int:
+    """Return the requests of one attention partition that hold a slot at once."""
+    return -(-config.max_running // config.dp)
+
+
+def slots_of(config: EngineConfig) -> int:
+    """Return those of all partitions: `max_running`, or what makes it even."""
+    return slots_each(config) * config.dp
+
+
 def arena_bytes(
     config: EngineConfig,
     groups: Sequence[CacheGroup],

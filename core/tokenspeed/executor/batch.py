@@ -98,6 +98,11 @@ class StepBatcher:
             backend = attention[group.name]
             self._tabled.append(_TabledGroup(index, group, backend, tables, page_tokens))
 
+    @property
+    def num_state_groups(self) -> int:
+        """Cache groups whose rows come with each plan."""
+        return len(self._states)
+
     def apply(self, plan: StepPlan) -> None:
         """Apply the plan's changes to tables and arena; one without rows has such changes too."""
         self._patch_tables(plan)

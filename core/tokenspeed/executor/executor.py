@@ -18,6 +18,7 @@ import torch
 from tokenspeed.contracts.step import StepResult
 from tokenspeed.executor.batch import StepBatcher
 from tokenspeed.executor.masked import MaskedSampler
+from tokenspeed.executor.partition import PartitionBatcher
 from tokenspeed.executor.prompt_scores import PromptScorer
 from tokenspeed.executor.requests import ExecutorRequest
 from tokenspeed.executor.targets import (
@@ -31,6 +32,7 @@ from tokenspeed.executor.targets import (
 from tokenspeed.grammar import AnswerMasks
 from tokenspeed.ops.sampling import mask_logits as mask_formula
 from tokenspeed.sampling.table import SamplingTable
+from tokenspeed.scheduler.joined import chunk_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.sampler import Sampler, TokenLogprobs
     from tokenspeed.contracts.step import StepPlan
     from tokenspeed.executor.masked import MaskLogits
+    from tokenspeed.executor.partition import Partition
     from tokenspeed.executor.transfers import TierTransfers
     from tokenspeed.grammar import StepMasks
     from tokenspeed.kv import Arena
@@ -74,7 +77,7 @@ class Executor:
         arena: of the KV cache, laid out for the model's cache groups.
         attention: cache group name -> the backend that the model was built with.
         sampler: turns logits into tokens.
-        max_running: number of slots.
+        max_running: number of slots, of all partitions.
         max_context_tokens: longest sequence.
         block_tokens: tokens per logical block.
         vocab_size: tokens outside of it are clamped.
@@ -85,6 +88,8 @@ class Executor:
         masks: of the answers that have a grammar; None: made from the vocabulary's size alone.
         share: brings (N,) int64, the last token of each row that sampled, to the other ranks, which
             do not sample; None: there is one rank.
+        partition: whose segment of each plan runs here; the model then gives the hidden states of
+            all of them. None: attention is not data-parallel.
     """
 
     def __init__(
@@ -104,6 +109,7 @@ class Executor:
         mask_logits: MaskLogits | None = None,
         masks: AnswerMasks | None = None,
         share: Callable[[torch.Tensor], object] | None = None,
+        partition: Partition | None = None,
     ) -> None:
         self._model = model
         self._share = share
@@ -112,10 +118,10 @@ class Executor:
         self._masks = masks or AnswerMasks(vocab_size)
         self._max_token_id = vocab_size - 1
         self._device = device
-        self._batcher = StepBatcher(
+        batcher = StepBatcher(
             arena,
             attention,
-            max_running=max_running,
+            max_running=max_running if partition is None else partition.slots,
             max_context_tokens=max_context_tokens,
             block_tokens=block_tokens,
             vocab_size=vocab_size,
@@ -123,6 +129,7 @@ class Executor:
             poison=poison,
             own_queries=getattr(model, "own_queries", None),
         )
+        self._batcher = batcher if partition is None else PartitionBatcher(batcher, partition)
         self._table = SamplingTable(max_running, vocab_size, device)
         self._scorer = PromptScorer(model, sampler, vocab_size=vocab_size)
         self._requests: dict[int, ExecutorRequest] = {}
@@ -195,7 +202,7 @@ class Executor:
         Ranks that do not sample have no requests, and make the same logits.
         """
         spans = []
-        for row in range(plan.num_decode_rows, plan.num_rows):
+        for row in chunk_rows(plan):
             request = self._requests[int(plan.request_ids[row])]
             if request.params.prompt_logprobs is not None:
                 spans += self._scorer.spans(plan, row, request)
@@ -326,7 +333,7 @@ class Executor:
         """Return the hidden states behind the prompts that end in this step and ask for them."""
         rows = [
             row
-            for row in range(plan.num_decode_rows, plan.num_rows)
+            for row in chunk_rows(plan)
             if plan.output_index[row] >= 0 and self._request_of(plan, row).params.embeds
         ]
         if not rows:
@@ -337,7 +344,7 @@ class Executor:
 
     def _score_prompts(self, plan: StepPlan, hidden_TD: torch.Tensor) -> PromptLogprobs:
         scores = []
-        for row in range(plan.num_decode_rows, plan.num_rows):
+        for row in chunk_rows(plan):
             request = self._request_of(plan, row)
             if request.params.prompt_logprobs is not None:
                 entry = self._scorer.score(plan, row, request, hidden_TD)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.model import CausalLM
     from tokenspeed.contracts.step import StepPlan
     from tokenspeed.executor.batch import StepBatcher
+    from tokenspeed.executor.partition import PartitionBatcher
 
 
 class FollowingExecutor:
@@ -26,14 +27,14 @@ class FollowingExecutor:
 
     Args:
         batcher: of this rank's arena.
-        max_running: number of slots.
+        max_running: number of slots, of all partitions.
         share: returns rank 0's (N,) int64; what it is given says shape and device only.
     """
 
     def __init__(
         self,
         model: CausalLM,
-        batcher: StepBatcher,
+        batcher: StepBatcher | PartitionBatcher,
         *,
         max_running: int,
         device: torch.device,

@@ -9,9 +9,12 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from tokenspeed.contracts.placement import ParallelGroup
+from tokenspeed.executor.balancing import ExpertBalancer
 from tokenspeed.executor.program import ProgramRunner
 from tokenspeed.executor.token_counts import TokenCounts
+from tokenspeed.placement.fuse import fuse
 from tokenspeed.placement.paths import module_at
+from tokenspeed.placement.program import Call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.kernel import KernelBinder
     from tokenspeed.contracts.model import CausalLM, ForwardContext
     from tokenspeed.contracts.weights import LinearWeight
+    from tokenspeed.executor.balancing import ExpertLoad
     from tokenspeed.executor.program import Connections
     from tokenspeed.placement.compiled import CompiledModel
 
@@ -32,6 +36,7 @@ class PlacedModel:
         model: built with this rank's shards, backends and geometry.
         kernels: binds the operators that a program calls on activations.
         connections: to the ranks that a program exchanges tensors with.
+        balance_steps: steps between two looks at the load of experts; 0: none, they stay.
     """
 
     architectures: ClassVar[tuple[str, ...]] = ()
@@ -44,6 +49,7 @@ class PlacedModel:
         rank: int,
         kernels: KernelBinder,
         connections: Connections,
+        balance_steps: int = 0,
     ) -> None:
         self._model = model
         self._mesh, self._rank = compiled.mesh, rank
@@ -58,8 +64,16 @@ class PlacedModel:
             kernels=kernels,
             connections=connections,
         )
-        self._forward = runner(compiled.forward[stage])
-        self._logits = runner(compiled.logits[stage])
+        self.balancer = _balancer(model, compiled, stage, connections, balance_steps)
+        """None: experts stay where they were loaded."""
+        features_over = partial(_features_over, connections)
+        self._forward = runner(fuse(compiled.forward[stage], features_over))
+        self._logits = runner(fuse(compiled.logits[stage], features_over))
+
+    @property
+    def expert_load(self) -> ExpertLoad | None:
+        """What is known of the experts of this rank's stage; None: they stay where they are."""
+        return None if self.balancer is None else self.balancer.load
 
     @property
     def own_queries(self) -> Callable[[int], tuple[int, int]] | None:
@@ -85,6 +99,8 @@ class PlacedModel:
 
     def forward(self, token_ids_T: torch.Tensor, context: ForwardContext) -> torch.Tensor:
         """Return hidden states (T, D) of this partition's tokens; (T, 0) but in the last stage."""
+        if self.balancer is not None:
+            self.balancer.before_step()
         results = self._forward.run(
             token_ids_T,
             context.positions_T,
@@ -99,3 +115,20 @@ class PlacedModel:
             return hidden_RD.new_empty(len(hidden_RD), 0)
         logits: torch.Tensor = self._logits.run(hidden_RD)[0]
         return logits
+
+
+def _features_over(connections: Connections, axes: tuple[str, ...]) -> frozenset[str]:
+    """Return the features of the communicator over some axes."""
+    return connections.over(axes).features
+
+
+def _balancer(
+    model: CausalLM, compiled: CompiledModel, stage: int, connections: Connections, steps: int
+) -> ExpertBalancer | None:
+    """Return what moves a stage's experts; None: there are none, or they stay."""
+    axes = compiled.mesh.groups[ParallelGroup.MOE_EP]
+    nodes = (item.node for item in compiled.forward[stage].instructions if isinstance(item, Call))
+    layers = {node.layer: module_at(model, node.target) for node in nodes if node.exchanged}
+    if not steps or not axes or not layers:
+        return None
+    return ExpertBalancer(layers, connections.over(axes), interval=steps)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from tokenspeed.contracts.placement import ParallelGroup
+from tokenspeed.executor.exchange import exchanging
 from tokenspeed.executor.moving import change_of
 from tokenspeed.executor.token_counts import TokenCounts
 from tokenspeed.placement.graph import Kind, Ref, StepArgument
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
     Step = Callable[[Registers, Any, TokenCounts], None]
 
 
+GIVES_SEVERAL = frozenset({"split_with_sizes", "unbind"})
+"""Views whose result is a row of tensors, if only of one."""
+
+
 class Connections(Protocol):
     """Finds the communicators of one rank; the same object for the same ranks."""
 
@@ -41,6 +46,15 @@ class Connections(Protocol):
     def between(self, stage: int) -> Communicator:
         """Return that of two ranks with one place in a stage (rank 0 of it) and in the next."""
         ...
+
+
+class NormLayer(Protocol):
+    """A layer that adds to the residual stream and normalises: what a fused call needs of it."""
+
+    @property
+    def weight(self) -> torch.Tensor: ...
+    @property
+    def eps(self) -> float: ...
 
 
 class ProgramRunner:
@@ -107,7 +121,8 @@ class ProgramRunner:
                 may_overwrite = self._may_overwrite(index, instruction.source, last_reads)
                 return self._move(instruction, may_overwrite=may_overwrite)
             case Reduced():
-                return self._reduced(instruction)
+                may_overwrite = self._may_overwrite(index, instruction.move.source, last_reads)
+                return self._reduced(instruction, may_overwrite=may_overwrite)
             case Passed():
                 return self._passed(instruction)
 
@@ -124,7 +139,7 @@ class ProgramRunner:
             ]
         gather = _gatherer(arguments)
         options = dict(node.options)
-        if len(call.outputs) == 1:
+        if len(call.outputs) == 1 and node.target not in GIVES_SEVERAL:
             (output,) = call.outputs
 
             def step_one(registers: Registers, context: Any, counts: TokenCounts) -> None:
@@ -145,7 +160,10 @@ class ProgramRunner:
         if node.kind is Kind.VIEW:
             return _view_of(node, len(call.inputs))
         if node.kind is Kind.MODULE:
-            return self._module_at(node.target)
+            module: Any = self._module_at(node.target)
+            if call.exchange is None:
+                return module  # type: ignore[no-any-return]
+            return exchanging(module, self._connections.over(call.exchange.axes))
         assert node.operator is not None
         bound: Callable[..., Any] = self._kernels.bind(node.operator, **node.traits)
         return bound
@@ -161,17 +179,19 @@ class ProgramRunner:
 
         return step
 
-    def _reduced(self, reduced: Reduced) -> Step:
+    def _reduced(self, reduced: Reduced, *, may_overwrite: bool) -> Step:
         communicator: Any = self._connections.over(reduced.move.axes)
-        norm: Any = self._module_at(reduced.call.node.target.removesuffix(".add"))
+        add: Any = self._module_at(reduced.call.node.target)
+        norm: NormLayer = add.__self__
         fused = communicator.all_reduce_add_rms_norm
         source = reduced.move.source
         residual = reduced.call.inputs[1]
         normed, total = reduced.call.outputs
 
         def step(registers: Registers, context: Any, counts: TokenCounts) -> None:
+            x = registers[source]
             registers[normed], registers[total] = fused(
-                registers[source], registers[residual], norm.weight, eps=norm.eps
+                x if may_overwrite else x.clone(), registers[residual], norm.weight, eps=norm.eps
             )
 
         return step

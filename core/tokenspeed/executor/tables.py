@@ -55,7 +55,7 @@ class GroupTables:
         """Return (R, num_blocks * pages of a block) page ids of slots, a copy; None: no pages."""
         if self._ids is None:
             return None
-        return self._pages[slots, :num_blocks].reshape(len(slots), -1)
+        return self._pages[slots, :num_blocks].reshape(len(slots), num_blocks * self._ids.num_pages)
 
     def _pages_of(self, blocks: NDArray[np.int32] | int) -> NDArray[np.int32]:
         assert self._ids is not None

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 from tokenspeed.contracts.moe import ExpertWeights
 from tokenspeed.contracts.placement import ParallelGroup
+from tokenspeed.errors import ConfigError
+from tokenspeed.layers.expert_slots import ExpertSlots
 from tokenspeed.layers.linear import Linear
 from tokenspeed.layers.mlp import GatedMLP
 from tokenspeed.layers.placements import bind_held, held
@@ -22,7 +24,12 @@ if TYPE_CHECKING:
     import torch
 
     from tokenspeed.contracts.model import ModelContext
-    from tokenspeed.contracts.moe import ExpertGroup, Routing, RoutingMoEBackend
+    from tokenspeed.contracts.moe import (
+        ExpertGroup,
+        MovableMoEBackend,
+        Routing,
+        RoutingMoEBackend,
+    )
     from tokenspeed.contracts.weights import LinearWeight
 
 
@@ -64,14 +71,25 @@ class Experts:
             self._awaited |= {"gate_up_bias_EF", "down_bias_ED"}
         self.prepared: object = None
         self.own = range(group.num_experts)
+        self.slots: ExpertSlots | None = None
+        """None: experts stay where they were loaded."""
         self._compute: Callable[..., torch.Tensor] = self._forward
         if context.shards is not None:
             parts, place = context.shards.place(ParallelGroup.MOE_EP, group.num_experts)
             count = group.num_experts // parts
             self.own = range(place * count, (place + 1) * count)
+            if (spare := context.shards.spare_experts) is not None:
+                _check_movable(self.backend)
+                self.slots = ExpertSlots(
+                    group.num_experts, ranks=parts, place=place, spare=spare, device=self._device
+                )
         if context.recorder is not None:
             self._compute = context.recorder.module(
-                self, moe.experts.placement, weights=self._sizes(), spread=self.spread
+                self,
+                moe.experts.placement,
+                weights=self._sizes(),
+                spread=self.spread,
+                exchanged="E",
             )
 
     def weight_slots(self, name: str) -> Iterator[tuple[str, WeightSlot]]:
@@ -96,15 +114,49 @@ class Experts:
         """Return (T, D): the chosen experts' results, weighed and summed, of those held here."""
         return self._compute(x_TD, experts_TX, weights_TX)
 
+    @property
+    def num_slots(self) -> int:
+        """Of one rank, each with an expert; the first ones of all are the first rank's."""
+        return len(self.own) if self.slots is None else self.slots.num_slots
+
+    def slots_of(self, experts_TX: torch.Tensor) -> torch.Tensor:
+        """Return (T, X), which slot of all ranks computes each choice."""
+        return experts_TX if self.slots is None else self.slots.slots_of(experts_TX)
+
+    def at_slots(
+        self, x_SD: torch.Tensor, slots_SX: torch.Tensor, weights_SX: torch.Tensor
+    ) -> torch.Tensor:
+        """Return (S, D), the sum of what this rank's slots make of each row."""
+        # Numbers of other ranks' slots contribute nothing.
+        if self.slots is not None:
+            slots_SX = self.slots.own(slots_SX)
+        elif self.own.start:
+            slots_SX = slots_SX - self.own.start
+        return self.backend.forward(x_SD, slots_SX, weights_SX, self.prepared)
+
     def take(self, **stacked: torch.Tensor) -> None:
         """Keep tensors under their names in `ExpertWeights`; the last one prepares the layer."""
         self._stacked |= {
-            name: tensor.contiguous().to(self._device) for name, tensor in stacked.items()
+            name: self._filled(tensor).contiguous().to(self._device)
+            for name, tensor in stacked.items()
         }
         self._awaited -= stacked.keys()
         if not self._awaited:
             self.prepared = self.backend.prepare(ExpertWeights(**self._stacked))
             self._stacked.clear()  # they are the backend's now
+
+    def tensors(self) -> Sequence[torch.Tensor]:
+        """Return the tensors whose rows are this rank's slots, to be moved between ranks."""
+        backend = cast("MovableMoEBackend", self.backend)
+        return backend.expert_tensors(self.prepared)
+
+    def _filled(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a row for each slot: those in excess begin as copies."""
+        if self.slots is None or self.num_slots == len(tensor):
+            return tensor
+        first = self.slots.first
+        held = self.slots.placement[first : first + self.num_slots]
+        return tensor[[expert - self.own.start for expert in held]]
 
     def _accept(self, part: str, expert: int, weight: LinearWeight) -> None:
         none: list[torch.Tensor | None] = [None] * len(self.own)
@@ -115,9 +167,7 @@ class Experts:
     def _forward(
         self, x_TD: torch.Tensor, experts_TX: torch.Tensor, weights_TX: torch.Tensor
     ) -> torch.Tensor:
-        if self.own.start:  # numbers of other ranks' experts contribute nothing
-            experts_TX = experts_TX - self.own.start
-        return self.backend.forward(x_TD, experts_TX, weights_TX, self.prepared)
+        return self.at_slots(x_TD, self.slots_of(experts_TX), weights_TX)
 
     def _sizes(self) -> Sequence[Sequence[Sequence[int]]]:
         """Return the segments of each tensor in `ExpertWeights`, of all ranks together."""
@@ -136,6 +186,14 @@ class Experts:
         for part in parts:  # the stacked copy replaces them
             del self._parts[part]
         self.take(**{name: torch.stack(rows)})
+
+
+def _check_movable(backend: object) -> None:
+    if not hasattr(backend, "expert_tensors"):
+        raise ConfigError(
+            f"{type(backend).__qualname__} computes the experts and cannot have them moved between "
+            "ranks, backends with `expert_tensors` can; pin another one, or leave --eplb-steps out"
+        )
 
 
 def plain_expert(weight: LinearWeight) -> torch.Tensor:

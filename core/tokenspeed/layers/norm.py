@@ -42,6 +42,11 @@ class RMSNorm:
         )
         self._weight: torch.Tensor = held(context)
 
+    @property
+    def weight(self) -> torch.Tensor:
+        """Return (D,), what the normalised activations are multiplied with, once it is loaded."""
+        return self._weight
+
     def weight_slots(self, name: str) -> Iterator[tuple[str, WeightSlot]]:
         """Yield the slot of `name`.weight."""
         yield f"{name}.weight", WeightSlot((self.features,), self._accept)

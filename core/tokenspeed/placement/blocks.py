@@ -57,7 +57,8 @@ def signature(node: Node, values: Sequence[Value]) -> Hashable:
     spread = tuple(sorted((letter, group.value) for letter, group in node.spread.items()))
     units = tuple(sorted(node.units.items()))
     options = repr(sorted(node.options.items()))
-    return node.kind, target, rule, constants, sizes, made, node.weights, spread, units, options
+    known = node.kind, target, rule, constants, sizes, made, node.weights, spread, units, options
+    return *known, node.exchanged
 
 
 def cut_into_blocks(

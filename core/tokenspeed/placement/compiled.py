@@ -32,22 +32,25 @@ class CompiledModel:
     Args:
         forward, logits: of each pipeline stage, the first stage first.
         layers: decoder layers of each stage.
+        spare_experts: slots of a rank beyond its share of experts; None: experts never move.
     """
 
     mesh: Mesh
     forward: tuple[Program, ...]
     logits: tuple[Program, ...]
     layers: tuple[range, ...]
+    spare_experts: int | None = None
 
     @property
     def digest(self) -> str:
         """Of everything that the ranks must agree on, hexadecimal."""
         digests = "".join(program.digest for program in (*self.forward, *self.logits))
-        return sha256(digests.encode()).hexdigest()
+        return sha256(f"{digests} {self.spare_experts}".encode()).hexdigest()
 
     def shards(self, rank: int) -> RankShards:
         """Return what a rank holds."""
-        return RankShards(self.mesh, rank, self.layers[self.mesh.stage(rank)])
+        layers = self.layers[self.mesh.stage(rank)]
+        return RankShards(self.mesh, rank, layers, self.spare_experts)
 
 
 def compile_model(

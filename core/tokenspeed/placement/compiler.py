@@ -16,6 +16,7 @@ from tokenspeed.placement.beside import branch_labels
 from tokenspeed.placement.blocks import cut_into_blocks
 from tokenspeed.placement.cost import ELEMENT_BYTES, local_elements
 from tokenspeed.placement.emit import Emitter
+from tokenspeed.placement.exchange import Exchanger
 from tokenspeed.placement.layout import TOKENS, Layout, Segment, whole
 from tokenspeed.placement.moves import Mover
 from tokenspeed.placement.program import Passed, Program
@@ -36,7 +37,13 @@ if TYPE_CHECKING:
 
 
 def compile_graph(
-    graph: Graph, mesh: Mesh, cost: CostModel, tokens: int, *, whole_results: bool = False
+    graph: Graph,
+    mesh: Mesh,
+    cost: CostModel,
+    tokens: int,
+    *,
+    whole_results: bool = False,
+    exchanges: bool = True,
 ) -> tuple[Program, ...]:
     """Return the cheapest program of each pipeline stage, the first stage first.
 
@@ -45,11 +52,13 @@ def compile_graph(
     Args:
         tokens: of a step, all ranks together, for which the program is the cheapest.
         whole_results: results are whole on every rank, as logits are.
+        exchanges: tokens may be sent to the ranks that hold their experts.
     Raises:
         PlacementError: an annotation is wrong, or no layout fits; names module, expected, found.
         ConfigError: there are more stages than layers.
     """
-    compiler = _Compiler(graph, mesh, cost, tokens)
+    exchanger = Exchanger(mesh, cost, tokens) if exchanges else None
+    compiler = _Compiler(graph, mesh, cost, tokens, exchanger)
     return compiler.programs(whole_results=whole_results)
 
 
@@ -67,14 +76,16 @@ class _Searched:
 
 
 class _Compiler:
-    def __init__(self, graph: Graph, mesh: Mesh, cost: CostModel, tokens: int) -> None:
+    def __init__(
+        self, graph: Graph, mesh: Mesh, cost: CostModel, tokens: int, exchanger: Exchanger | None
+    ) -> None:
         self.graph = graph
         self.mesh = mesh
         self.cost = cost
         self.tokens = tokens
         runs = runs_of(graph, mesh)
         mover = Mover(mesh, cost, tokens, runs=runs)
-        self.search = Search(graph.values, mover, Ways(graph.values, mesh, runs))
+        self.search = Search(graph.values, mover, Ways(graph.values, mesh, runs, exchanger))
         self.labels = branch_labels(graph)
 
     def programs(self, *, whole_results: bool) -> tuple[Program, ...]:

@@ -50,6 +50,8 @@ INSIDE_A_HOST = Link(latency_us=8.0, gbytes_per_s=300.0)
 BETWEEN_HOSTS = Link(latency_us=25.0, gbytes_per_s=40.0)
 """A 400 Gbit/s network, a port a rank."""
 RANKS_PER_HOST = 8
+HOST_WAIT_US = 20.0
+"""The queue runs empty, and is filled again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +61,13 @@ class CostModel:
     Args:
         inside, between: hosts.
         ranks_per_host: ranks 0 to that less one are on the first host, and so on.
+        host_wait_us: what it takes until the host knows a number that the device found.
     """
 
     inside: Link = INSIDE_A_HOST
     between: Link = BETWEEN_HOSTS
     ranks_per_host: int = RANKS_PER_HOST
+    host_wait_us: float = HOST_WAIT_US
 
     def link(self, mesh: Mesh, axes: Sequence[str]) -> Link:
         """Return the slowest link among ranks that differ in these axes."""

@@ -49,7 +49,16 @@ class Emitter:
         )
         outputs = tuple(map(self.give, node.outputs, way.outputs))
         self.instructions.append(
-            Call(node, inputs, outputs, way.inputs, way.outputs, way.weights, beside)
+            Call(
+                node,
+                inputs,
+                outputs,
+                way.inputs,
+                way.outputs,
+                way.weights,
+                beside,
+                way.exchange,
+            )
         )
 
     def bring(self, value: int, layout: Layout, path: Path) -> int:

@@ -7,7 +7,7 @@ cost model; nothing is measured here.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from math import prod
 from operator import itemgetter
@@ -35,12 +35,17 @@ if TYPE_CHECKING:
     from tokenspeed.placement.trace import Graphs
 
 
+EXCHANGE = "exchange"
+"""Kind of a row: a module and the collectives around it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One instruction.
 
     Args:
-        kind: of a node or of a collective; "pass" to the next stage.
+        kind: of a node or of a collective; "pass" to the next stage; "exchange" where tokens go to
+            the ranks of their experts and back.
         name: of the node, below its layer; of what is moved.
         takes, gives: layouts.
         group: over which ranks, and how many.
@@ -102,6 +107,8 @@ class Explanation:
         groups: (group, its axes).
         sent_bytes, time_us: of a step, over all layers and stages, logits included.
         digests: of each stage's two programs.
+        gathered_us: of a step in which experts take all tokens, gathered, in place of exchanging
+            them; None: none are exchanged.
     """
 
     tokens: int
@@ -114,6 +121,7 @@ class Explanation:
     time_us: float
     compile_ms: float
     digests: tuple[tuple[str, str], ...]
+    gathered_us: float | None = None
 
 
 def explain(
@@ -158,7 +166,21 @@ def explain(
         sum(section.time_us * n for section, n in zip(sections, counts, strict=True)),
         compile_ms,
         tuple((one.digest, two.digest) for one, two in zip(forward, logits, strict=True)),
+        _gathered_us(teller, forward, logits),
     )
+
+
+def _gathered_us(
+    teller: _Teller, forward: Sequence[Program], logits: Sequence[Program]
+) -> float | None:
+    """Return what a step takes without exchanges; None: it has none."""
+    calls = (item for program in forward for item in program.instructions)
+    if not any(isinstance(item, Call) and item.exchange for item in calls):
+        return None
+    graph, tokens = teller.graphs.forward, teller.tokens
+    gathered = compile_graph(graph, teller.mesh, teller.cost, tokens, exchanges=False)
+    sections = (*teller.sections(gathered), *teller.sections(logits, logits=True))
+    return sum(section.time_us * (len(section.layers) or 1) for section in sections)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +232,7 @@ class _Teller:
     def _row(self, item: Instruction, names: dict[int, str]) -> Row:
         match item:
             case Call():
-                return _call_row(item)
+                return self._exchange_row(item) if item.exchange else _call_row(item)
             case Move():
                 return self._move_row(item, names)
             case Reduced():
@@ -230,6 +252,16 @@ class _Teller:
             self._group(move.axes),
             move.bytes_per_token * self.tokens,
             self.cost.time_us(self.mesh, move, self.tokens),
+        )
+
+    def _exchange_row(self, call: Call) -> Row:
+        assert call.exchange is not None
+        return replace(
+            _call_row(call),
+            kind=EXCHANGE,
+            group=self._group(call.exchange.axes),
+            sent_bytes=call.exchange.bytes_per_token * self.tokens,
+            time_us=call.exchange.time_us,
         )
 
     def _pass_row(self, item: Passed, names: dict[int, str]) -> Row:

@@ -13,7 +13,7 @@ from tokenspeed.placement.program import Call, Collective, Move, Passed, Reduced
 from tokenspeed.placement.text import digest_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from tokenspeed.placement.program import Instruction, Program
 
@@ -22,14 +22,14 @@ FEATURE = "all_reduce_add_rms_norm"
 OPERATOR = "norm.add_rms"
 
 
-def fuse(program: Program, features: Iterable[str]) -> Program:
-    """Return the program with what communicators of these features do in one call.
+def fuse(program: Program, features_over: Callable[[tuple[str, ...]], Iterable[str]]) -> Program:
+    """Return the program with what its communicators do in one call.
+
+    Ranks of a group have one choice of a communicator, so they fuse alike.
 
     Args:
-        features: of the communicators of all groups whose moves may be fused.
+        features_over: axes to the features of the communicator of the ranks that differ in them.
     """
-    if FEATURE not in features:
-        return program
     uses = Counter(number for item in program.instructions for number in _taken(item))
     uses.update(program.outputs)
     sums = {
@@ -42,6 +42,10 @@ def fuse(program: Program, features: Iterable[str]) -> Program:
         for item in program.instructions
         if isinstance(item, Call) and _is_add_norm(item) and item.inputs[0] in sums
     }
+    able = {axes: FEATURE in features_over(axes) for axes in _axes_of(sums[n] for n in fused)}
+    fused = {number: item for number, item in fused.items() if able[sums[number].axes]}
+    if not fused:
+        return program
     lines = tuple(_written(program, {number: sums[number] for number in fused}))
     return digest_of(replace(program, instructions=lines))
 
@@ -52,6 +56,11 @@ def _written(program: Program, fused: dict[int, Move]) -> Iterator[Instruction]:
             yield Reduced(fused[item.inputs[0]], item)
         elif not (isinstance(item, Move) and item.target in fused):
             yield item
+
+
+def _axes_of(moves: Iterable[Move]) -> list[tuple[str, ...]]:
+    """Return the axes of moves, each once, in an order that all ranks share."""
+    return list(dict.fromkeys(move.axes for move in moves))
 
 
 def _is_sum(move: Move) -> bool:

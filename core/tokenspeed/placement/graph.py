@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from tokenspeed.contracts.kernel import Operator
     from tokenspeed.contracts.placement import ParallelGroup
-    from tokenspeed.placement.rule import Rule
+    from tokenspeed.placement.notation import Rule
 
 
 class Kind(Enum):
@@ -77,6 +77,7 @@ class Node:
         operator: of kind OPERATOR, bound with `traits`; of a module that calls one and no more.
         layer: index of the decoder layer that it is part of; -1: none.
         where: file:line of the call in the model's text.
+        exchanged: letter whose parts tokens may be sent to; "": none (`exchange.py`).
     """
 
     kind: Kind
@@ -92,6 +93,7 @@ class Node:
     traits: Mapping[str, object] = field(default_factory=dict)
     layer: int = -1
     where: str = ""
+    exchanged: str = ""
 
 
 @dataclass(frozen=True, slots=True)

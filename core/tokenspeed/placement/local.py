@@ -37,7 +37,7 @@ def local_expert_group(group: ExpertGroup, shards: Shards) -> ExpertGroup:
     return replace(
         group,
         layers=tuple(layer for layer in group.layers if shards.holds_layer(layer)),
-        num_experts=group.num_experts // experts,
+        num_experts=group.num_experts // experts + (shards.spare_experts or 0),
         features=group.features // features,
     )
 

@@ -53,6 +53,21 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
+class Exchange:
+    """Tokens go to the ranks that hold what they chose, and the results come back.
+
+    Args:
+        axes: over which, the slowest first; inputs and results are cut over them.
+        bytes_per_token: what one rank sends for one token of the step, there and back.
+        time_us: in a step of the compiler's tokens.
+    """
+
+    axes: tuple[str, ...]
+    bytes_per_token: float
+    time_us: float
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """A node of the graph on local sizes.
 
@@ -62,6 +77,7 @@ class Call:
         input_layouts, output_layouts: of those.
         weight_layouts: of the node's weights.
         beside: label of the branch that may run beside others of the layer; "": none.
+        exchange: tokens are exchanged around it; None: they are not.
     """
 
     node: Node
@@ -71,6 +87,7 @@ class Call:
     output_layouts: tuple[Layout, ...]
     weight_layouts: tuple[Layout, ...] = ()
     beside: str = ""
+    exchange: Exchange | None = None
 
 
 @dataclass(frozen=True, slots=True)

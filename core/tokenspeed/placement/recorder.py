@@ -113,6 +113,7 @@ class GraphRecorder:
         units: Mapping[str, Sequence[int]] | None = None,
         dtypes: Sequence[str] = (),
         operator: Operator | None = None,
+        exchanged: str = "",
     ) -> Callable[..., Any]:
         """Return a callable that notes a call of `layer`; see the contract."""
         self.modules.append(layer)
@@ -136,6 +137,7 @@ class GraphRecorder:
                 operator,
                 layer=index,
                 where=where,
+                exchanged=exchanged,
             )
             return self._record(node, node.target, dtypes)
 

@@ -239,7 +239,7 @@ class Search:
     def _outcome(self, node: Node, given: tuple[Available, ...], way: Way) -> Outcome | None:
         """Return what a way costs; None: an input cannot get into its layout."""
         there = dict(zip(refs(node), given, strict=True))
-        cost, paths = (0.0, 0.0), []
+        cost, paths = way.cost, []
         for value, layout in zip(refs(node), way.inputs, strict=True):
             step_cost, path = self.cheapest(there[value], self.number(layout), value)
             if path is None:

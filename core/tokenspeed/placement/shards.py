@@ -16,11 +16,13 @@ class RankShards:
 
     Args:
         layers: decoder layers of the rank's pipeline stage.
+        spare_experts: slots of a rank beyond its share of experts; None: experts never move.
     """
 
     mesh: Mesh
     rank: int
     layers: range
+    spare_experts: int | None = None
 
     @property
     def is_first_stage(self) -> bool:

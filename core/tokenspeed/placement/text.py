@@ -64,6 +64,7 @@ def _call_text(call: Call) -> str:
     return (
         f"{_named(call.outputs, call.output_layouts)} = {node_text(call.node)} "
         f"{_named(call.inputs, call.input_layouts)} weights {weights} beside {call.beside!r}"
+        + (f" exchanged over {''.join(call.exchange.axes)}" if call.exchange else "")
     )
 
 

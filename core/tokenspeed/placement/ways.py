@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from tokenspeed.errors import PlacementError
 from tokenspeed.placement.blocks import refs
+from tokenspeed.placement.exchange import letter_of_tokens
 from tokenspeed.placement.graph import Ref, StepArgument
 from tokenspeed.placement.layout import TOKENS, Layout, Segment
 from tokenspeed.placement.rule import Cut, Mode, annotated, follow, place
@@ -22,8 +23,10 @@ from tokenspeed.placement.views import view_layout
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
+    from tokenspeed.placement.exchange import Exchanger
     from tokenspeed.placement.graph import Node, Value
     from tokenspeed.placement.mesh import Mesh
+    from tokenspeed.placement.program import Exchange
     from tokenspeed.placement.rule import Choice
     from tokenspeed.placement.sizes import Sized
 
@@ -37,11 +40,19 @@ CHANGES = ("keep", "join", "cut")
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Layouts of a node's Refs, weights and results."""
+    """Layouts of a node's Refs, weights and results; what is exchanged around it."""
 
     inputs: tuple[Layout, ...]
     weights: tuple[Layout, ...]
     outputs: tuple[Layout, ...]
+    exchange: Exchange | None = None
+
+    @property
+    def cost(self) -> tuple[float, float]:
+        """Return what it takes by itself: microseconds, bytes that a rank sends for one token."""
+        if self.exchange is None:
+            return 0.0, 0.0
+        return self.exchange.time_us, self.exchange.bytes_per_token
 
 
 class Ways:
@@ -49,14 +60,23 @@ class Ways:
 
     Args:
         runs: axes that are treated alike, the slowest first.
+        exchanger: says what exchanging tokens takes; None: none are exchanged.
     """
 
-    def __init__(self, values: Sequence[Value], mesh: Mesh, runs: Sequence[Axes]) -> None:
+    def __init__(
+        self,
+        values: Sequence[Value],
+        mesh: Mesh,
+        runs: Sequence[Axes],
+        exchanger: Exchanger | None = None,
+    ) -> None:
         self.values = values
         self.mesh = mesh
         self.runs = runs
+        self.exchanger = exchanger
         self._calls: dict[Hashable, list[Way]] = {}
         self._followed: dict[Hashable, Way | None] = {}
+        self._weights: dict[Hashable, tuple[Layout, ...]] = {}
 
     def __call__(
         self, node: Node, sign: Hashable, given: Given, needed: Sequence[bool]
@@ -76,7 +96,20 @@ class Ways:
         key = sign, choices
         if key not in self._calls:
             self._calls[key] = list(dict.fromkeys(self._of_call(node, own, choices)))
-        return dict.fromkeys((*self._calls[key], *self._following(node, sign, given)))
+        held = self._held(node, sign, own)
+        ways = (*self._calls[key], *self._following(node, sign, given))
+        return dict.fromkeys(way for way in ways if way.weights == held)
+
+    def _held(self, node: Node, sign: Hashable, own: Mapping[str, str]) -> tuple[Layout, ...]:
+        """Return how a module's weights lie: as its annotation says, whatever the search finds.
+
+        They are cut when they are loaded, by the annotation alone: a bias that is no summand there
+        cannot become one because that were cheaper.
+        """
+        if sign not in self._weights:
+            placed = place(node, self.values, own, self.mesh)
+            self._weights[sign] = placed.inputs[len(refs(node)) :]
+        return self._weights[sign]
 
     def _fitted(self, node: Node, way: Way) -> Way | None:
         """Return a way in the values' own segments; None: it cuts a value in others."""
@@ -87,7 +120,7 @@ class Ways:
         known = [layout for layout in (*inputs, *outputs) if layout is not None]
         if len(known) < len(inputs) + len(outputs):
             return None
-        return Way(tuple(known[: len(inputs)]), way.weights, tuple(known[len(inputs) :]))
+        return replace(way, inputs=tuple(known[: len(inputs)]), outputs=tuple(known[len(inputs) :]))
 
     def _choices(
         self,
@@ -131,6 +164,22 @@ class Ways:
                 taken |= dict.fromkeys(run, choice)
             if (way := self._placed(node, taken)) is not None:
                 yield way
+        if (way := self._exchanging(node, own)) is not None:
+            yield way
+
+    def _exchanging(self, node: Node, own: Mapping[str, str]) -> Way | None:
+        """Return the way whose tokens are exchanged over the axes of a letter, where there is one.
+
+        It takes and gives them cut over those axes; weights are held as in any other.
+        """
+        exchange = self.exchanger(node, self.values) if self.exchanger else None
+        if exchange is None:
+            return None
+        tokens = dict.fromkeys(exchange.axes, letter_of_tokens(node))
+        usual, cut = self._placed(node, own), self._placed(node, {**own, **tokens})
+        if usual is None or cut is None:
+            return None
+        return replace(cut, weights=usual.weights, exchange=exchange)
 
     def _following(self, node: Node, sign: Hashable, given: Given) -> Iterator[Way]:
         """Yield the ways in which inputs go through as they are, some of their segments cut."""

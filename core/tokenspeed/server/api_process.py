@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 import msgspec
 
 from tokenspeed.config.schema import ServeConfig
-from tokenspeed.engine.replicas import records_of
+from tokenspeed.engine.replicas.supervisors import records_of
 from tokenspeed.engine.reports import StartFailure, StartReport, failure_of
 from tokenspeed.engine.start_settings import adopt_plan
 from tokenspeed.errors import PluginError, TokenSpeedError
@@ -158,9 +158,9 @@ async def connect(settings: ApiSettings, report: StartReport) -> EngineClient:
     Raises:
         EngineError, PluginError: one is given up, or is another one than was reported.
     """
-    from tokenspeed.engine.fleet import Fleet
     from tokenspeed.engine.frontend import Frontend
-    from tokenspeed.engine.router import Limits
+    from tokenspeed.engine.replicas.fleet import Fleet
+    from tokenspeed.engine.replicas.router import Limits
 
     addresses = settings.engine_addresses
     if len(addresses) == 1:
@@ -219,7 +219,7 @@ def make_app(
     registry: Registry | None = None,
 ) -> ASGIApp:
     """Put the parts of the application together."""
-    from tokenspeed.engine.fleet import Fleet
+    from tokenspeed.engine.replicas.fleet import Fleet
     from tokenspeed.server.app import create_app
     from tokenspeed.server.conversation.chat_prompts import make_chats
     from tokenspeed.server.conversation.prompts import PromptReader

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tokenspeed.server.engine_health import DEGRADED, OK, UNHEALTHY, EngineHealth
 
 if TYPE_CHECKING:
-    from tokenspeed.engine.fleet import Fleet, Replica
+    from tokenspeed.engine.replicas.fleet import Fleet, Replica
 
 MOST = ("engine_epoch", "heard_s", "step_running_s", "no_step_completed_s")
 """Of these the whole server's figure is the largest."""

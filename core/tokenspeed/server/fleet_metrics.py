@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import Metric
 
-    from tokenspeed.engine.fleet import Fleet
-    from tokenspeed.engine.router import Routed
+    from tokenspeed.engine.replicas.fleet import Fleet
+    from tokenspeed.engine.replicas.router import Routed
 
 VIEW = {
     "blocks": "KV blocks that this API process knows replicas to have",

@@ -14,7 +14,7 @@ import msgspec
 from tokenspeed.checkpoint.model_path import existing_model
 from tokenspeed.config.load import replace_settings
 from tokenspeed.engine.ranks.place import world_of
-from tokenspeed.engine.replicas import Replicas
+from tokenspeed.engine.replicas.supervisors import Replicas
 from tokenspeed.engine.rules import rules_of
 from tokenspeed.engine.start_settings import plugins_of
 from tokenspeed.engine.tenant_file import read_tenants

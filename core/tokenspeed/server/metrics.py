@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric
 
-    from tokenspeed.engine.fleet import Fleet
     from tokenspeed.engine.messages import EngineStats, TenantState
+    from tokenspeed.engine.replicas.fleet import Fleet
     from tokenspeed.server.pieces import Piece
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)

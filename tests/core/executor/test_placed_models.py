@@ -20,6 +20,7 @@ from tests.support.placed_runs import (
 )
 from tests.support.traced_models import even, model_class, random_weights
 
+from tokenspeed.placement.cost import CostModel
 from tokenspeed.placement.mesh import Degrees, build_mesh
 from tokenspeed_reference.communicator import ThreadCommunicator
 from tokenspeed_reference.gloo import GlooCommunicator
@@ -50,6 +51,10 @@ MESHES = {
     "tp2 pp2": Degrees(tp=2, pp=2),
     "dp2 cp2": Degrees(dp=2, cp=2),
 }
+
+
+EXCHANGING = CostModel(host_wait_us=-1e6)
+"""A wait that gives time back: tokens are exchanged wherever it is possible."""
 
 
 @cache
@@ -102,8 +107,9 @@ def processes(request: pytest.FixtureRequest) -> Iterator[RankProcesses]:
 def test_processes_over_gloo_decode_what_one_rank_does(processes: RankProcesses, name: str) -> None:
     plain = decoded(name)
     for mesh, degrees in MESHES.items():
-        if degrees.world == processes.size:
-            given = [(name, degrees, uuid.uuid4().hex, plain.fed)] * degrees.world
+        costs = (None, EXCHANGING) if degrees.ep > 1 and "moe" in name else (None,)
+        for cost in costs if degrees.world == processes.size else ():
+            given = [(name, degrees, uuid.uuid4().hex, plain.fed, cost)] * degrees.world
             ranks = processes.run(process_logits, given)
             failed = [item for item in ranks if isinstance(item, Failure)]
             assert not failed, f"{mesh}: {failed}"

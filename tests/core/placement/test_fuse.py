@@ -25,6 +25,11 @@ def with_operators(graph: Graph, operator: object = norm.add_rms_norm) -> Graph:
     return replace(graph, nodes=nodes)
 
 
+def able(axes: tuple[str, ...]) -> set[str]:
+    """The features of communicators that can."""
+    return {FEATURE}
+
+
 def program_of(graph: Graph, **degrees: int) -> Program:
     (program,) = compile_graph(graph, build_mesh(Degrees(**degrees)), CostModel(), 64)
     return program
@@ -32,7 +37,7 @@ def program_of(graph: Graph, **degrees: int) -> Program:
 
 def test_sum_residual_and_norm_become_one_call() -> None:
     program = program_of(with_operators(decoder(2)), tp=2)
-    fused = fuse(program, {FEATURE})
+    fused = fuse(program, able)
     reduced = [item for item in fused.instructions if isinstance(item, Reduced)]
     assert [item.call.node.target for item in reduced] == [
         "layers.0.mlp_norm",
@@ -50,7 +55,7 @@ def test_sum_residual_and_norm_become_one_call() -> None:
 def test_unfused_again_it_is_the_same_program() -> None:
     program = program_of(with_operators(decoder(2, experts=8, shared=64)), tp=4, ep=2)
     unfolded = []
-    for item in fuse(program, {FEATURE}).instructions:
+    for item in fuse(program, able).instructions:
         unfolded += [item.move, item.call] if isinstance(item, Reduced) else [item]
     assert sorted(map(repr, unfolded)) == sorted(map(repr, program.instructions))
     written = {*program.inputs}
@@ -62,16 +67,27 @@ def test_unfused_again_it_is_the_same_program() -> None:
 
 def test_without_the_feature_or_another_norm_nothing_is_fused() -> None:
     program = program_of(with_operators(decoder(2)), tp=2)
-    assert fuse(program, {"graph_safe"}) is program
+    assert fuse(program, lambda axes: {"graph_safe"}) is program
     centred = program_of(with_operators(decoder(2), norm.add_centred_rms_norm), tp=2)
-    assert fuse(centred, {FEATURE}).instructions == centred.instructions
+    assert fuse(centred, able).instructions == centred.instructions
+
+
+def test_groups_without_the_feature_are_left_as_they_are() -> None:
+    graph = with_operators(decoder(2, experts=8))
+    program = program_of(graph, tp=2, ep=4)
+    sums = {i.axes for i in program.instructions if isinstance(i, Move) and i.axes}
+    assert len(sums) > 1
+    (*_, last) = sorted(sums)
+    fused = fuse(program, lambda axes: {FEATURE} if axes == last else set())
+    over = [i.move.axes for i in fused.instructions if isinstance(i, Reduced)]
+    assert {*over} == {last}
 
 
 def test_a_sum_that_others_read_too_is_not_fused() -> None:
     graph = with_operators(decoder(1))
     down = next(node for node in graph.nodes if node.target.endswith("mlp.down"))
     both = replace(graph, outputs=(*graph.outputs, *down.outputs))
-    fused = fuse(program_of(both, tp=2), {FEATURE})
+    fused = fuse(program_of(both, tp=2), able)
     targets = [i.call.node.target for i in fused.instructions if isinstance(i, Reduced)]
     assert targets == ["layers.0.mlp_norm"]
 

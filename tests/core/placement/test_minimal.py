@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.support.exhaustive_placement import TooManyError, least_bytes
-from tests.support.graphs import ADD, ADD_NORM, NORM, SILU_MUL, GraphBuilder, T
+from tests.support.graphs import ADD, ADD_NORM, EXPERTS, NORM, ROUTE, SILU_MUL, GraphBuilder, T
 
 from tokenspeed.contracts.placement import ParallelGroup
 from tokenspeed.placement.compiler import compile_graph
 from tokenspeed.placement.cost import CostModel, Link
 from tokenspeed.placement.layout import TOKENS, Segment, whole
 from tokenspeed.placement.mesh import Degrees, build_mesh
-from tokenspeed.placement.program import Move
+from tokenspeed.placement.program import Call, Move
 
-FREE_LATENCY = CostModel(Link(0, 1), Link(0, 1))
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tokenspeed.placement.graph import Ref
+
+FREE_LATENCY = CostModel(Link(0, 1), Link(0, 1), host_wait_us=0)
 MESHES = {
     "tp 2": Degrees(tp=2),
     "tp 3": Degrees(tp=3),
@@ -37,12 +43,12 @@ GROUPS = [
 D = 12
 
 
-def random_graph(rng: random.Random, length: int):
+def random_graph(rng: random.Random, length: int, kinds: Sequence[str] = ()):
     """Return a chain of modules and operators with a residual stream, and branches."""
     build = GraphBuilder("float32")
     values = [build.take(T, (D,))]
     for number in range(length):
-        kind = rng.choice(["mlp", "linear", "norm", "add_norm", "add", "split", "columns"])
+        kind = rng.choice(["mlp", "linear", "norm", "add_norm", "add", "split", "columns", *kinds])
         x = rng.choice(values[-2:])
         if kind == "mlp":
             group = rng.choice(GROUPS)
@@ -58,6 +64,8 @@ def random_graph(rng: random.Random, length: int):
         elif kind == "add_norm":
             other = rng.choice(values)
             values += build.call(f"add_norm{number}", ADD_NORM, x, other, weights=(((D,),),))
+        elif kind == "experts":
+            values.append(experts(build, number, x, rng.choice([4, 8])))
         elif kind == "add":
             values.append(build.operator("add", ADD, x, rng.choice(values)))
         else:
@@ -66,17 +74,32 @@ def random_graph(rng: random.Random, length: int):
     return build.build(values[-1])
 
 
-def compared(rng: random.Random, name: str, max_states: int) -> float | None:
+def experts(build: GraphBuilder, number: int, x: Ref, count: int) -> Ref:
+    """Return what two experts make of each token."""
+    logits = build.linear(f"router{number}", x, (count,))
+    weights, chosen = build.operator("moe.route", ROUTE, logits, top_k=2)
+    sizes = (((count,), (D, D), (D,)), ((count,), (D,), (D,)))
+    spread = {"E": ParallelGroup.MOE_EP, "F": ParallelGroup.MOE_TP}
+    return build.call(
+        f"experts{number}", EXPERTS, x, chosen, weights, weights=sizes, spread=spread, exchanged="E"
+    )
+
+
+def compared(
+    rng: random.Random, name: str, max_states: int, kinds: Sequence[str] = ()
+) -> float | None:
     """Return the bytes of a random graph's program; None: there are too many to try, or none.
 
     Raises:
         AssertionError: another program sends fewer.
     """
     mesh = build_mesh(MESHES[name])
-    graph = random_graph(rng, rng.randint(2, 4))
+    graph = random_graph(rng, rng.randint(1 if kinds else 2, 3 if kinds else 4), kinds)
     is_whole = rng.random() < 0.5
     (program,) = compile_graph(graph, mesh, FREE_LATENCY, 1, whole_results=is_whole)
     found = sum(item.bytes_per_token for item in program.instructions if isinstance(item, Move))
+    calls = [item for item in program.instructions if isinstance(item, Call)]
+    found += sum(item.exchange.bytes_per_token for item in calls if item.exchange)
     parts = graph.values[graph.inputs[0]].parts
     partition = mesh.groups[ParallelGroup.ATTN_DP]
     cut = replace(whole(parts), dims=((Segment(TOKENS, partition),), *whole(parts).dims[1:]))
@@ -100,6 +123,16 @@ def test_no_program_of_a_small_graph_sends_fewer_bytes(name: str) -> None:
         if found == 4:
             break
     assert found == 4, f"of {tried} graphs few need traffic"
+
+
+@pytest.mark.parametrize("name", [name for name in MESHES if "experts" in name])
+def test_no_program_with_experts_sends_fewer_bytes(name: str) -> None:
+    found = 0
+    for seed in range(16):
+        print(f"seed {name} experts {seed}")
+        rng = random.Random(f"{name} experts {seed}")
+        found += bool(compared(rng, name, max_states=100, kinds=["experts"] * 8))
+    assert found >= 3, "few graphs need traffic"
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tokenspeed.engine.ranks.plan_frames import JoinedEncoder
 from tokenspeed.scheduler import PlanEncoder
 
 if TYPE_CHECKING:
@@ -23,12 +24,15 @@ class LeadingExecutor:
 
     A step that fails on any of them raises RankFailure, and so does every one after it: the ranks
     are no longer at the same place.
+
+    Args:
+        num_partitions: of data-parallel attention; with several, plans are joined ones.
     """
 
-    def __init__(self, executor: Executor, group: RankGroup) -> None:
+    def __init__(self, executor: Executor, group: RankGroup, *, num_partitions: int = 1) -> None:
         self._executor = executor
         self._group = group
-        self._encoder = PlanEncoder()
+        self._encoder: Any = PlanEncoder() if num_partitions == 1 else JoinedEncoder(num_partitions)
 
     def add_request(
         self,
@@ -52,7 +56,7 @@ class LeadingExecutor:
         """Start a step on all ranks.
 
         Args:
-            plan: the scheduler's own StepPlan.
+            plan: the scheduler's own StepPlan, or a JoinedPlan of several of them.
         Raises:
             RankFailure: a rank is gone, or the step failed.
         """

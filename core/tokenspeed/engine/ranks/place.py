@@ -70,6 +70,7 @@ def world_of(config: EngineConfig) -> int:
     """
     degrees = degrees_of(config)
     build_mesh(degrees)
+    _check_balanced(config)
     if degrees.world > 1:
         _check_built(config)
     elif config.launcher != "local":
@@ -80,10 +81,23 @@ def world_of(config: EngineConfig) -> int:
     return degrees.world
 
 
+def _check_balanced(config: EngineConfig) -> None:
+    """Refuse what moving experts lacks."""
+    if config.eplb_slots and not config.eplb_steps:
+        raise ConfigError(
+            f"eplb_slots is {config.eplb_slots} and eplb_steps is 0: copies of experts are made "
+            "when their load is looked at; give --eplb-steps too, such as 1000, or leave both out"
+        )
+    if config.eplb_steps and config.ep == 1:
+        raise ConfigError(
+            f"eplb_steps is {config.eplb_steps} and ep is 1: experts move between the ranks of ep, "
+            "2 or more are needed; give --ep, or leave --eplb-steps out"
+        )
+
+
 def _check_built(config: EngineConfig) -> None:
-    """Refuse by name what several ranks cannot do yet."""
+    """Refuse by name what several ranks, or several partitions of attention, cannot do yet."""
     missing = {
-        "dp": (config.dp, config.dp > 1, "run several servers, or use tp, cp and pp"),
         "replicas": (config.replicas, config.replicas > 1, "run several servers"),
         "host_kv_gib": (config.host_kv_gib, config.host_kv_gib > 0, "leave it out"),
         "kv_store": (config.kv_store, bool(config.kv_store), "leave it out"),
@@ -94,6 +108,22 @@ def _check_built(config: EngineConfig) -> None:
             raise ConfigError(
                 f"{name} is {value} and the replica has {degrees_of(config).world} ranks: {name} "
                 f"works on one rank only in this version; {way}"
+            )
+    if config.dp > 1:
+        _check_partitions(config)
+
+
+def _check_partitions(config: EngineConfig) -> None:
+    missing = {
+        "record": (config.record, bool(config.record)),
+        "tenants": (config.tenants, bool(config.tenants)),
+        "min_tps_per_user": (config.min_tps_per_user, config.min_tps_per_user > 0),
+    }
+    for name, (value, is_asked) in missing.items():
+        if is_asked:
+            raise ConfigError(
+                f"{name} is {value} and dp is {config.dp}: {name} works with one partition of "
+                "attention only in this version; leave it out, or use tp instead of dp"
             )
 
 

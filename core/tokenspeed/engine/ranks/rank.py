@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tokenspeed.engine.build import model_path
 from tokenspeed.engine.choices import Choices
 from tokenspeed.engine.placing import placing_of
 from tokenspeed.engine.rank_build import build_rank, describe_model, joined, rank_facts, set_threads
+from tokenspeed.engine.ranks.plan_frames import JoinedDecoder
+from tokenspeed.engine.sizes import slots_each, slots_of
 from tokenspeed.env import is_strict
 from tokenspeed.errors import EngineError
 from tokenspeed.executor.batch import StepBatcher
 from tokenspeed.executor.following import FollowingExecutor
+from tokenspeed.executor.partition import PartitionBatcher
 from tokenspeed.models.modules import register_model_modules
 from tokenspeed.plugins import load_planned
 from tokenspeed.scheduler import PlanDecoder
@@ -30,6 +33,7 @@ class RankExecutor:
     """Decodes each plan, proves that it is the one rank 0 sent, and carries it out.
 
     Args:
+        decoder: of what rank 0 sends.
         facts: see `rank_facts`.
         device_text: where it computes, for the log.
     """
@@ -40,6 +44,7 @@ class RankExecutor:
         executor: FollowingExecutor,
         communicator: Communicator,
         *,
+        decoder: PlanDecoder | JoinedDecoder,
         facts: Mapping[str, str],
         device_text: str,
     ) -> None:
@@ -48,7 +53,7 @@ class RankExecutor:
         self._rank = place.rank
         self._executor = executor
         self._communicator = communicator
-        self._decoder = PlanDecoder()
+        self._decoder = decoder
 
     def run(self, message: bytes) -> None:
         """Carry out one plan.
@@ -57,6 +62,7 @@ class RankExecutor:
             EngineError: it is not the one that is due, or not as it was sent.
         """
         try:
+            plan: Any
             plan, spans = self._decoder.decode(message)
         except ValueError as error:
             raise EngineError(
@@ -107,7 +113,7 @@ def build_worker(
     batcher = StepBatcher(
         parts.arena,
         parts.attention,
-        max_running=config.max_running,
+        max_running=slots_each(config),
         max_context_tokens=described.sizes.max_context_tokens,
         block_tokens=described.sizes.block_tokens,
         vocab_size=described.sizes.vocab_size,
@@ -116,10 +122,17 @@ def build_worker(
     )
     executor = FollowingExecutor(
         parts.model,
-        batcher,
-        max_running=config.max_running,
+        batcher if parts.partition is None else PartitionBatcher(batcher, parts.partition),
+        max_running=slots_of(config),
         device=runtime.torch_device(),
         share=communicator.broadcast,
     )
     text = f"{runtime.facts.kind} ({runtime.facts.name}), {runtime.torch_device()}"
-    return RankExecutor(place, executor, communicator, facts=facts, device_text=text)
+    decoder = (
+        PlanDecoder()
+        if parts.partition is None
+        else JoinedDecoder(config.dp, slots_each=slots_each(config))
+    )
+    return RankExecutor(
+        place, executor, communicator, decoder=decoder, facts=facts, device_text=text
+    )

@@ -5,9 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.support.placed_engines import check_equal, even_checkpoint, rank_llm
-from tests.support.served_checkpoints import serve_checkpoint
+from tests.support.placed_engines import (
+    NUM_TOKENS,
+    PROMPTS,
+    check_equal,
+    even_checkpoint,
+    rank_llm,
+)
+from tests.support.served_checkpoints import PlainModel, serve_checkpoint
 
+from tokenspeed import SamplingParams
 from tokenspeed.engine.ranks import group
 from tokenspeed.errors import ConfigError, PlacementError
 
@@ -43,6 +50,35 @@ def test_every_kind_of_cut_gives_the_tokens_of_one_rank(
     name: str, degrees: dict[str, int], tmp_path: Path
 ) -> None:
     check_equal(even_checkpoint(name, tmp_path), **degrees)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("degrees", [{"ep": 2}, {"dp": 2, "ep": 2}])
+def test_experts_move_between_ranks_under_load_and_tokens_stay(
+    degrees: dict[str, int], tmp_path: Path
+) -> None:
+    path = even_checkpoint("qwen3_moe", tmp_path)
+    plain = PlainModel(path, max_context_tokens=256)
+    params = SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True)
+    with rank_llm(path, eplb_steps=3, eplb_slots=1, **degrees) as engine:
+        for _ in range(2):
+            outputs = engine.generate(PROMPTS, params)
+            for prompt, output in zip(PROMPTS, outputs, strict=True):
+                assert plain.answer(prompt, NUM_TOKENS).agrees(output.token_ids)
+        experts = engine._loop.state()["experts"]
+    assert experts["times"] > 3
+    assert experts["moved"] > 0
+    assert all(sum(layer["counts"]) > 0 for layer in experts["layers"].values())
+
+
+def test_experts_of_one_rank_or_of_none_are_not_balanced(tmp_path: Path) -> None:
+    path = serve_checkpoint("llama", tmp_path)
+    with pytest.raises(ConfigError, match=r"eplb_steps is 5 and ep is 1.*give --ep"):
+        rank_llm(path, eplb_steps=5)
+    with pytest.raises(ConfigError, match=r"eplb_slots is 1 and eplb_steps is 0.*--eplb-steps"):
+        rank_llm(path, ep=2, eplb_slots=1)
+    with pytest.raises(ConfigError, match=r"eplb_steps is 5 and Llama\w+ has no experts"):
+        rank_llm(path, ep=2, eplb_steps=5)
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,7 @@ def test_a_worker_that_cannot_be_built_ends_the_start_with_its_error(
     ("settings", "words"),
     [
         ({"host_kv_gib": 1.0}, "host_kv_gib is 1.0 and the replica has 2 ranks"),
-        ({"dp": 2}, "dp is 2 and the replica has 4 ranks"),
+        ({"dp": 2, "record": "file"}, "record is file and dp is 2"),
         ({"ep": 3}, "do not fit together"),
     ],
 )

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tokenspeed.engine.homes import Homes
+from tokenspeed.engine.replicas.homes import Homes
 from tokenspeed.engine.requests import number_of
 from tokenspeed.scheduler import PrefixKeys, PrefixView
 

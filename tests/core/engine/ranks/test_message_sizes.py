@@ -11,10 +11,10 @@ import torch
 from tokenspeed.config.schema import EngineConfig
 from tokenspeed.contracts.binding import RegisteredOffer
 from tokenspeed.contracts.registration import Offer
-from tokenspeed.engine import message_sizes
 from tokenspeed.engine.choices import Choices
-from tokenspeed.engine.group_seat import ALONE, GroupSeat
-from tokenspeed.engine.message_sizes import (
+from tokenspeed.engine.ranks import message_sizes
+from tokenspeed.engine.ranks.group_seat import ALONE, GroupSeat
+from tokenspeed.engine.ranks.message_sizes import (
     SIZES,
     agreed_times,
     kept_notes,
@@ -22,7 +22,7 @@ from tokenspeed.engine.message_sizes import (
     table_of,
     told,
 )
-from tokenspeed.engine.sized_communicator import SizedCommunicator
+from tokenspeed.engine.ranks.sized_communicator import SizedCommunicator
 from tokenspeed.engine.sizes import EngineSizes
 from tokenspeed.errors import EngineError
 from tokenspeed.kernels.evidence import EvidenceFile

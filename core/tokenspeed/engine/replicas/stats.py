@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tokenspeed.engine.fleet_desk import summed_tenants
 from tokenspeed.engine.messages import EngineStats
+from tokenspeed.engine.replicas.desk import summed_tenants
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,7 +10,7 @@ from tests.support.scripted import write_scripted_model
 from tokenspeed import LLM
 from tokenspeed.config.schema import ServeConfig
 from tokenspeed.engine.messages import TenantFigures
-from tokenspeed.engine.replicas import addresses_of, records_of, settings_of_replica
+from tokenspeed.engine.replicas.supervisors import addresses_of, records_of, settings_of_replica
 from tokenspeed.errors import ConfigError
 
 

@@ -31,8 +31,10 @@ SIZES = (1 << 10, 1 << 13, 1 << 16, 1 << 18, 1 << 20, 1 << 23)
 """Bytes of this rank's tensor."""
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter")
 ROUNDS = 7
-CALLS = 4
+CALLS = 8
 """Calls of one timed batch."""
+BUSY_BYTES, BUSY_PASSES = 1 << 28, 10
+"""What a device computes while the host calls a batch."""
 SLOT = "communicator"
 Times = dict[str, dict[str, float]]
 """A shape's text -> PLUGIN/NAME -> seconds a call."""
@@ -150,7 +152,7 @@ def _measured(
                 pin: _batch(communicator, operation, part)
                 for pin, communicator in communicators.items()
             }
-            samples = _interleaved(base, batches, synchronize)
+            samples = _interleaved(base, batches, x.device, synchronize)
             times[shape_of(operation, num_bytes, group)] = {
                 pin: statistics.median(found) for pin, found in samples.items()
             }
@@ -170,6 +172,7 @@ def _batch(communicator: Communicator, operation: str, x: torch.Tensor) -> Calla
 def _interleaved(
     base: Communicator,
     batches: Mapping[str, Callable[[], None]],
+    device: torch.device,
     synchronize: Callable[[], None],
 ) -> dict[str, list[float]]:
     samples: dict[str, list[float]] = {pin: [] for pin in batches}
@@ -177,12 +180,31 @@ def _interleaved(
         for pin, batch in batches.items():
             synchronize()
             base.barrier()
-            started = time.perf_counter()
-            batch()
-            synchronize()
+            seconds = _seconds(batch, device, synchronize)
             if number:  # the first connects and compiles
-                samples[pin].append((time.perf_counter() - started) / CALLS)
+                samples[pin].append(seconds / CALLS)
     return samples
+
+
+def _seconds(
+    batch: Callable[[], None], device: torch.device, synchronize: Callable[[], None]
+) -> float:
+    """Return the time of a batch: on a device the device's own, whatever the host takes to call."""
+    import torch
+
+    if device.type == "cpu":
+        started = time.perf_counter()
+        batch()
+        return time.perf_counter() - started
+    first, last = (torch.Event(device=device, enable_timing=True) for _ in range(2))
+    busy = torch.zeros(BUSY_BYTES // 4, device=device)
+    for _ in range(BUSY_PASSES):  # meanwhile the host gets ahead
+        busy.add_(1.0)
+    first.record()
+    batch()
+    last.record()
+    synchronize()
+    return float(first.elapsed_time(last)) / 1e3
 
 
 def _agreed(base: Communicator, own: Times, device: torch.device) -> Times:

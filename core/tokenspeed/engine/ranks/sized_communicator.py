@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import torch
 
     from tokenspeed.contracts.communicator import Communicator
-    from tokenspeed.engine.message_sizes import Table
+    from tokenspeed.engine.ranks.message_sizes import Table
 
 FUSED = "all_reduce_add_rms_norm"
 Steps = tuple[tuple[int, "Communicator"], ...]

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tokenspeed.contracts.kernel import Band
-from tokenspeed.engine.message_sizes import SIZES, agreed_times, table_of, told
-from tokenspeed.engine.sized_communicator import SizedCommunicator
+from tokenspeed.engine.ranks.message_sizes import SIZES, agreed_times, table_of, told
+from tokenspeed.engine.ranks.sized_communicator import SizedCommunicator
 from tokenspeed.errors import EngineError, TokenSpeedError
 from tokenspeed.kernels.rules import AUTO
 from tokenspeed.log import LOGGER
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.binding import Decision, RegisteredOffer
     from tokenspeed.contracts.communicator import Communicator
     from tokenspeed.contracts.device import DeviceRuntime
-    from tokenspeed.engine.group_seat import GroupSeat
+    from tokenspeed.engine.ranks.group_seat import GroupSeat
     from tokenspeed.kernels.evidence import EvidenceFile
 
 

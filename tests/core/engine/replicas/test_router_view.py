@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from tests.support.schedulers import make_scheduler
 
-from tokenspeed.engine.kv_feed import MAX_UNTAKEN_BYTES, KvFeed
 from tokenspeed.engine.messages import FromEngine, KvChanges, KvWatch, ModelInfo
+from tokenspeed.engine.replicas.feed import MAX_UNTAKEN_BYTES, KvFeed
+from tokenspeed.engine.replicas.router import Limits, Router
 from tokenspeed.engine.requests import number_of
-from tokenspeed.engine.router import Limits, Router
 from tokenspeed.scheduler import PrefixKeys, Scheduler
 
 BLOCK_TOKENS = 16

@@ -14,12 +14,12 @@ import secrets
 import time
 from typing import TYPE_CHECKING
 
-from tokenspeed.engine.fleet_desk import FleetDesk
-from tokenspeed.engine.fleet_stats import summed_stats
 from tokenspeed.engine.flight_record import read_suspects
 from tokenspeed.engine.frontend import Frontend
 from tokenspeed.engine.messages import NO_POSITION
-from tokenspeed.engine.router import Limits, Routed, Router
+from tokenspeed.engine.replicas.desk import FleetDesk
+from tokenspeed.engine.replicas.router import Limits, Routed, Router
+from tokenspeed.engine.replicas.stats import summed_stats
 from tokenspeed.engine.submits import make_submit
 from tokenspeed.errors import EngineError, EngineGoneError
 from tokenspeed.log import LOGGER

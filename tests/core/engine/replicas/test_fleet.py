@@ -13,9 +13,9 @@ from tests.support.fleets import RunningFleet
 from tests.support.scripted import write_scripted_model
 
 from tokenspeed import SamplingParams
-from tokenspeed.engine import fleet as fleet_module
-from tokenspeed.engine.fleet import Fleet
 from tokenspeed.engine.messages import TenantFigures, Terms
+from tokenspeed.engine.replicas import fleet as fleet_module
+from tokenspeed.engine.replicas.fleet import Fleet
 from tokenspeed.errors import EngineAwayError, EngineError, EngineGoneError
 
 REPLICAS = 3

@@ -1,0 +1,1 @@
+"""Several engines behind one server: kept alive, and chosen by what their caches hold."""
