@@ -52,6 +52,10 @@ TABLE_FILE = "core/tokenspeed/layers/rotary.py"
 """The table of cosines and sines is a function of config.json alone and made once, on the host in
 float32, as the models' own code makes it: what is called here is free."""
 
+SLOTS_FILE = "core/tokenspeed/layers/expert_slots.py"
+"""Numbers of experts become numbers of slots, and are counted, only where experts move by their
+load: bookkeeping in whole numbers, exact on any device, no computation of a model."""
+
 
 class CallsOfModels(TorchFunctionMode):
     """Notes each torch function that a layer or model file calls itself, and where."""

@@ -55,7 +55,7 @@ def time_limit(who: str, *, limit_s: float | None = None) -> Iterator[None]:
         nonlocal is_up
         is_up = True
         say(f"tokenspeed: {message}")
-        faulthandler.dump_traceback(sys.__stderr__ or 2)
+        faulthandler.dump_traceback(sys.__stderr__ or 2, all_threads=False)  # the one that hangs
         raise _TimeUp(message)
 
     previous = signal.signal(signal.SIGALRM, stop)

@@ -56,6 +56,10 @@ class EngineState(Answer, frozen=True):
     states: dict[str, int]
     requests: list[Part]
     queue: list[Part]
+    experts: Part | None
+    """Loads and places of experts that move by their load."""
+    partitions: list[Part] | UnsetType = UNSET
+    """Of data-parallel attention: the counts of each."""
     replicas: list[Part] | UnsetType = UNSET
     """Of several: the figures of each, which the rest sums up."""
 
