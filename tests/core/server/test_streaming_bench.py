@@ -43,7 +43,9 @@ def test_a_stream_is_written_once_a_step(bench: Bench, case: Case) -> None:
         bench.step(streams)
         events, reads = streams.num_events, streams.num_reads
         took_s = [seconds for _ in range(NUM_STEPS) for seconds in bench.step(streams)]
-        assert streams.num_reads - reads == NUM_STREAMS * NUM_STEPS
+        steps_read = NUM_STREAMS * NUM_STEPS
+        # One may come in two pieces; a second write a step would be seen in all of them.
+        assert steps_read <= streams.num_reads - reads < steps_read * 1.2
         assert streams.num_events - events == NUM_STREAMS * NUM_STEPS
     assert len(took_s) == NUM_STREAMS * NUM_STEPS
     assert min(took_s) > 0
