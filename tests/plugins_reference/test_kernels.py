@@ -46,7 +46,22 @@ def test_every_operator_has_an_implementation(operator: Operator) -> None:
     assert offers_of(operator)
 
 
-@pytest.mark.parametrize(("operator", "offer", "dtype"), CLAIMS, ids=NAMES)
+SLOW = ("attention.paged", "moe.experts")
+"""Operators whose definition takes its time: in half precisions they are compared where the slow
+tests run."""
+
+
+@pytest.mark.parametrize(
+    ("operator", "offer", "dtype"),
+    [
+        pytest.param(
+            *claim,
+            id=name,
+            marks=pytest.mark.slow if claim[0].name in SLOW and claim[2] != "float32" else (),
+        )
+        for claim, name in zip(CLAIMS, NAMES, strict=True)
+    ],
+)
 def test_an_offer_agrees_with_the_definition(operator: Operator, offer: Any, dtype: str) -> None:
     domain = Domain(dtype, declared_traits(offer), SEED)
     found = list(outcomes(operator, offer, domain))
