@@ -1,4 +1,4 @@
-"""`python benchmarks/plan_broadcast.py`: how long a plan takes from the scheduler to another rank.
+"""`python -m benchmarks.plan_broadcast`: how long a plan takes from the scheduler to another rank.
 
 One plan of 256 decoding sequences goes to readers in other processes every two milliseconds, so
 that they sleep in between as workers do. A figure is the median from before the plan is encoded to
@@ -11,26 +11,20 @@ import multiprocessing
 import os
 import pickle
 import statistics
-import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from benchmarks.results_file import Row, merge_rows
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
-
-from benchmarks.results_file import Row, merge_rows  # noqa: E402
-
-from tokenspeed.engine.ranks.plans import (  # noqa: E402
+from tokenspeed.engine.ranks.plans import (
     END,
     RingReceiver,
     RingSender,
     make_ring_memory,
     map_ring_memory,
 )
-from tokenspeed.scheduler import (  # noqa: E402
+from tokenspeed.scheduler import (
     GroupSpec,
     PlanDecoder,
     PlanEncoder,
@@ -43,7 +37,7 @@ if TYPE_CHECKING:
 
 SEQUENCES, PROMPT_TOKENS = 256, 64
 SENDS, WARM_UP, PAUSE_S = 1000, 100, 0.002
-COMMAND = "python benchmarks/plan_broadcast.py"
+COMMAND = "python -m benchmarks.plan_broadcast"
 ARRAYS = (
     "request_ids", "slots", "query_start", "context_tokens", "output_index", "token_ids",
     "admitted", "block_updates", "copies", "state_rows", "num_drafts",

@@ -4,7 +4,7 @@ Real schedulers, real views and the real router, on a clock of its own: a step t
 and a time a token. Compared are one replica with the cache and the speed of all, round robin, and
 sessions by their hash. Figures go to `benchmarks/results/`.
 
-Usage: routing.py [--replicas 4] [--only-choice] [--dry]
+Usage: python -m benchmarks.control_plane.routing [--replicas 4] [--only-choice] [--dry]
 """
 
 from __future__ import annotations
@@ -18,27 +18,22 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from benchmarks.control_plane.agents_trace import Agents, Session
+from benchmarks.results_file import Row, merge_rows
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))
+from tokenspeed.contracts.policy import Arrival
+from tokenspeed.engine.messages import EngineStats, KvWatch, ModelInfo, Submit
+from tokenspeed.engine.replicas.feed import KvFeed
+from tokenspeed.engine.replicas.router import Limits, Routed, Router
+from tokenspeed.engine.requests import number_of
+from tokenspeed.sampling.params import SamplingParams
+from tokenspeed.scheduler import GroupSpec, Scheduler, SchedulerConfig
+from tokenspeed.scheduler.policies import ReturnTimePolicy
 
-from agents_trace import Agents, Session  # noqa: E402
-from benchmarks.results_file import Row, merge_rows  # noqa: E402
-
-from tokenspeed.contracts.policy import Arrival  # noqa: E402
-from tokenspeed.engine.messages import EngineStats, KvWatch, ModelInfo, Submit  # noqa: E402
-from tokenspeed.engine.replicas.feed import KvFeed  # noqa: E402
-from tokenspeed.engine.replicas.router import Limits, Routed, Router  # noqa: E402
-from tokenspeed.engine.requests import number_of  # noqa: E402
-from tokenspeed.sampling.params import SamplingParams  # noqa: E402
-from tokenspeed.scheduler import GroupSpec, Scheduler, SchedulerConfig  # noqa: E402
-from tokenspeed.scheduler.policies import ReturnTimePolicy  # noqa: E402
-
-COMMAND = "benchmarks/control_plane/routing.py"
+COMMAND = "python -m benchmarks.control_plane.routing"
 BLOCK_TOKENS = 128
 POOLS_TOKENS = (500_000, 250_000)
 """Of each replica: room for most of what is asked for again, and for less than half of it."""

@@ -315,7 +315,7 @@ def _build_executor(
     )
     if group is None:
         return executor
-    return LeadingExecutor(executor, group, num_partitions=config.dp)
+    return LeadingExecutor(executor, group, rank.check, num_partitions=config.dp)
 
 
 def _scheduler(config: EngineConfig, settings: Mapping[str, Any], layout: ArenaLayout) -> Scheduler:

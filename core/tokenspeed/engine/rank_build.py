@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from tokenspeed.engine.sizes import EngineSizes
     from tokenspeed.engine.tuning import Tuning
     from tokenspeed.executor.balancing import ExpertLoad
+    from tokenspeed.executor.connections import GroupConnections
     from tokenspeed.executor.partition import Partition
     from tokenspeed.kernels import Binder
     from tokenspeed.kv import ArenaLayout
@@ -65,6 +66,7 @@ class RankParts:
         program: digest of what the ranks of all stages run; "": each has all of the model.
         expert_load: counts of choices of this stage's experts; None: experts stay.
         partition: of data-parallel attention; None: there is one only.
+        connections: between the ranks of this rank's groups; None: there are no such groups.
     """
 
     model: CausalLM
@@ -78,6 +80,15 @@ class RankParts:
     program: str
     expert_load: ExpertLoad | None = None
     partition: Partition | None = None
+    connections: GroupConnections | None = None
+
+    def check(self) -> None:
+        """Raise if a group broke during a step whose results are about to be used."""
+        from tokenspeed.executor.connections import check_late
+
+        check_late(self.communicator)
+        if self.connections is not None:
+            self.connections.check()
 
 
 def describe_model(
@@ -193,6 +204,7 @@ def build_rank(
         program="" if placing is None else placing.compiled.digest,
         expert_load=expert_load,
         partition=partition,
+        connections=connections,
     )
 
 

@@ -51,6 +51,15 @@ class GroupConnections:
         sender = self._rank + (self._mesh.stage(self._rank) - stage) * stage_ranks
         return self._of((sender, sender - stage_ranks))
 
+    def check(self) -> None:
+        """Raise if a group broke: what its calls gave since the last check is worth nothing.
+
+        Called once the device is synchronised; only groups whose calls return before the device has
+        made them have something to tell then.
+        """
+        for communicator in self._by_ranks.values():
+            check_late(communicator)
+
     def close(self) -> None:
         """Leave all groups in peace."""
         for communicator in self._by_ranks.values():
@@ -71,3 +80,9 @@ class GroupConnections:
                 timeout_s=self._timeout_s,
             )
         return self._by_ranks[ranks]
+
+
+def check_late(communicator: Communicator) -> None:
+    """Raise what a communicator with the feature "late_errors" has to tell of calls made before."""
+    if "late_errors" in communicator.features:
+        communicator.check()  # type: ignore[attr-defined]

@@ -10,6 +10,8 @@ from tokenspeed.engine.ranks.plan_frames import JoinedEncoder
 from tokenspeed.scheduler import PlanEncoder
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from tokenspeed.contracts.grammar import CompiledGrammar
@@ -26,11 +28,20 @@ class LeadingExecutor:
     are no longer at the same place.
 
     Args:
+        check: raises if a group of ranks broke since the last call; the device is synchronised.
         num_partitions: of data-parallel attention; with several, plans are joined ones.
     """
 
-    def __init__(self, executor: Executor, group: RankGroup, *, num_partitions: int = 1) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        group: RankGroup,
+        check: Callable[[], None],
+        *,
+        num_partitions: int = 1,
+    ) -> None:
         self._executor = executor
+        self._check = check
         self._group = group
         self._encoder: Any = PlanEncoder() if num_partitions == 1 else JoinedEncoder(num_partitions)
 
@@ -72,9 +83,11 @@ class LeadingExecutor:
         self._group.is_in_step = False
 
     def collect(self) -> StepResult:
-        """Wait for the oldest launched step and return its result."""
+        """Wait for the oldest launched step and return its result, unless a group broke in it."""
         try:
-            return self._executor.collect()
+            result = self._executor.collect()
+            self._check()
+            return result
         except (Exception, SystemExit) as error:
             self._group.is_in_step = True
             raise self._group.cause_of(error) from error
