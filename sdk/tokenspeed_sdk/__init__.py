@@ -20,7 +20,9 @@ from tokenspeed.contracts.attention import (
     AttentionBackend,
     AttentionBatch,
     CacheDemand,
+    DecodeRows,
     KVView,
+    SharedPrefixes,
     StateView,
 )
 from tokenspeed.contracts.capability import TRAITS, VOCABULARY_VERSION, Clause, Trait
@@ -28,7 +30,7 @@ from tokenspeed.contracts.cli import Command
 from tokenspeed.contracts.client_rule import ClientRule, TemplateFacts
 from tokenspeed.contracts.communicator import OPTIONAL_METHODS, Communicator
 from tokenspeed.contracts.conversation import Conversation, Message, Tool, ToolCall, ToolChoice
-from tokenspeed.contracts.device import DeviceFacts, DeviceRuntime
+from tokenspeed.contracts.device import DeviceFacts, DeviceGraph, DeviceRuntime
 from tokenspeed.contracts.faults import Fault, Faults
 from tokenspeed.contracts.grammar import (
     CompiledGrammar,
@@ -134,7 +136,9 @@ __all__ = [
     "CompiledGrammar",
     "ConfigError",
     "Conversation",
+    "DecodeRows",
     "DeviceFacts",
+    "DeviceGraph",
     "DeviceRuntime",
     "Domain",
     "Draft",
@@ -181,6 +185,7 @@ __all__ = [
     "Sampler",
     "SamplingBatch",
     "Shards",
+    "SharedPrefixes",
     "Speculator",
     "SpeculatorFacts",
     "StateRows",

@@ -96,8 +96,65 @@ class AttentionBatch:
     page_tokens: int = 0
 
 
+SHARED_TILE_ROWS = 16
+"""Most rows of a tile of SharedPrefixes."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedPrefixes:
+    """Decode rows whose caches begin with the same blocks: a tile of them reads those once.
+
+    Tiles of one group follow each other; a row is in one tile or in none. Arrays keep their
+    addresses, an unused tile has 0 rows.
+
+    Args:
+        order_R: (R,) int32 device; row numbers, those of a tile side by side.
+        tiles: (Ti, 3) int32 device; [first place in order_R, rows, tokens that they share]. The
+            tokens are whole entries of `DecodeRows.tables`, fewer than any of its rows has.
+        tokens_R: (R,) int32 device; tokens that the row's tile covers, 0: it is in none.
+    """
+
+    order_R: torch.Tensor
+    tiles: torch.Tensor
+    tokens_R: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeRows:
+    """Rows of one query token each whose description stays on the device, at the same addresses.
+
+    Metadata planned from it once serves every step of so many rows: the kernels read what the
+    arrays hold when they run, and so may be captured into a graph. Rows that a step does not use
+    are padded: one token, in a table that is all SENTINEL_BLOCK.
+
+    Args:
+        slots_R: (R,) int32 device; the line of `tables` of each row.
+        lengths_R: (R,) int32 device; tokens that the row attends to, its own included: >= 1.
+        positions_R: (R,) int64 device; lengths_R - 1.
+        tables: (lines, M) int32 device; page ids where the backend's CacheDemand names pages (see
+            AttentionBatch.page_tables), else block ids. Entries behind a row's last are undefined,
+            as are those wholly before its window: never read their memory.
+        entry_tokens: tokens of a page or block of `tables`.
+        window: as in AttentionBatch.
+        shared: rows with equal beginnings; None: not looked for. A row's result is the same.
+    """
+
+    slots_R: torch.Tensor
+    lengths_R: torch.Tensor
+    positions_R: torch.Tensor
+    tables: torch.Tensor
+    entry_tokens: int
+    window: int = 0
+    shared: SharedPrefixes | None = None
+
+
 class AttentionBackend(Protocol):
     """Required: plan, write, attend. One instance serves all layers of a cache group.
+
+    Optional: `plan_decode(rows: DecodeRows) -> object`, metadata for `write` and `attend` of such
+    rows (T = R) that launch the same work whatever the arrays hold; a backend without it is never
+    captured into a graph. And `refresh(metadata, batch: AttentionBatch) -> None` beside it, where
+    the host must prepare each step too: called before each replay, with the rows padded.
 
     An offer that lists v_head_dim is built with that keyword beside the others where values differ
     from keys in size. V below is v_head_dim, or H.

@@ -38,6 +38,20 @@ class DeviceFacts:
         object.__setattr__(self, "runs", tuple(self.runs))  # JSON has lists
 
 
+class DeviceGraph(Protocol):
+    """Recorded device work, launched whole.
+
+    Args:
+        num_bytes: of device memory that it keeps beside the tensors it was recorded over.
+    """
+
+    num_bytes: int
+
+    def replay(self) -> None:
+        """Launch the work again on the current stream; it reads what its tensors hold by then."""
+        ...
+
+
 class DeviceRuntime(Protocol):
     """Required: all methods here. Optional, declared in `features`: streams, graphs, pinned.
 
@@ -47,6 +61,15 @@ class DeviceRuntime(Protocol):
     A runtime with feature "pinned" also has `allocate_pinned(num_bytes) -> torch.Tensor`:
     (num_bytes,) uint8 host memory that copies from and to the device need no staging for, aligned
     to 4 KiB; CapacityError when it does not fit. Without it the host tier is plain memory.
+
+    A runtime with feature "streams" computes beside the host: work is launched and returns, its
+    torch device has streams and events (`torch.Stream`, `torch.Event`).
+
+    A runtime with feature "graphs" also has `capture(work: Callable[[], None]) -> DeviceGraph`: it
+    calls `work` and records what that launches. Tensors that `work` makes live as long as the
+    graph, where nobody else writes while it is not being replayed; no two graphs of a runtime are
+    replayed at once. EngineError, naming the cause, when the work cannot be recorded (it waits for
+    the device, say); nothing of it is kept then, and the device computes as before.
     """
 
     facts: DeviceFacts
