@@ -1,4 +1,8 @@
-"""The child of `triton_targets`: compiles, and prints a line of JSON for each variant."""
+"""The child of `triton_targets`: compiles, and prints lines of JSON.
+
+Of a family a line before each (offer, target), so that who kills the process is known, and one
+behind it.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,14 @@ import re
 import subprocess
 import sys
 import tempfile
+import traceback
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 import triton
-from tests.support.portable import computed_by, portable_offers
+from tests.support.portable import computed_by, dtypes_of, offers_of
 from tests.support.triton_targets import TARGETS, Launch
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
@@ -24,7 +29,7 @@ from tokenspeed.ops.compare import cases_within, copied
 from tokenspeed_sdk import Domain, KernelOffer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from tokenspeed_sdk import Case, Offer, Operator
 
@@ -34,14 +39,15 @@ SEED = 7
 class AbsentGpu:
     """Triton's driver of a GPU that is not there: enough of it to compile."""
 
-    def __init__(self, target: GPUTarget) -> None:
-        self._target = target
+    def __init__(self, name: str) -> None:
+        self._target = GPUTarget(*TARGETS[name])
+        self._index = list(TARGETS).index(name)  # triton keeps what it compiled by device
 
     def get_current_target(self) -> GPUTarget:
         return self._target
 
     def get_current_device(self) -> int:
-        return 0
+        return self._index
 
     def get_current_stream(self, device: int) -> int:
         return 0
@@ -57,9 +63,7 @@ class Spy:
         """Replace launches in this process."""
         run, compiled = JITFunction.run, self.compiled
 
-        def compile_only(
-            function: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any
-        ) -> Any:
+        def compile_only(function: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
             kernel = run(function, *args, grid=grid, warmup=True, **kwargs)
             kernel = kernel.result() if hasattr(kernel, "result") else kernel
             compiled[kernel.hash] = kernel
@@ -161,26 +165,40 @@ def _of_amdgcn(asm: dict[str, Any]) -> tuple[int, int]:
     return number("vgpr_count"), number("vgpr_spill_count")
 
 
-def kernels(work: dict[str, Any], target: str) -> Iterator[Any]:
-    """Compile what is asked for."""
-    gpu = GPUTarget(*TARGETS[target])
-    triton.runtime.driver.set_active(AbsentGpu(gpu))
-    if "kernel" in work:
-        yield compile_one(**work, target=gpu)
-        return
-    offers = {offer.name: offer for offer in portable_offers(work["slot"])}
+def compile_family(family: str) -> None:
+    """Run every offer of a family for every target."""
     spy = Spy()
     spy.install()
     fill_new_tensors()
-    run_offer(work["slot"], offers[work["offer"]], work["dtype"])
-    yield from spy.compiled.values()
+    for slot, offer in offers_of(family):
+        for target in TARGETS:
+            triton.runtime.driver.set_active(AbsentGpu(target))
+            spy.compiled.clear()
+            key = {"offer": offer.name, "target": target}
+            print(json.dumps(key), flush=True)
+            try:
+                run_offer(slot, offer, dtype_of(offer))
+                launches = [asdict(launch_of(kernel, target)) for kernel in spy.compiled.values()]
+                print(json.dumps({**key, "launches": launches}), flush=True)
+            except Exception:
+                print(json.dumps({**key, "error": traceback.format_exc()[-4000:]}), flush=True)
+
+
+def dtype_of(offer: Offer | KernelOffer) -> str:
+    """Return the dtype that an offer is compiled in: the one that models come in, if it can."""
+    dtypes = dtypes_of(offer)
+    return "bfloat16" if "bfloat16" in dtypes else dtypes[0]
 
 
 def main() -> None:
     """Compile what the argument says."""
-    work, target = json.loads(sys.argv[1])
-    for kernel in kernels(work, target):
-        print(json.dumps(asdict(launch_of(kernel, target))))
+    work = json.loads(sys.argv[1])
+    if "family" in work:
+        compile_family(work["family"])
+        return
+    target = work.pop("target")
+    kernel = compile_one(**work, target=GPUTarget(*TARGETS[target]))
+    print(json.dumps(asdict(launch_of(kernel, target))))
 
 
 if __name__ == "__main__":

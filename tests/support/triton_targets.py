@@ -50,17 +50,31 @@ class Launch:
     asm: str
 
 
-def launches_of(slot: str, offer: str, dtype: str, *, target: str) -> list[Launch]:
-    """Compile what an offer of `tokenspeed_sdk.portable` launches over all its cases.
+def launches_of(family: str) -> dict[tuple[str, str], list[Launch] | str]:
+    """Compile what the offers of a family launch over all their cases, for every target.
 
-    Raises:
-        AssertionError: a variant does not compile, or the child died; with the compiler's text.
+    Returns:
+        (offer, target) -> its launches, or why there are none: the compiler's words, or that it
+        killed the process.
     """
-    return _in_child({"slot": slot, "offer": offer, "dtype": dtype}, target)
+    found: dict[tuple[str, str], list[Launch] | str] = {}
+    ended = _child({"family": family})
+    for line in map(json.loads, ended.stdout.splitlines()):
+        key = line["offer"], line["target"]
+        found[key] = "the compiler's process died:\n" + ended.stderr[-4000:]
+        if "error" in line:
+            found[key] = line["error"]
+        elif "launches" in line:
+            found[key] = [Launch(**launch) for launch in line["launches"]]
+    return found
 
 
 def compile_for(
-    kernel: str, signature: Mapping[str, str], constants: Mapping[str, Any], target: str, **options: int
+    kernel: str,
+    signature: Mapping[str, str],
+    constants: Mapping[str, Any],
+    target: str,
+    **options: int,
 ) -> Launch:
     """Compile one variant; pointers and strides count as aligned to 16.
 
@@ -72,22 +86,17 @@ def compile_for(
         options: num_warps, num_stages.
     """
     work = {"kernel": kernel, "signature": {**signature}, "constants": {**constants}}
-    return _in_child({**work, "options": options}, target)[0]
+    ended = _child({**work, "options": options, "target": target})
+    assert ended.returncode == 0, f"{work} for {target}:\n{ended.stderr[-4000:]}"
+    return Launch(**json.loads(ended.stdout))
 
 
-def _in_child(work: dict[str, Any], target: str) -> list[Launch]:
+def _child(work: dict[str, Any]) -> subprocess.CompletedProcess[str]:
     environment = {
         **os.environ,
         "TRITON_INTERPRET": "0",
         "TRITON_DEFAULT_FP_FUSION": "1",
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(":"),
     }
-    command = [sys.executable, "-m", "tests.support.triton_child", json.dumps([work, target])]
-    ended = subprocess.run(
-        command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=1200
-    )
-    assert ended.returncode == 0, (
-        f"{work} for {target}: the compiler's process ended with {ended.returncode}\n"
-        f"{ended.stdout[-500:]}\n{ended.stderr[-4000:]}"
-    )
-    return [Launch(**json.loads(line)) for line in ended.stdout.splitlines()]
+    command = [sys.executable, "-m", "tests.support.triton_child", json.dumps(work)]
+    return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)
