@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.support.portable import computed_by, dtypes_of, portable_offers
+import torch
+from tests.support.portable import SLOTS, computed_by, dtypes_of, portable_offers
 
 from tokenspeed.ops.backends import outcomes
 from tokenspeed_sdk import Domain
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from tokenspeed_sdk import KernelOffer, Offer
 
 SEED = 7
-SLOTS = ("operator", "attention", "moe", "sampler")
 COMBINATIONS = [
     pytest.param(slot, offer, dtype, id=f"{offer.name}-{dtype}")
     for slot in SLOTS
@@ -29,6 +29,8 @@ def test_it_computes_what_its_operator_says(
 ) -> None:
     num_cases = 0
     for operator in computed_by(slot, offer):
+        if operator.name == "sampling.distribution" and not torch.cuda.is_available():
+            continue  # 4,000 draws of each row: hours when interpreted; see test_sampling.py
         for outcome in outcomes(operator, offer, Domain(dtype, offer.requires, SEED)):
             num_cases += 1
             assert outcome.agrees, (
