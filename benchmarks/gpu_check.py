@@ -75,9 +75,13 @@ def main() -> int:
 
 
 def _work(group: str, arguments: Sequence[str]) -> int:
-    """Measure a workload; its rows are kept."""
-    command = [sys.executable, "-m", "benchmarks.device", *WORK_GROUPS[group], "--keep", *arguments]
-    return min(1, subprocess.run(command, cwd=ROOT, check=False).returncode)
+    """Measure a workload in a process of its own, which has the GPU's memory; its rows are kept."""
+    command = [sys.executable, "-P", "-m", "benchmarks.device", *WORK_GROUPS[group], "--keep"]
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
+    done = subprocess.run(
+        [*command, *arguments], cwd=ROOT, check=False, env={**os.environ, "PYTHONPATH": path}
+    )
+    return min(1, done.returncode)
 
 
 def _test(group: str, arguments: Sequence[str]) -> int:
