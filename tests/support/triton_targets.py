@@ -30,8 +30,9 @@ def compile_for(
 
     Args:
         kernel: "module:name" of a jit function.
-        signature: argument -> type such as "*bf16" or "i32"; constants may be left out.
-            A type that ends in ":16" is divisible by 16, as pointers always are.
+        signature: argument -> type such as "*bf16" or "i32"; constants may be left out,
+            and what the kernel does not take is ignored. A type that ends in ":16" is divisible by
+            16, as pointers always are.
         constants: argument -> compile-time value.
         options: num_warps, num_stages.
     Returns:
@@ -75,12 +76,14 @@ def _compile(
     divisible = [
         argument
         for argument, text in signature.items()
-        if argument not in constants and (text.startswith("*") or text.endswith(":16"))
+        if argument in places
+        and argument not in constants
+        and (text.startswith("*") or text.endswith(":16"))
     ]
     source = ASTSource(
         function,
         types,
-        {(places[argument],): value for argument, value in constants.items()},
+        {(places[argument],): value for argument, value in constants.items() if argument in places},
         {(places[argument],): [["tt.divisibility", 16]] for argument in divisible},
     )
     compiled = triton.compile(source, target=GPUTarget(*target), options=options)

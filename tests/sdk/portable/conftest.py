@@ -8,3 +8,7 @@ from pathlib import Path
 HAS_GPU = Path("/dev/nvidiactl").exists() or Path("/dev/kfd").exists()
 if not HAS_GPU:
     os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is decorated
+
+    from tests.support.interpreter import replace_once
+
+    replace_once()

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tokenspeed_sdk.portable.attention import chunks, merge, rows, writing
+from tokenspeed_sdk.portable.attention import chunks, merge, preparing, rows, writing
 from tokenspeed_sdk.portable.attention.geometry import Geometry, Scores
 from tokenspeed_sdk.portable.attention.steps import Step, step_of_batch, step_of_rows
 from tokenspeed_sdk.portable.attention.tuning import cut_for, device_of
 
 if TYPE_CHECKING:
     from tokenspeed_sdk import AttentionBatch, DecodeRows, KVView
+    from tokenspeed_sdk.portable.attention.preparing import HeadNorm
     from tokenspeed_sdk.portable.attention.tuning import Cut
 
 
@@ -65,6 +66,37 @@ class PortablePagedAttention:
     def write(self, k_TKH: torch.Tensor, v_TKH: torch.Tensor, kv: KVView, metadata: Step) -> None:
         """Store the step's keys and values."""
         writing.write(k_TKH, v_TKH, kv, metadata.places)
+
+    def prepare(
+        self,
+        q_TNH: torch.Tensor,
+        k_TKH: torch.Tensor,
+        v_TKH: torch.Tensor,
+        kv: KVView,
+        metadata: Step,
+        *,
+        q_norm: HeadNorm | None = None,
+        k_norm: HeadNorm | None = None,
+        rotary: tuple[torch.Tensor, torch.Tensor] | None = None,
+    ) -> torch.Tensor:
+        """Normalise and rotate queries and keys, and store keys and values, in one launch.
+
+        The same as norm.rms (or norm.centred_rms) of each head, rotary.apply of queries and keys,
+        and `write`, but rounded once. May be captured into a graph as `write` may.
+
+        Args:
+            q_TNH: (T, N, H) device, the dims of a head contiguous; read only.
+            k_TKH: (T, K, H) the same; read only.
+            v_TKH: (T, K, V) the same; stored as it is.
+            kv: written in place at the positions of the step's tokens.
+            metadata: of `plan` or `plan_decode`.
+            q_norm, k_norm: of query and of key heads; None: none.
+            rotary: (T, 1, A) cosines and sines as rotary.angles makes them; None: not rotated.
+        Returns:
+            (T, N, H), contiguous: the queries for `attend`.
+        """
+        given = (q_TNH, k_TKH, v_TKH, kv, metadata.places)
+        return preparing.rotate_and_write(*given, q_norm=q_norm, k_norm=k_norm, rotary=rotary)
 
     def attend(
         self,

@@ -79,7 +79,7 @@ def attention_rows(
     firsts = tl.where(window > 0, tl.maximum(stops - window, 0), 0)
     if SHARED:
         firsts = tl.load(covered_R + rows, mask=rows < num_rows, other=0)
-    _, _, parts_R = cut_evenly(firsts, stops, MOST_PARTS, LEAST_TILES, T)
+    _firsts, _lengths, parts_R = cut_evenly(firsts, stops, MOST_PARTS, LEAST_TILES, T)
     ends_R = tl.cumsum(parts_R, axis=0)
     groups_a_kv: tl.constexpr = (G + HEADS - 1) // HEADS
     groups: tl.constexpr = N // G * groups_a_kv
@@ -175,7 +175,7 @@ def attention_shared(
     is_tile = entries < num_tiles
     counts = tl.load(tiles + entries * 3 + 1, mask=is_tile, other=0)
     stops = tl.load(tiles + entries * 3 + 2, mask=is_tile, other=0)
-    _, _, parts_Ti = cut_evenly(stops * 0, stops, MOST_PARTS, LEAST_TILES, T)
+    _firsts, _lengths, parts_Ti = cut_evenly(stops * 0, stops, MOST_PARTS, LEAST_TILES, T)
     ends_Ti = tl.cumsum(parts_Ti * ((counts + rows_at_once - 1) // rows_at_once), axis=0)
     groups_a_kv: tl.constexpr = (G + HEADS - 1) // HEADS
     groups: tl.constexpr = N // G * groups_a_kv
@@ -185,7 +185,7 @@ def attention_shared(
         first_place = tl.load(tiles + tile * 3)
         count = tl.load(tiles + tile * 3 + 1)
         stop = tl.load(tiles + tile * 3 + 2)
-        _, num_key_tiles, parts = cut_evenly(0, stop, MOST_PARTS, LEAST_TILES, T)
+        _first, num_key_tiles, parts = cut_evenly(0, stop, MOST_PARTS, LEAST_TILES, T)
         part = place % parts
         row_M = place // parts * rows_at_once + places_M // HEADS
         kv_head = item % groups // groups_a_kv
