@@ -1,7 +1,7 @@
-"""Compiles Triton kernels ahead of time for GPUs that need not be here, in a child process.
+"""Compiles triton kernels for GPUs that are not there, in a child: a wrong operation can kill it.
 
-In a child, because a wrong operation may kill the compiler's process, and because kernels are
-interpreted in this one.
+`launches_of` runs an offer over its operators' cases on the CPU. Every launch is compiled for its
+target instead, with the signature, constants and alignments that triton derives of the arguments.
 """
 
 from __future__ import annotations
@@ -10,87 +10,93 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-TARGETS = (("cuda", 90, 32), ("hip", "gfx942", 64))
-"""(backend, architecture, threads of a warp) of the GPUs that portable kernels are compiled for."""
-SHARED_BYTES = {"cuda": 227 << 10, "hip": 64 << 10}
-"""Most shared memory of a program."""
+from tests.support.source_tree import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+TARGETS: Mapping[str, tuple[str, int | str, int]] = {
+    "sm_90": ("cuda", 90, 32),
+    "gfx942": ("hip", "gfx942", 64),
+}
+"""Name -> backend, architecture and threads of a warp."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One compiled variant of a kernel.
+
+    Args:
+        kernel: its name.
+        target: name in TARGETS.
+        signature: parameter -> type.
+        constants: parameter -> value.
+        shared_bytes: shared memory of a program.
+        registers: of a thread.
+        spilled: bytes of a thread's stack (or registers) that hold what did not fit; 0: none.
+        asm: the assembly.
+    """
+
+    kernel: str
+    target: str
+    signature: Mapping[str, str]
+    constants: Mapping[str, object]
+    shared_bytes: int
+    registers: int
+    spilled: int
+    asm: str
+
+
+def launches_of(family: str) -> dict[tuple[str, str], list[Launch] | str]:
+    """Compile what the offers of a family launch over all their cases, for every target.
+
+    Returns:
+        (offer, target) -> its launches, or why there are none: the compiler's words, or that it
+        killed the process.
+    """
+    found: dict[tuple[str, str], list[Launch] | str] = {}
+    ended = _child({"family": family})
+    for line in map(json.loads, ended.stdout.splitlines()):
+        key = line["offer"], line["target"]
+        found[key] = "the compiler's process died:\n" + ended.stderr[-4000:]
+        if "error" in line:
+            found[key] = line["error"]
+        elif "launches" in line:
+            found[key] = [Launch(**launch) for launch in line["launches"]]
+    return found
 
 
 def compile_for(
     kernel: str,
     signature: Mapping[str, str],
     constants: Mapping[str, Any],
-    target: tuple[str, int | str, int],
+    target: str,
     **options: int,
-) -> dict[str, Any]:
-    """Compile a kernel.
+) -> Launch:
+    """Compile one variant; pointers and strides count as aligned to 16.
 
     Args:
-        kernel: "module:name" of a jit function.
-        signature: argument -> type such as "*bf16" or "i32"; constants may be left out,
-            and what the kernel does not take is ignored. A type that ends in ":16" is divisible by
-            16, as pointers always are.
-        constants: argument -> compile-time value.
+        kernel: "package.module:function".
+        signature: parameter -> type such as "*bf16" or "i32", for all that are no constants.
+        constants: parameter -> value.
+        target: name in TARGETS.
         options: num_warps, num_stages.
-    Returns:
-        Stage -> text ("ptx", "amdgcn", "ttgir"), and "metadata" with what the launch needs.
     """
-    given = json.dumps([kernel, dict(signature), dict(constants), target, options])
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    child = subprocess.run(
-        [sys.executable, __file__, given],
-        capture_output=True,
-        text=True,
-        env=environment,
-        timeout=300,
-        check=False,
-    )
-    assert child.returncode == 0, f"{kernel} for {target}: {child.stderr[-3000:]}"
-    compiled: dict[str, Any] = json.loads(child.stdout)
-    return compiled
+    work = {"kernel": kernel, "signature": {**signature}, "constants": {**constants}}
+    ended = _child({**work, "options": options, "target": target})
+    assert ended.returncode == 0, f"{work} for {target}:\n{ended.stderr[-4000:]}"
+    return Launch(**json.loads(ended.stdout))
 
 
-def _compile(
-    kernel: str,
-    signature: dict[str, str],
-    constants: dict[str, Any],
-    target: list[Any],
-    options: dict[str, int],
-) -> dict[str, Any]:
-    from importlib import import_module
-
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    module, _, name = kernel.partition(":")
-    function = getattr(import_module(module), name)
-    places = {argument: place for place, argument in enumerate(function.arg_names)}
-    types = {
-        argument: "constexpr" if argument in constants else signature[argument].removesuffix(":16")
-        for argument in function.arg_names
+def _child(work: dict[str, Any]) -> subprocess.CompletedProcess[str]:
+    environment = {
+        **os.environ,
+        "TRITON_INTERPRET": "0",
+        "TRITON_DEFAULT_FP_FUSION": "1",
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(":"),
     }
-    divisible = [
-        argument
-        for argument, text in signature.items()
-        if argument in places
-        and argument not in constants
-        and (text.startswith("*") or text.endswith(":16"))
-    ]
-    source = ASTSource(
-        function,
-        types,
-        {(places[argument],): value for argument, value in constants.items() if argument in places},
-        {(places[argument],): [["tt.divisibility", 16]] for argument in divisible},
-    )
-    compiled = triton.compile(source, target=GPUTarget(*target), options=options)
-    texts = {stage: text for stage, text in compiled.asm.items() if isinstance(text, str)}
-    metadata = compiled.metadata._asdict()
-    return {**texts, "metadata": {"shared": metadata["shared"], "num_warps": metadata["num_warps"]}}
-
-
-if __name__ == "__main__":
-    print(json.dumps(_compile(*json.loads(sys.argv[1]))))
+    command = [sys.executable, "-m", "tests.support.triton_child", json.dumps(work)]
+    return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)
