@@ -245,7 +245,8 @@ def attend_rows(
     tiling = geometry.row_tiling(kv)
     cut, (groups, constants) = geometry.cut, geometry.constants(kv)
     covered = rows.shared.tokens_R if rows.shared else rows.lengths_R
-    attention_rows[(min(rows.num_rows * groups * cut.row_parts, cut.programs),)](
+    items = rows.num_rows * groups * cut.row_parts
+    attention_rows[(min(items, cut.processors * tiling.resident),)](
         *parts,
         q_TNH,
         kv.k,
@@ -290,7 +291,7 @@ def attend_shared(
     cut, (groups, constants) = geometry.cut, geometry.constants(kv)
     num_tiles = shared.tiles.shape[0]
     items = rows.num_rows * groups * cut.row_parts  # no row is in two tiles
-    attention_shared[(min(items, cut.programs),)](
+    attention_shared[(min(items, cut.processors * tiling.resident),)](
         *parts,
         q_TNH,
         kv.k,

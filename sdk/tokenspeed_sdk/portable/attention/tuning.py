@@ -10,6 +10,7 @@ from functools import lru_cache
 
 import torch
 import triton
+from triton import knobs
 
 MIN_TILE = 16
 """Least size of a side of a matrix product."""
@@ -24,34 +25,45 @@ class Device:
     Args:
         processors: that run programs side by side.
         shared_bytes: most shared memory of a program.
+        lanes: threads of a warp.
     """
 
     processors: int
     shared_bytes: int
+    lanes: int = 32
 
 
 INTERPRETER = Device(processors=1, shared_bytes=1 << 17)
 """On the host, programs run one after another: few of them."""
 
 
-@lru_cache
 def device_of(device: torch.device) -> Device:
     """Read a device's limits from triton's driver."""
-    if device.type == "cpu":
+    if knobs.runtime.interpret:
         return INTERPRETER
-    index = torch.accelerator.current_device_index() if device.index is None else device.index
-    found = triton.runtime.driver.active.utils.get_device_properties(index)
-    return Device(found["multiprocessor_count"], found["max_shared_mem"])
+    driver = triton.runtime.driver.active
+    index = driver.get_current_device() if device.index is None else device.index
+    found = driver.utils.get_device_properties(index)
+    lanes = driver.get_current_target().warp_size
+    return Device(found["multiprocessor_count"], found["max_shared_mem"], lanes)
 
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """One kernel's shapes: queries x heads of a tile, its keys, warps, and loads in flight."""
+    """One kernel's shapes.
+
+    Args:
+        queries: queries x heads of a tile.
+        keys: of a tile.
+        num_stages: how deep the compiler overlaps loads.
+        resident: programs that a processor holds at once, by their shared memory.
+    """
 
     queries: int
     keys: int
     num_warps: int
     num_stages: int
+    resident: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +73,7 @@ class Cut:
     Args:
         row_parts: most parts of a decode row, and of what rows share.
         row_tokens: least tokens of such a part.
-        programs: that decode rows are spread over.
+        processors: that decode rows are spread over.
         chunk_programs: a chunk is cut until it alone makes so many programs.
         chunk_tokens: least tokens of a part of a chunk's cache.
         chunk_bytes: most memory of the partial results of one launch; more rows take more launches.
@@ -69,7 +81,7 @@ class Cut:
 
     row_parts: int
     row_tokens: int
-    programs: int
+    processors: int
     chunk_programs: int
     chunk_tokens: int
     chunk_bytes: int = 256 << 20
@@ -90,7 +102,7 @@ def cut_for(device: Device, head_groups: int) -> Cut:
     return Cut(
         row_parts=min(max(parts, 16), 64),
         row_tokens=256,
-        programs=4 * device.processors,
+        processors=device.processors,
         chunk_programs=2 * device.processors,
         chunk_tokens=1024,
     )
@@ -105,17 +117,31 @@ def tokens_of_tile(block_tokens: int, most: int) -> int:
 
 @lru_cache
 def row_tiling(heads: int, dims: int, itemsize: int, block_tokens: int, device: Device) -> Tiling:
-    """Return the tiling of decode rows: the query heads of one kv head, padded, by 64 keys.
+    """Return the tiling of decode rows: the query heads of one kv head, padded.
 
-    The loop waits for memory: 64 keys of 128 dims and two stages keep 64 KiB in flight a program,
-    and let three of them share a processor.
+    The loop waits for memory: 64 keys of 128 dims and three stages keep 64 KiB in flight a program,
+    and let three of them share a processor that has 228 KiB.
 
     Args:
         dims: of a padded key and a padded value together.
     """
     queries = max(MIN_TILE, triton.next_power_of_2(heads))
-    return _fitting(queries, 64, 4 if queries * dims <= 64 * 256 else 8, (dims, itemsize),
-                    block_tokens, device)  # fmt: skip
+    return _fitting(queries, (dims, itemsize), block_tokens, device)
+
+
+@lru_cache
+def shared_tiling(
+    heads: int, dims: int, itemsize: int, block_tokens: int, device: Device
+) -> Tiling:
+    """Return the tiling of what up to 16 rows share: as many of them as 128 queries take."""
+    queries = min(16 * triton.next_power_of_2(heads), 128 if itemsize == 2 else 64)
+    return _fitting(queries, (dims, itemsize), block_tokens, device)
+
+
+@lru_cache
+def chunk_tiling(heads: int, dims: int, itemsize: int, block_tokens: int, device: Device) -> Tiling:
+    """Return the tiling of chunks."""
+    return _fitting(chunk_queries(heads, itemsize), (dims, itemsize), block_tokens, device)
 
 
 def merged_heads(num_heads: int, value_dim: int, device: Device) -> int:
@@ -135,36 +161,27 @@ def chunk_queries(heads: int, itemsize: int) -> int:
     return 128 if itemsize == 2 else max(MIN_TILE, triton.next_power_of_2(heads))
 
 
-@lru_cache
-def chunk_tiling(heads: int, dims: int, itemsize: int, block_tokens: int, device: Device) -> Tiling:
-    """Return the tiling of chunks, by 64 keys."""
-    queries = chunk_queries(heads, itemsize)
-    return _fitting(queries, 64, 8 if queries == 128 else 4, (dims, itemsize), block_tokens, device)
+def _fitting(queries: int, sizes: tuple[int, int], block_tokens: int, device: Device) -> Tiling:
+    """Return the tiling with as many keys and stages as registers and shared memory hold.
 
-
-@lru_cache
-def shared_tiling(
-    heads: int, dims: int, itemsize: int, block_tokens: int, device: Device
-) -> Tiling:
-    """Return the tiling of what up to 16 rows share: as many of them as 128 queries take."""
-    queries = min(16 * triton.next_power_of_2(heads), 128 if itemsize == 2 else 64)
-    warps = 8 if queries * dims > 64 * 256 else 4
-    return _fitting(queries, 64, warps, (dims, itemsize), block_tokens, device)
-
-
-def _fitting(
-    queries: int,
-    keys: int,
-    num_warps: int,
-    sizes: tuple[int, int],
-    block_tokens: int,
-    device: Device,
-) -> Tiling:
-    """Return the tiling with as many stages, and then keys, as fit into shared memory."""
+    Looked up in what the compiler makes: 64 keys of 256 dims fill the registers beside 128 queries,
+    which take 256 threads. From 64 queries on, warps of 32 multiply in groups of four that read
+    from shared memory: it then holds the queries too, and a stage more than is in flight. Warps of
+    64 have twice the registers and less shared memory: fewer warps and stages.
+    """
     dims, itemsize = sizes
-    keys = tokens_of_tile(block_tokens, keys)
-    room = device.shared_bytes - queries * (dims // 2 + keys) * itemsize  # queries and weights
-    while keys > MIN_TILE and keys * dims * itemsize > room:
+    keys = tokens_of_tile(block_tokens, 64 if dims <= 256 else 32)
+    threads = 256 if queries * dims > 64 * 256 else 128
+    has_wide_warps = device.lanes > 32
+    is_grouped = queries >= 64 and itemsize == 2 and not has_wide_warps
+    used = 0 if has_wide_warps else 8 << 10  # for exchanges between warps
+    if is_grouped:
+        used += queries * (dims // 2) * itemsize
+    while keys > MIN_TILE and keys * dims * itemsize > device.shared_bytes - used:
         keys //= 2
-    num_stages = min(3, max(1, room // (keys * dims * itemsize)))
-    return Tiling(queries, keys, num_warps, num_stages)
+    buffers = (device.shared_bytes - used) // (keys * dims * itemsize)
+    ahead = 0 if is_grouped else 1
+    num_stages = min(2 if has_wide_warps else 3, max(1, buffers + ahead))
+    used += max(1, num_stages - ahead) * keys * dims * itemsize
+    resident = min(4, max(1, device.shared_bytes // used))
+    return Tiling(queries, keys, max(4, threads // device.lanes), num_stages, resident)
