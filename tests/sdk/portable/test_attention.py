@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -28,6 +29,8 @@ from tokenspeed_sdk.portable.attention.tuning import Cut, Device, cut_for
 PAGED = OPERATORS["attention.paged"]
 SMALL = Cut(row_parts=4, row_tokens=16, processors=1, chunk_programs=12, chunk_tokens=16)
 """Cuts caches of a few tiles into parts, more of them than programs."""
+MAP_NORESERVE = 0x4000
+"""Of Linux: address space without memory behind it, until it is written."""
 Shapes = Sequence[tuple[int, int]]
 
 
@@ -245,6 +248,27 @@ def test_what_rows_share_is_left_to_each_where_a_window_hides_it() -> None:
     assert_attends(
         backend.attend(q, kv, backend.plan_decode(rows), scale=1.0), q, kv, batch, scale=1.0
     )
+
+
+def test_offsets_into_the_cache_are_64_bit() -> None:
+    block_stride, tokens, dim = (1 << 30) + 16, 16, 16
+    room = mmap.mmap(-1, 7 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE)
+    arena = torch.frombuffer(room, dtype=torch.float16)
+    shape, stride = (4, 2, tokens, dim), (block_stride, tokens * dim, dim, 1)
+    far = KVView(arena.as_strided(shape, stride), arena[4096:].as_strided(shape, stride))
+    near = make_kv(4, kv_heads=2, head_dim=dim, block_tokens=tokens, dtype=torch.float16)
+    batch = make_batch([Row(15, 1, (3,)), Row(0, 20, (2, 1))], block_tokens=tokens)
+    q, k, v = torch.randn(3, 21, 2, dim, generator=torch.Generator().manual_seed(0)).half()
+    backend = make_backend(near, 2, torch.float16)
+    results = []
+    for kv in (near, far):
+        for cache in (kv.k, kv.v):
+            cache[3] = torch.linspace(-1, 1, tokens)[:, None]
+        plan = backend.plan(batch)
+        backend.write(k, v, kv, plan)
+        results.append(backend.attend(q, kv, plan, scale=0.5))
+        assert kv.k[2, :, 3].equal(k[4])
+    assert results[0].equal(results[1])
 
 
 def test_one_long_row_fills_a_large_device() -> None:
