@@ -54,6 +54,14 @@ class AbsentGpu:
     def get_current_stream(self, device: int) -> int:
         return 0
 
+    @property
+    def utils(self) -> AbsentGpu:
+        return self
+
+    def get_device_properties(self, device: int) -> dict[str, int]:
+        kib = {"cuda": 227, "hip": 64}[self._target.backend]
+        return {"multiprocessor_count": 132, "max_shared_mem": kib << 10}
+
 
 class Spy:
     """Compiles instead of launching, and keeps what came out."""

@@ -16,6 +16,10 @@ HAS_GPU = Path("/dev/nvidiactl").exists() or Path("/dev/kfd").exists()
 if not HAS_GPU:
     os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is decorated
 
+    from tests.support.interpreter import replace_once
+
+    replace_once()
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let exp(200) be inf, as on a GPU: numpy, which interprets, would warn."""
