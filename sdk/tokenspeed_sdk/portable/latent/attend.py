@@ -49,9 +49,24 @@ def tiles_of_rows(lengths, num_rows, ROWS: tl.constexpr, S: tl.constexpr):
 def _tile_entries(table, tile, stop, S: tl.constexpr, ENTRY: tl.constexpr):
     """Return the table's entry of a tile, or those of its tokens where entries are smaller."""
     if ENTRY >= S:
-        return tl.load(table + tile * S // ENTRY).to(tl.int64)
-    token = tile * S + tl.arange(0, S)
-    return tl.load(table + token // ENTRY, mask=token < stop, other=0).to(tl.int64)
+        entry = tl.load(table + tile * S // ENTRY)
+    else:
+        token = tile * S + tl.arange(0, S)
+        entry = tl.load(table + token // ENTRY, mask=token < stop, other=0)
+    return entry.to(tl.int64)
+
+
+@triton.jit
+def _rows_of_tile(
+    cache, entry, tile, block, TOKEN: tl.constexpr, S: tl.constexpr, ENTRY: tl.constexpr
+):
+    """Return the addresses of a tile's tokens; offsets from the cache's beginning are 64-bit."""
+    tokens_S = tl.arange(0, S)
+    if ENTRY >= S:
+        rows = cache + (entry * block + tile * S % ENTRY * TOKEN) + tokens_S * TOKEN
+    else:
+        rows = cache + (entry * block + (tile * S + tokens_S) % ENTRY * TOKEN)
+    return rows
 
 
 @triton.jit
@@ -76,13 +91,13 @@ def attend_parts(
     q_head,
     k_block,
     k_head,
-    k_token,
     v_block,
     v_head,
-    v_token,
     out_token,
     out_head,
     table_line,
+    K_TOKEN: tl.constexpr,
+    V_TOKEN: tl.constexpr,
     VALUES: tl.constexpr,
     REST: tl.constexpr,
     KEYS: tl.constexpr,
@@ -109,6 +124,8 @@ def attend_parts(
         scale_log2: of the scores, to base 2.
         group: query heads of a kv head.
         query_tiles: ON_DEVICE: tiles that a token's query heads are cut into.
+        K_TOKEN, V_TOKEN: strides between tokens: constants, so that the addresses of a tile are one
+            register and many constants beside it.
         VALUES, KEYS, REST: dims of a value, of the first tile of a key and of the second; V, D and
             W are these padded.
         PIECES: most parts of an item, where items are cut alone; 0: parts are cut from all.
@@ -188,7 +205,7 @@ def attend_parts(
             entry = _tile_entries(table, tl.minimum(tile + 1, item_tiles - 1), stop, S, ENTRY)
             token_S = tile * S + tokens_S
             is_key_S = token_S < stop
-            k_S = k + (now * k_block + (token_S % ENTRY) * k_token)
+            k_S = _rows_of_tile(k, now, tile, k_block, K_TOKEN, S, ENTRY)
             k_SD = tl.load(
                 k_S[:, None] + dims_D, mask=is_key_S[:, None] & (dims_D < KEYS), other=0.0
             ).to(OPERAND)
@@ -211,7 +228,7 @@ def attend_parts(
             if LATENT:
                 v_SV = k_SD
             else:
-                v_S = v + (now * v_block + (token_S % ENTRY) * v_token)
+                v_S = _rows_of_tile(v, now, tile, v_block, V_TOKEN, S, ENTRY)
                 v_SV = tl.load(
                     v_S[:, None] + dims_V, mask=is_key_S[:, None] & (dims_V < VALUES), other=0.0
                 ).to(OPERAND)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from tokenspeed_sdk.portable.launch import cores_of, operand
+from tokenspeed_sdk.portable.launch import cores_of, operand, shared_bytes_of
 from tokenspeed_sdk.portable.latent.attend import attend_parts
 from tokenspeed_sdk.portable.latent.merge import MERGED_ROWS, merge_shares
 from tokenspeed_sdk.portable.latent.parts import ROW_PARTS, Parts, cut
@@ -82,6 +82,7 @@ class LatentAttention:
         self._dtype, self._device = dtype, device
         self._alone = alone
         self._most = cores_of(device)
+        self._shared_bytes = shared_bytes_of(device)
         self._operand = operand(dtype)
         self._shares = torch.empty(0, dtype=torch.float32, device=device)
         self._peaks = self._shares
@@ -211,10 +212,12 @@ class LatentAttention:
             self._group,
             metadata.query_tiles,
             *q_TNH.stride()[:2],
-            *kv.k.stride()[:3],
-            *kv.v.stride()[:3],
+            *kv.k.stride()[:2],
+            *kv.v.stride()[:2],
             *out_TNV.stride()[:2],
             metadata.tables.stride(0),
+            K_TOKEN=kv.k.stride(2),
+            V_TOKEN=kv.v.stride(2),
             VALUES=self._value_dim,
             REST=self._key_dim - keys,
             KEYS=keys,
@@ -262,6 +265,7 @@ class LatentAttention:
             width=max(self._key_dim, self._value_dim),
             is_latent=self._kv_heads == 1 and self._value_dim < self._key_dim,
             element_bytes=self._dtype.itemsize,
+            shared_bytes=self._shared_bytes,
         )
 
     def _scratch(self, plan: Plan) -> tuple[torch.Tensor, torch.Tensor]:

@@ -15,6 +15,8 @@ __all__ = ["Tiles", "padded", "tiles_for"]
 
 LEAST_ROWS = 16
 """Of a matrix product's operand."""
+LARGE = 200 << 10
+"""Bytes of shared memory from which on wide keys are held in two stages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,9 @@ def padded(size: int) -> int:
     return max(LEAST_ROWS, 1 << (size - 1).bit_length())
 
 
-def tiles_for(*, rows: int, width: int, is_latent: bool, element_bytes: int) -> Tiles:
+def tiles_for(
+    *, rows: int, width: int, is_latent: bool, element_bytes: int, shared_bytes: int
+) -> Tiles:
     """Choose.
 
     Args:
@@ -48,12 +52,15 @@ def tiles_for(*, rows: int, width: int, is_latent: bool, element_bytes: int) -> 
         width: of a cached key, elements.
         is_latent: keys are values too: one tile serves as both.
         element_bytes: of the cache.
+        shared_bytes: shared memory that a program can have.
     """
     if element_bytes > 2:  # products of float32 run without tensor cores: small tiles
         return Tiles(16, 32 if width <= 320 else 16, 4, 1, 1)
     if width > 320 and not is_latent:
         return Tiles(16, 16, 4, 1, 1)
     most = min(padded(rows), 64)
-    if width > 320:
-        return Tiles(most, 64, 8, 2, 1) if most > 32 else Tiles(most, 64, 4, 2, 1)
-    return Tiles(most, 64, 4, 2, 2)
+    if width <= 320:
+        return Tiles(most, 64, 4, 2, 2)
+    if shared_bytes < LARGE:
+        return Tiles(most, 32, 8 if most > 32 else 4, 1, 1)
+    return Tiles(most, 64, 8, 2, 1) if most > 32 else Tiles(most, 64, 4, 2, 2)
