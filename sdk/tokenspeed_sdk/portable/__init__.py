@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FAMILIES", "offers"]
 
-FAMILIES: tuple[str, ...] = ("latent", "recurrent")
+FAMILIES: tuple[str, ...] = ("elementwise", "cache", "sampling", "latent", "recurrent")
 
 
 def offers(slot: str, *, device: str) -> tuple[Offer | KernelOffer, ...]:
