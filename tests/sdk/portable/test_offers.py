@@ -15,8 +15,22 @@ if TYPE_CHECKING:
 
 SEED = 7
 SLOTS = ("operator", "attention", "moe", "sampler")
+ONE_DTYPE = {
+    "paged_latent": "float32",
+    "paged_latent_invariant": "",
+    "causal_conv_triton": "float16",
+    "gated_delta_triton": "bfloat16",
+    "kda_delta_triton": "float32",
+}
+"""Offers that take the interpreter seconds: the others of their dtypes run with the slow tests."""
 COMBINATIONS = [
-    pytest.param(slot, offer, dtype, id=f"{offer.name}-{dtype}")
+    pytest.param(
+        slot,
+        offer,
+        dtype,
+        id=f"{offer.name}-{dtype}",
+        marks=pytest.mark.slow if ONE_DTYPE.get(offer.name, dtype) != dtype else (),
+    )
     for slot in SLOTS
     for offer in portable_offers(slot)
     for dtype in dtypes_of(offer)

@@ -112,7 +112,7 @@ def attend_parts(
     SHARES: tl.constexpr,
     ON_DEVICE: tl.constexpr,
     LATENT: tl.constexpr,
-    OPERAND: tl.constexpr,
+    WIDE: tl.constexpr,
 ):
     """Attend one part.
 
@@ -130,8 +130,9 @@ def attend_parts(
             W are these padded.
         PIECES: most parts of an item, where items are cut alone; 0: parts are cut from all.
         LATENT: values are the first tile of the keys: V = D.
-        OPERAND: what products are taken of.
+        WIDE: products are taken of float32, whatever the dtype (see `launch`).
     """
+    OPERAND: tl.constexpr = tl.float32 if WIDE else q.dtype.element_ty
     program = tl.program_id(0)
     kv_head = tl.program_id(1)
     num_kv_heads = tl.num_programs(1)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from tokenspeed_sdk.portable.launch import cores_of, operand, shared_bytes_of
 from tokenspeed_sdk.portable.latent.attend import attend_parts
 from tokenspeed_sdk.portable.latent.merge import MERGED_ROWS, merge_shares
 from tokenspeed_sdk.portable.latent.parts import ROW_PARTS, Parts, cut
 from tokenspeed_sdk.portable.latent.tiles import Tiles, padded, tiles_for
 from tokenspeed_sdk.portable.latent.write import write_cells
+from tokenspeed_sdk.portable.launch import IS_INTERPRETED, cores_of, shared_bytes_of
 
 if TYPE_CHECKING:
     from tokenspeed_sdk import AttentionBatch, DecodeRows, KVView
@@ -83,7 +83,6 @@ class LatentAttention:
         self._alone = alone
         self._most = cores_of(device)
         self._shared_bytes = shared_bytes_of(device)
-        self._operand = operand(dtype)
         self._shares = torch.empty(0, dtype=torch.float32, device=device)
         self._peaks = self._shares
 
@@ -177,7 +176,8 @@ class LatentAttention:
         softcap: float = 0.0,
     ) -> torch.Tensor:
         """Attend in parts, and join what they share."""
-        assert sinks_N is None and not softcap, "not declared: no group has them"
+        assert sinks_N is None, "sinks are not declared: no group has them"
+        assert not softcap, "softcap is not declared: no group has it"
         out_TNV = q_TNH.new_empty(*q_TNH.shape[:2], self._value_dim)
         if q_TNH.shape[0] == 0:
             return out_TNV
@@ -228,7 +228,7 @@ class LatentAttention:
             S=tiles.tokens,
             ENTRY=metadata.entry_tokens,
             LATENT=is_latent,
-            OPERAND=self._operand,
+            WIDE=IS_INTERPRETED,
             num_warps=tiles.num_warps,
             num_stages=tiles.num_stages,
             **common,
@@ -288,9 +288,7 @@ class LatentAttention:
         flat = np.concatenate([array.ravel() for array in arrays])
         sent = torch.from_numpy(flat).to(self._device, non_blocking=True)
         pieces = sent.split([array.size for array in arrays])
-        return [
-            piece.view(array.shape) for piece, array in zip(pieces, arrays, strict=True)
-        ]
+        return [piece.view(array.shape) for piece, array in zip(pieces, arrays, strict=True)]
 
 
 def _is_latent(kv: KVView) -> bool:

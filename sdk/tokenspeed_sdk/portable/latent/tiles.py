@@ -1,7 +1,7 @@
 """Sizes of the tiles that a program of the attention kernel works on, by shapes alone.
 
-A tile is query rows (pairs of token and head) x cached tokens. It needs room for the queries and for
-`num_stages` tiles of keys in shared memory, and for its sums in registers:
+A tile is query rows (pairs of token and head) x cached tokens. It needs room for the queries and
+for `num_stages` tiles of keys in shared memory, and for its sums in registers:
 
     64 queries x 576, 2 stages of 64 tokens x 576, bfloat16    3 x 72 KiB of 227 KiB
     64 queries x 512 float32 sums over 8 warps                 128 registers a thread

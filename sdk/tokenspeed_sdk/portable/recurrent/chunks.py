@@ -12,13 +12,13 @@ With D[i, j] the decay from token j to token i, k and q unit vectors and S the s
 chunks with a part of the state in registers.
 
 Decays are exponentials of sums of logarithms, at most 1 each. Where they differ by key channel,
-D[i, j] is no factor of k[i] k[j], and the quotient D[i, start] / D[j, start] would overflow. So pairs
-are met at the highest bit in which i and j differ: there a boundary of blocks lies between them, and
-D[i, j] = D[i, boundary] D[boundary, j], for all pairs of that bit in one product.
+D[i, j] is no factor of k[i] k[j], and the quotient D[i, start] / D[j, start] would overflow. So
+pairs are met at the highest bit in which i and j differ: there a boundary of blocks lies between
+them, and D[i, j] = D[i, boundary] D[boundary, j], for all pairs of that bit in one product.
 
-Source: Parallelizing Linear Transformers with the Delta Rule over Sequence Length, Yang et al. 2024,
-section 3; Gated Delta Networks, Yang et al. 2024; Kimi Linear, Kimi Team 2025. The decays met at a
-bit, and the inverse by squaring within 8 tokens and then by halves, are ours.
+Source: Parallelizing Linear Transformers with the Delta Rule over Sequence Length, Yang et al.
+2024, section 3; Gated Delta Networks, Yang et al. 2024; Kimi Linear, Kimi Team 2025. The decays
+met at a bit, and the inverse by squaring within 8 tokens and then by halves, are ours.
 Legend: C tokens of a chunk, K key dim, V value dim.
 """
 
@@ -99,16 +99,17 @@ def relate_chunk(
     V: tl.constexpr,
     C: tl.constexpr,
     CHANNELS: tl.constexpr,
-    OPERAND: tl.constexpr,
+    WIDE: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """Relate the tokens of one chunk and head to each other.
 
     Args:
-        u, w, mixed, queries, keys: (chunks, heads, C, V | K | C | K | K): u, w, B, D[., start] q and
-            D[end, .] k of above.
+        u, w, mixed, queries, keys: (chunks, heads, C, V | K | C | K | K): u, w, B, D[., start] q
+            and D[end, .] k of above.
         kept: (chunks, heads, K) float32, or without CHANNELS (chunks, heads): D[end, start].
     """
+    OPERAND: tl.constexpr = tl.float32 if WIDE else q.dtype.element_ty
     chunk = tl.program_id(0)
     head = tl.program_id(1)
     first = tl.load(chunks + chunk * 3 + 1)
@@ -138,9 +139,7 @@ def relate_chunk(
             since_CK = tl.exp(_since_boundary(decay_CK, 1 << level, C, K))
             until_CK = tl.exp(_until_boundary(decay_CK, 1 << level, C, K))
             before_KC = tl.trans((k_CK * until_CK).to(OPERAND))
-            is_pair_CC = is_later_CC & (
-                (i_C[:, None] >> level) ^ (i_C[None, :] >> level) == 1
-            )
+            is_pair_CC = is_later_CC & ((i_C[:, None] >> level) ^ (i_C[None, :] >> level) == 1)
             found_CC = tl.dot((k_CK * since_CK).to(OPERAND), before_KC, input_precision="ieee")
             a_CC += tl.where(is_pair_CC, found_CC, 0.0)
             found_CC = tl.dot((q_CK * since_CK).to(OPERAND), before_KC, input_precision="ieee")
@@ -176,9 +175,7 @@ def relate_chunk(
         other=0.0,
     ).to(tl.float32)
     u_CV = tl.dot(inverse_CC, (v_CV * beta_C[:, None]).to(OPERAND), input_precision="ieee")
-    tl.store(
-        u + place * C * V + i_C[:, None] * V + value_V[None, :], u_CV.to(u.dtype.element_ty)
-    )
+    tl.store(u + place * C * V + i_C[:, None] * V + value_V[None, :], u_CV.to(u.dtype.element_ty))
 
 
 @triton.jit
@@ -207,13 +204,14 @@ def carry_chunks(
     V: tl.constexpr,
     C: tl.constexpr,
     CHANNELS: tl.constexpr,
-    OPERAND: tl.constexpr,
+    WIDE: tl.constexpr,
 ):
     """Carry V value dims of one head's state through the chunks of one row.
 
     Args:
         WIDTH: padded dims of a value, in `u`.
     """
+    OPERAND: tl.constexpr = tl.float32 if WIDE else u.dtype.element_ty
     head = tl.program_id(1)
     num_heads = tl.num_programs(1)
     row = tl.load(longer + tl.program_id(2) * 3).to(tl.int64)
@@ -241,12 +239,10 @@ def carry_chunks(
         w_CK = tl.load(w + place * (C * K) + in_CK).to(OPERAND)
         queries_CK = tl.load(queries + place * (C * K) + in_CK).to(OPERAND)
         keys_CK = tl.load(keys + place * (C * K) + in_CK).to(OPERAND)
-        mixed_CC = tl.load(
-            mixed + place * (C * C) + i_C[:, None] * C + i_C[None, :]
-        ).to(OPERAND)
-        u_CV = tl.load(
-            u + place * (C * WIDTH) + i_C[:, None] * WIDTH + value_V[None, :]
-        ).to(tl.float32)
+        mixed_CC = tl.load(mixed + place * (C * C) + i_C[:, None] * C + i_C[None, :]).to(OPERAND)
+        u_CV = tl.load(u + place * (C * WIDTH) + i_C[:, None] * WIDTH + value_V[None, :]).to(
+            tl.float32
+        )
         held_KV = state_KV.to(OPERAND)
         fixed_CV = (u_CV - tl.dot(w_CK, held_KV, input_precision="ieee")).to(OPERAND)
         out_CV = tl.dot(queries_CK, held_KV, input_precision="ieee")

@@ -2,7 +2,7 @@
 """Causal convolution over a row's inputs and the past in its state, then silu.
 
 Longer rows take two launches: the state that the first chunk of a row reads is overwritten by what
-its last chunk leaves. Legend: T tokens, C channels, B blocks of the state, P past inputs, W = P + 1.
+its last chunk leaves. Legend: T tokens, C channels, B blocks of the state, W taps, P = W - 1.
 """
 
 from __future__ import annotations
@@ -164,10 +164,13 @@ def conv_leave(
     source = tl.load(read + row)
     past = state + tl.maximum(source, 0) * state_block + channel * state_channel
     target = state + tl.load(write + row) * state_block + channel * state_channel
-    for number in tl.static_range(TAPS - 1):  # oldest first: what is read lies behind what is written
+    for number in tl.static_range(
+        TAPS - 1
+    ):  # oldest first: what is read lies behind what is written
         place = size - (TAPS - 1) + number
         now = tl.load(
-            x + (start + place) * x_token + channel, mask=channel < tl.where(place >= 0, num_channels, 0),
+            x + (start + place) * x_token + channel,
+            mask=channel < tl.where(place >= 0, num_channels, 0),
             other=0.0,
         ).to(tl.float32)
         old = tl.load(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tokenspeed_sdk.portable.launch import operand
+from tokenspeed_sdk.portable.launch import IS_INTERPRETED
 from tokenspeed_sdk.portable.recurrent.chunks import carry_chunks, relate_chunk
 from tokenspeed_sdk.portable.recurrent.rows import CHUNK_TOKENS, Cut, cut_rows
 from tokenspeed_sdk.portable.recurrent.step import STEP_VALUES, delta_step
@@ -146,9 +146,9 @@ def _chunks(
         V=values,
         C=chunk,
         CHANNELS=has_channels,
-        OPERAND=operand(dtype),
+        WIDE=IS_INTERPRETED,
         PRECISION="ieee" if dtype == torch.float32 else "tf32",
-        num_warps=8,
+        num_warps=8 if has_channels else 4,
         num_stages=1,
     )
     carried = min(CARRIED_VALUES, values)
@@ -174,7 +174,7 @@ def _chunks(
         V=carried,
         C=chunk,
         CHANNELS=has_channels,
-        OPERAND=operand(dtype),
+        WIDE=IS_INTERPRETED,
         num_warps=4,
         num_stages=2,
     )
