@@ -7,21 +7,24 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.support.portable import DEVICE
 from tests.support.triton_targets import TARGETS, compile_for
 
 from tokenspeed.ops import OPERATORS
 from tokenspeed.ops.alone import depends_on_batch
 from tokenspeed.ops.batches import batch_of
+from tokenspeed.ops.compare import cases_within, compare
 from tokenspeed.ops.draw import Draw
-from tokenspeed_sdk import AttentionBatch, DecodeRows, Domain, KVView
+from tokenspeed_sdk import AttentionBatch, Case, DecodeRows, Domain, KVView
 from tokenspeed_sdk.portable.latent.attend import attend_parts
 from tokenspeed_sdk.portable.latent.backend import LatentAttention
+from tokenspeed_sdk.portable.latent.offers import offers
 from tokenspeed_sdk.portable.latent.parts import ROW_PARTS, cut
 from tokenspeed_sdk.portable.latent.tiles import Tiles, tiles_for
 
 PAGED = OPERATORS["attention.paged"]
 KEY_DIM, VALUE_DIM, SCALE = 20, 16, 0.3
-LENGTHS = (450, 1, 32, 33, 140)
+LENGTHS = (300, 1, 33)
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 
 
@@ -90,6 +93,24 @@ def expected(q: torch.Tensor, kv: KVView, batch: AttentionBatch) -> torch.Tensor
     return result
 
 
+LATENT_CASES = [
+    case
+    for case in cases_within(PAGED, Domain(traits=offers("attention", DEVICE)[0].requires, seed=7))
+    if case.traits.get("cache") == "mla"
+]
+
+
+@pytest.mark.parametrize("case", LATENT_CASES, ids=lambda case: case.name.partition(",")[0])
+def test_latents_are_attended_as_the_operator_says(case: Case) -> None:
+    backend = backend_of(case.args[0].shape[1], torch.float32, alone=False)
+
+    def attend(q: torch.Tensor, kv: KVView, rows: AttentionBatch, **options: Any) -> torch.Tensor:
+        return backend.attend(q, kv, backend.plan(rows), **options)
+
+    outcome = compare(PAGED, attend, case, dtype="float32")
+    assert outcome.agrees, outcome
+
+
 @pytest.mark.parametrize(
     ("heads", "dtype", "alone", "block"),
     [
@@ -150,9 +171,7 @@ def test_a_row_cut_alone_is_the_same_in_every_batch() -> None:
     assert depends_on_batch(PAGED, attend, case) == ""
 
 
-def _case(q: torch.Tensor, k: torch.Tensor, batch: AttentionBatch) -> Any:
-    from tokenspeed_sdk import Case
-
+def _case(q: torch.Tensor, k: torch.Tensor, batch: AttentionBatch) -> Case:
     return Case("rows", (q, KVView(k, k[..., :VALUE_DIM]), batch), {"scale": SCALE})
 
 

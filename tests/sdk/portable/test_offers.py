@@ -16,13 +16,16 @@ if TYPE_CHECKING:
 SEED = 7
 SLOTS = ("operator", "attention", "moe", "sampler")
 ONE_DTYPE = {
-    "paged_latent": "float32",
+    "paged_latent": "",
     "paged_latent_invariant": "",
     "causal_conv_triton": "float16",
     "gated_delta_triton": "bfloat16",
     "kda_delta_triton": "float32",
 }
-"""Offers that take the interpreter seconds: the others of their dtypes run with the slow tests."""
+"""Offers that take the interpreter seconds: the others of their dtypes run with the slow tests.
+
+Latents in test_latent.py stand for the attention that they are a case of.
+"""
 COMBINATIONS = [
     pytest.param(
         slot,
