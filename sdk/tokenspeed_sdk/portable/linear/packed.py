@@ -1,5 +1,5 @@
 # mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call"
-"""Kernel of linear.packed: few rows decode the weight in registers, many expand it for the call.
+"""Kernels of linear.packed: few rows decode the weight in registers, many expand it for the call.
 
 Legend: T rows, O outputs, I inputs; M, K: rows and terms of a tile.
 """
@@ -16,7 +16,12 @@ from torch.nn.functional import linear as torch_linear
 from tokenspeed_sdk import LinearWeight
 from tokenspeed_sdk.portable.dot import dot
 from tokenspeed_sdk.portable.linear.planes import Planes, expand, lay_out, load_bytes, load_nibbles
-from tokenspeed_sdk.portable.linear.tiles import FEW_PACKED_ROWS, packed_tiles
+from tokenspeed_sdk.portable.linear.tiles import (
+    FEW_PACKED_ROWS,
+    VECTOR_ROWS,
+    VECTOR_TILES,
+    packed_tiles,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,8 +42,10 @@ def linear_packed_kernel(
     rows,
     outputs,
     inputs,
-    padded,
     row_stride,
+    num_chunks,
+    q_stride,
+    upper_stride,
     GROUP: tl.constexpr,
     BITS: tl.constexpr,
     ZERO: tl.constexpr,
@@ -56,15 +63,17 @@ def linear_packed_kernel(
     x_M1 = x_ptr + row.to(tl.int64)[:, None] * row_stride
     dtype = x_ptr.dtype.element_ty
     sum_MO = tl.zeros([BLOCK_M, BLOCK_O], tl.float32)
-    for first in range(0, padded, BLOCK_K):
+    for chunk in range(0, num_chunks, BLOCK_K // 64):
         if BITS == 8:
-            i = first + tl.arange(0, BLOCK_K)[None, :]
+            i = chunk * 64 + tl.arange(0, BLOCK_K)[None, :]
             x_MK = tl.load(x_M1 + i, mask=inside_M1 & (i < inputs), other=0.0)
-            w_OK = load_bytes(q_ptr, scales_ptr, near, first, padded, BLOCK_O, BLOCK_K, GROUP)
+            w_OK = load_bytes(
+                q_ptr, scales_ptr, near, chunk, num_chunks, q_stride, BLOCK_O, BLOCK_K, GROUP
+            )
             sum_MO = dot(x_MK, tl.trans(w_OK.to(dtype)), sum_MO)
         else:
             k = tl.arange(0, BLOCK_K // 2)[None, :]
-            i = first + k // 32 * 64 + k % 32
+            i = (chunk + k // 32) * 64 + k % 32
             low_MK = tl.load(x_M1 + i, mask=inside_M1 & (i < inputs), other=0.0)
             high_MK = tl.load(x_M1 + i + 32, mask=inside_M1 & (i + 32 < inputs), other=0.0)
             low_OK, high_OK = load_nibbles(
@@ -73,8 +82,10 @@ def linear_packed_kernel(
                 scales_ptr,
                 offsets_ptr,
                 near,
-                first,
-                padded,
+                chunk,
+                num_chunks,
+                q_stride,
+                upper_stride,
                 BLOCK_O,
                 BLOCK_K,
                 GROUP,
@@ -88,6 +99,75 @@ def linear_packed_kernel(
         sum_MO += tl.load(bias_ptr + near).to(tl.float32)[None, :]
     at_MO = out_ptr + row.to(tl.int64)[:, None] * outputs + output[None, :]
     tl.store(at_MO, sum_MO.to(dtype), mask=inside_M1 & (output < outputs)[None, :])
+
+
+@triton.jit
+def linear_packed_vector_kernel(
+    x_ptr,
+    q_ptr,
+    upper_ptr,
+    scales_ptr,
+    offsets_ptr,
+    bias_ptr,
+    out_ptr,
+    outputs,
+    inputs,
+    row_stride,
+    num_chunks,
+    q_stride,
+    upper_stride,
+    GROUP: tl.constexpr,
+    BITS: tl.constexpr,
+    ZERO: tl.constexpr,
+    HAS_OFFSETS: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    BLOCK_O: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """Write BLOCK_O outputs of one row; terms are summed across threads once, at the end."""
+    row = tl.program_id(1).to(tl.int64)
+    output = tl.program_id(0) * BLOCK_O + tl.arange(0, BLOCK_O)
+    near = tl.minimum(output, outputs - 1).to(tl.int64)
+    x_row = x_ptr + row * row_stride
+    WIDTH: tl.constexpr = BLOCK_K if BITS == 8 else BLOCK_K // 2
+    sum_OK = tl.zeros([BLOCK_O, WIDTH], tl.float32)
+    for chunk in tl.range(0, num_chunks, BLOCK_K // 64, num_stages=STAGES):
+        k = tl.arange(0, WIDTH)
+        if BITS == 8:
+            i = chunk * 64 + k
+            x_K = tl.load(x_row + i, mask=i < inputs, other=0.0).to(tl.float32)
+            w_OK = load_bytes(
+                q_ptr, scales_ptr, near, chunk, num_chunks, q_stride, BLOCK_O, BLOCK_K, GROUP
+            )
+            sum_OK += w_OK * x_K[None, :]
+        else:
+            i = (chunk + k // 32) * 64 + k % 32
+            low_K = tl.load(x_row + i, mask=i < inputs, other=0.0).to(tl.float32)
+            high_K = tl.load(x_row + i + 32, mask=i + 32 < inputs, other=0.0).to(tl.float32)
+            low_OK, high_OK = load_nibbles(
+                q_ptr,
+                upper_ptr,
+                scales_ptr,
+                offsets_ptr,
+                near,
+                chunk,
+                num_chunks,
+                q_stride,
+                upper_stride,
+                BLOCK_O,
+                BLOCK_K,
+                GROUP,
+                BITS,
+                ZERO,
+                HAS_OFFSETS,
+            )
+            sum_OK += low_OK * low_K[None, :] + high_OK * high_K[None, :]
+    sum_O = tl.sum(sum_OK, 1)
+    if HAS_BIAS:
+        sum_O += tl.load(bias_ptr + near).to(tl.float32)
+    at_O = out_ptr + row * outputs + output
+    tl.store(at_O, sum_O.to(out_ptr.dtype.element_ty), mask=output < outputs)
 
 
 def packed_linear(
@@ -111,31 +191,37 @@ def _decoded(x_TI: torch.Tensor, planes: Planes, bias_O: torch.Tensor | None) ->
         return out_TO
     if x_TI.stride(1) != 1:
         x_TI = x_TI.contiguous()
-    tiles = packed_tiles(rows, outputs)
-    linear_packed_kernel[(triton.cdiv(outputs, tiles.block_o),)](
-        x_TI,
-        planes.q,
-        planes.upper,
-        planes.scales,
-        planes.offsets,
-        bias_O,
-        out_TO,
-        rows,
-        outputs,
-        inputs,
-        planes.padded,
-        x_TI.stride(0),
-        GROUP=planes.group,
-        BITS=planes.bits,
-        ZERO=planes.zero,
-        HAS_OFFSETS=planes.offsets is not None,
-        HAS_BIAS=bias_O is not None,
-        BLOCK_M=tiles.block_m,
-        BLOCK_O=tiles.block_o,
-        BLOCK_K=tiles.block_k,
-        num_warps=tiles.num_warps,
-        num_stages=tiles.num_stages,
-    )
+    weight = (planes.q, planes.upper, planes.scales, planes.offsets, bias_O)
+    sizes = (outputs, inputs, x_TI.stride(0), *planes.strides)
+    constants = {
+        "GROUP": planes.group,
+        "BITS": planes.bits,
+        "ZERO": planes.zero,
+        "HAS_OFFSETS": planes.offsets is not None,
+        "HAS_BIAS": bias_O is not None,
+    }
+    tiles = VECTOR_TILES if rows <= VECTOR_ROWS else packed_tiles(rows)
+    constants |= {
+        "BLOCK_O": tiles.block_o,
+        "BLOCK_K": tiles.block_k,
+        "num_warps": tiles.num_warps,
+    }
+    programs = triton.cdiv(outputs, tiles.block_o)
+    if rows <= VECTOR_ROWS:
+        linear_packed_vector_kernel[(programs, rows)](
+            x_TI, *weight, out_TO, *sizes, STAGES=tiles.num_stages, **constants
+        )
+    else:
+        linear_packed_kernel[(programs,)](
+            x_TI,
+            *weight,
+            out_TO,
+            rows,
+            *sizes,
+            BLOCK_M=tiles.block_m,
+            num_stages=tiles.num_stages,
+            **constants,
+        )
     return out_TO
 
 

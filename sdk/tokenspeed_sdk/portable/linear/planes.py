@@ -62,9 +62,10 @@ class Planes:
     offsets: torch.Tensor | None
 
     @property
-    def padded(self) -> int:
-        """P."""
-        return self.scales.shape[1] * self.group
+    def strides(self) -> tuple[int, int, int]:
+        """Chunks of a row, and bytes of a row of `q` and `upper`."""
+        upper = 0 if self.upper is None else self.upper.shape[1]
+        return self.scales.shape[1] * self.group // CHUNK, self.q.shape[1], upper
 
 
 def lay_out(weight: LinearWeight) -> Planes:
@@ -121,18 +122,20 @@ def load_bytes(
     q_ptr,
     scales_ptr,
     row_O,
-    first,
-    padded,
+    chunk,
+    num_chunks,
+    q_stride,
     BLOCK_O: tl.constexpr,
     BLOCK_K: tl.constexpr,
     GROUP: tl.constexpr,
 ):
-    """Return BLOCK_K inputs from `first` on of 8 bits each, as (O, K) float32."""
+    """Return BLOCK_K inputs of 8 bits each, from a chunk on, as (O, K) float32."""
     UNITS: tl.constexpr = BLOCK_K // GROUP
+    EACH: tl.constexpr = 64 // GROUP  # groups of a chunk
     unit = tl.arange(0, UNITS)[None, :]
-    inside_OU = (first + unit * GROUP < padded) & (row_O[:, None] >= 0)
-    at_OU = row_O[:, None] * (padded // GROUP) + first // GROUP + unit
-    at_OUS = (row_O[:, None] * padded + first + unit * GROUP)[:, :, None]
+    inside_OU = (chunk + unit // EACH < num_chunks) & (row_O[:, None] >= 0)
+    at_OU = row_O[:, None] * (num_chunks * EACH) + chunk * EACH + unit
+    at_OUS = (row_O[:, None] * q_stride + chunk * 64 + unit * GROUP)[:, :, None]
     at_OUS += tl.arange(0, GROUP)[None, None, :]
     q_OUS = tl.load(q_ptr + at_OUS, mask=inside_OU[:, :, None], other=0)
     w_OUS = _scaled(q_OUS, scales_ptr, scales_ptr, at_OU, inside_OU, False)
@@ -146,8 +149,10 @@ def load_nibbles(
     scales_ptr,
     offsets_ptr,
     row_O,
-    first,
-    padded,
+    chunk,
+    num_chunks,
+    q_stride,
+    upper_stride,
     BLOCK_O: tl.constexpr,
     BLOCK_K: tl.constexpr,
     GROUP: tl.constexpr,
@@ -155,20 +160,20 @@ def load_nibbles(
     ZERO: tl.constexpr,
     HAS_OFFSETS: tl.constexpr,
 ):
-    """Return the lower and the upper halves of chunks from `first` on, each (O, K / 2) float32."""
+    """Return the lower and the upper halves of chunks, from one on, each (O, K / 2) float32."""
     EACH: tl.constexpr = 32 // GROUP  # groups of a half chunk
     UNITS: tl.constexpr = BLOCK_K // 2 // GROUP
     unit = tl.arange(0, UNITS)[None, :]
-    inside_OU = (first + unit // EACH * 64 < padded) & (row_O[:, None] >= 0)
-    at_OU = row_O[:, None] * (padded // GROUP) + first // GROUP + unit // EACH * (2 * EACH)
-    at_OU += unit % EACH
+    inside_OU = (chunk + unit // EACH < num_chunks) & (row_O[:, None] >= 0)
+    at_OU = row_O[:, None] * (num_chunks * (2 * EACH)) + chunk * (2 * EACH)
+    at_OU += unit // EACH * (2 * EACH) + unit % EACH
     member = tl.arange(0, GROUP)[None, None, :]
-    at_OUS = (row_O[:, None] * (padded // 2) + first // 2 + unit * GROUP)[:, :, None] + member
+    at_OUS = (row_O[:, None] * q_stride + chunk * 32 + unit * GROUP)[:, :, None] + member
     byte_OUS = tl.load(q_ptr + at_OUS, mask=inside_OU[:, :, None], other=0).to(tl.int32)
     low_OUS, high_OUS = byte_OUS & 15, byte_OUS >> 4
     if BITS == 6:
         tl.static_assert(GROUP == 16)
-        at_OUS = (row_O[:, None] * (padded // 4) + first // 4 + unit // 2 * 16)[:, :, None] + member
+        at_OUS = (row_O[:, None] * upper_stride + chunk * 16 + unit // 2 * 16)[:, :, None] + member
         upper_OUS = tl.load(upper_ptr + at_OUS, mask=inside_OU[:, :, None], other=0).to(tl.int32)
         upper_OUS = upper_OUS >> (unit % 2 * 4)[:, :, None]
         low_OUS = low_OUS | (upper_OUS & 3) << 4
@@ -191,7 +196,9 @@ def expand_planes_kernel(
     first_row,
     rows,
     inputs,
-    padded,
+    num_chunks,
+    q_stride,
+    upper_stride,
     GROUP: tl.constexpr,
     BITS: tl.constexpr,
     ZERO: tl.constexpr,
@@ -202,11 +209,14 @@ def expand_planes_kernel(
     """Write BLOCK_O rows of BLOCK_K inputs."""
     out_row_O = (tl.program_id(0) * BLOCK_O + tl.arange(0, BLOCK_O)).to(tl.int64)
     row_O = first_row + tl.minimum(out_row_O, rows - 1)
-    first = tl.program_id(1) * BLOCK_K
+    chunk = tl.program_id(1) * (BLOCK_K // 64)
+    first = chunk * 64
     at_O1 = out_ptr + out_row_O[:, None] * inputs
     inside_O1 = (out_row_O < rows)[:, None]
     if BITS == 8:
-        w_OK = load_bytes(q_ptr, scales_ptr, row_O, first, padded, BLOCK_O, BLOCK_K, GROUP)
+        w_OK = load_bytes(
+            q_ptr, scales_ptr, row_O, chunk, num_chunks, q_stride, BLOCK_O, BLOCK_K, GROUP
+        )
         i = first + tl.arange(0, BLOCK_K)[None, :]
         tl.store(at_O1 + i, w_OK.to(out_ptr.dtype.element_ty), mask=inside_O1 & (i < inputs))
     else:
@@ -216,8 +226,10 @@ def expand_planes_kernel(
             scales_ptr,
             offsets_ptr,
             row_O,
-            first,
-            padded,
+            chunk,
+            num_chunks,
+            q_stride,
+            upper_stride,
             BLOCK_O,
             BLOCK_K,
             GROUP,
@@ -235,7 +247,7 @@ def expand_planes_kernel(
 def expand(planes: Planes, first_row: int, out_OI: torch.Tensor) -> None:
     """Write the rows from `first_row` on, as many as `out_OI` has."""
     rows, inputs = out_OI.shape
-    grid = (triton.cdiv(rows, EXPAND_OUTPUTS), triton.cdiv(planes.padded, EXPAND_INPUTS))
+    grid = (triton.cdiv(rows, EXPAND_OUTPUTS), triton.cdiv(inputs, EXPAND_INPUTS))
     expand_planes_kernel[grid](
         planes.q,
         planes.upper,
@@ -245,7 +257,7 @@ def expand(planes: Planes, first_row: int, out_OI: torch.Tensor) -> None:
         first_row,
         rows,
         inputs,
-        planes.padded,
+        *planes.strides,
         GROUP=planes.group,
         BITS=planes.bits,
         ZERO=planes.zero,

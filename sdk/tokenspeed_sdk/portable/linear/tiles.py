@@ -11,6 +11,9 @@ FEW_ROWS = 16
 """Rows of a dense product up to which reading the weight is all that counts; more are torch's."""
 FEW_HEAD_ROWS = 64
 """The same of products head by head, of which torch's batched product makes less."""
+VECTOR_ROWS = 4
+"""Rows up to which each multiplies an encoded weight alone: it lies in the cache for all of them,
+and decoded numbers are used in the registers where they are."""
 FEW_PACKED_ROWS = 64
 """Rows up to which an encoded weight is decoded in registers; for more it is expanded first."""
 
@@ -37,23 +40,27 @@ def skinny_tiles(rows: int, outputs: int, inputs: int, *, is_exact: bool) -> Til
     if is_exact:
         return Tiles(block_m, 16, 64, 4, 3)
     # 16 outputs make enough programs of 4096 outputs for every multiprocessor, and four stages of
-    # 256 inputs keep 24 KiB of each program's weights under way. Of fewer outputs a program
-    # keeps twice as much; of more, each has more of them, so that rows of x are read less often.
-    if outputs < 2048 and inputs >= 1024:
-        return Tiles(block_m, 16, 512, 4, 4)
+    # 256 inputs keep 24 KiB of each program's weights under way; of fewer outputs a program keeps
+    # more. Of many, each has more of them, so that rows of x are read less often. No tile takes
+    # more than 64 KiB of shared memory, which some GPUs have.
+    if outputs < 2048:
+        return Tiles(block_m, 16, 256, 4, 5 if block_m == 16 else 3)
     if outputs < 16384:
-        return Tiles(block_m, 16, 256, 4, 4)
-    return Tiles(block_m, 32, 256, 4, 4)
+        return Tiles(block_m, 16, 256, 4, 4 if block_m == 16 else 3)
+    return Tiles(block_m, 32, 256, 4, 3)
 
 
-def packed_tiles(rows: int, outputs: int) -> Tiles:
-    """Return the tiles of a product with an encoded weight.
+def packed_tiles(rows: int) -> Tiles:
+    """Return the tiles of a product with an encoded weight, decoded for the units for matrices.
 
-    An encoded tile is a quarter of the rows of x beside it, or less: few programs with long tiles
-    keep more of the weight under way than many short ones.
+    Decoded numbers take registers: tiles are smaller than a dense weight's.
     """
     if rows <= 16:
-        return Tiles(16, 32, 512, 8, 4) if outputs < 8192 else Tiles(16, 64, 256, 8, 4)
+        return Tiles(16, 32, 256, 4, 4)
     if rows <= 32:
-        return Tiles(32, 64, 256, 8, 3)
+        return Tiles(32, 32, 256, 4, 3)
     return Tiles(64, 64, 128, 8, 3)
+
+
+VECTOR_TILES = Tiles(1, 8, 1024, 4, 3)
+"""Tiles of `VECTOR_ROWS` rows or less: 4096 outputs keep 4 MiB of 4 bit numbers under way."""
