@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FAMILIES", "offers"]
 
-FAMILIES: tuple[str, ...] = ("experts", "linear")
+FAMILIES: tuple[str, ...] = ("elementwise", "cache", "experts", "linear", "sampling")
 
 
 def offers(slot: str, *, device: str) -> tuple[Offer | KernelOffer, ...]:
