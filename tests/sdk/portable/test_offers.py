@@ -15,8 +15,21 @@ if TYPE_CHECKING:
 
 SEED = 7
 SLOTS = ("operator", "attention", "moe", "sampler")
+HALVES = ("bfloat16", "float16")
+SLOW = {
+    "grouped": HALVES,
+    "grouped_invariant": ("float32", *HALVES),
+    "packed_linear_triton": ("float32", *HALVES),
+}
+"""Offer -> dtypes that run with the slow tests; its family's own file has quick ones."""
 COMBINATIONS = [
-    pytest.param(slot, offer, dtype, id=f"{offer.name}-{dtype}")
+    pytest.param(
+        slot,
+        offer,
+        dtype,
+        id=f"{offer.name}-{dtype}",
+        marks=[pytest.mark.slow] * (dtype in SLOW.get(offer.name, ())),
+    )
     for slot in SLOTS
     for offer in portable_offers(slot)
     for dtype in dtypes_of(offer)

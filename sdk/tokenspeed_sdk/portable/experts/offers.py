@@ -1,50 +1,38 @@
-"""What this family offers, as data: every load function imports its module only when called."""
+"""What this family offers, as data: modules are imported when an offer is loaded."""
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tokenspeed_sdk import Band, KernelOffer, Offer
+from tokenspeed_sdk import Band, KernelOffer, Offer, lazy
+from tokenspeed_sdk.portable.requires import FLOATS, any_shape
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-_PACKAGE = __name__.rpartition(".")[0]
-_KERNELS = (
-    ("moe.route", "moe_route_triton", "route:route"),
-    ("moe.add_shared", "moe_add_shared_triton", "shared:add_shared"),
-)
+_BACKEND = lazy(f"{__package__}.backend:GroupedExperts")
 
 
 def offers(slot: str, device: str) -> tuple[Offer | KernelOffer, ...]:
-    """Return what is offered for a slot on devices of a kind."""
-    common: dict[str, tuple[object, ...]] = {
-        "device": (device,),
-        "arch": ("*",),
-        "dtype": ("float32", "bfloat16", "float16"),
-    }
+    """Return what this family offers for a slot on a kind of device."""
     if slot == "operator":
-        return tuple(
+        load = lazy(f"{__package__}.route:route")
+        requires = any_shape(device)
+        return (
             KernelOffer(
-                operator,
-                name,
-                _loader(target),
-                band=Band.PORTABLE,
-                requires=common,
-                graph_safe=True,
-                deterministic=True,
-            )
-            for operator, name, target in _KERNELS
+                "moe.route", "moe_route_triton", load, Band.PORTABLE, requires, graph_safe=True
+            ),
         )
     if slot == "moe":
-        return (_experts("grouped", common, False), _experts("grouped_invariant", common, True))
+        return (
+            _experts("grouped", device, is_invariant=False),
+            _experts("grouped_invariant", device, is_invariant=True),
+        )
     return ()
 
 
-def _experts(name: str, common: dict[str, tuple[object, ...]], is_invariant: bool) -> Offer:
-    requires = {
-        **common,
+def _experts(name: str, device: str, *, is_invariant: bool) -> Offer:
+    requires: dict[str, tuple[object, ...]] = {
+        "device": (device,),
+        "arch": ("*",),
+        "dtype": FLOATS,
         "num_experts": ("*",),
         "top_k": ("*",),
         "hidden_size": ("*",),
@@ -57,15 +45,6 @@ def _experts(name: str, common: dict[str, tuple[object, ...]], is_invariant: boo
     }
 
     def load(**given: Any) -> Any:
-        return _load("backend:GroupedExperts")(**given, is_invariant=is_invariant)
+        return _BACKEND()(**given, is_invariant=is_invariant)
 
     return Offer("moe", name, load, band="PORTABLE", requires=requires)
-
-
-def _loader(target: str) -> Callable[[], Callable[..., Any]]:
-    return lambda: _load(target)
-
-
-def _load(target: str) -> Any:
-    module, _, name = target.partition(":")
-    return getattr(import_module(f"{_PACKAGE}.{module}"), name)

@@ -1,16 +1,10 @@
-"""What this family offers, as data: every load function imports its module only when called."""
+"""What this family offers, as data: modules are imported when an offer is loaded."""
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from tokenspeed_sdk import Band, KernelOffer, Offer, lazy
+from tokenspeed_sdk.portable.requires import any_shape
 
-from tokenspeed_sdk import Band, KernelOffer, Offer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-_PACKAGE = __name__.rpartition(".")[0]
 _PACKINGS = ("q4_0", "q4_1", "q8_0", "q4_k", "q6_k")
 _ENCODED = ("q4_0", "q4_1", "q8_0")
 _KERNELS: tuple[tuple[str, str, str, tuple[str, ...], bool], ...] = (
@@ -26,7 +20,7 @@ of products follow the number of rows, and many rows are multiplied by torch's l
 
 
 def offers(slot: str, device: str) -> tuple[Offer | KernelOffer, ...]:
-    """Return what is offered for a slot on devices of a kind."""
+    """Return what this family offers for a slot on a kind of device."""
     if slot != "operator":
         return ()
     return tuple(_kernel(device, *entry) for entry in _KERNELS)
@@ -40,28 +34,13 @@ def _kernel(
     packings: tuple[str, ...],
     is_deterministic: bool,
 ) -> KernelOffer:
-    requires: dict[str, tuple[object, ...]] = {
-        "device": (device,),
-        "arch": ("*",),
-        "dtype": ("float32", "bfloat16", "float16"),
-    }
-    if packings:
-        requires["packing"] = packings
+    requires = {**any_shape(device), **({"packing": packings} if packings else {})}
     return KernelOffer(
         operator,
         name,
-        _loader(target),
-        band=Band.PORTABLE,
-        requires=requires,
+        lazy(f"{__package__}.{target}"),
+        Band.PORTABLE,
+        requires,
         graph_safe=True,
         deterministic=is_deterministic,
     )
-
-
-def _loader(target: str) -> Callable[[], Callable[..., Any]]:
-    return lambda: _load(target)
-
-
-def _load(target: str) -> Any:
-    module, _, name = target.partition(":")
-    return getattr(import_module(f"{_PACKAGE}.{module}"), name)
