@@ -27,25 +27,24 @@ def _nibble(byte, is_high):
 
 
 @triton.jit
-def _number(data_ptr, halves_ptr, row, i, inside, row_bytes, PACKING: tl.constexpr):
+def _number(
+    data_ptr,
+    halves_ptr,
+    row,
+    i,
+    inside,
+    row_bytes,
+    PACKING: tl.constexpr,
+    SIZE: tl.constexpr,
+    BYTES: tl.constexpr,
+):
     """Return inputs i of a row in float32: scale q + offset.
 
     Args:
         data_ptr, halves_ptr: the same rows as uint8 and as float16; rows and blocks are even.
         row: int64.
+        SIZE, BYTES: inputs and bytes of a block.
     """
-    SIZE: tl.constexpr = 256 if PACKING == "q4_k" or PACKING == "q6_k" else 32
-    if PACKING == "q4_0":
-        BYTES: tl.constexpr = 18
-    elif PACKING == "q4_1":
-        BYTES: tl.constexpr = 20
-    elif PACKING == "q8_0":
-        BYTES: tl.constexpr = 34
-    elif PACKING == "q4_k":
-        BYTES: tl.constexpr = 144
-    else:
-        tl.static_assert(PACKING == "q6_k")
-        BYTES: tl.constexpr = 210
     block = row * row_bytes + i // SIZE * BYTES
     j = i % SIZE
     data = data_ptr + block
@@ -77,6 +76,7 @@ def _number(data_ptr, halves_ptr, row, i, inside, row_bytes, PACKING: tl.constex
         byte = tl.load(data + 16 + j // 64 * 32 + j % 32, mask=inside, other=0).to(tl.int32)
         number = scale * _nibble(byte, group % 2 == 1).to(tl.float32) - least
     else:
+        tl.static_assert(PACKING == "q6_k")
         half, k = j // 128, j % 128
         low = tl.load(data + half * 64 + k % 64, mask=inside, other=0).to(tl.int32)
         high = tl.load(data + 128 + half * 32 + k % 32, mask=inside, other=0).to(tl.int32)
@@ -98,6 +98,8 @@ def decode_rows_kernel(
     row_bytes,
     HAS_IDS: tl.constexpr,
     PACKING: tl.constexpr,
+    SIZE: tl.constexpr,
+    BYTES: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """Write BLOCK inputs of a row, or of the row that an id names: zeros if there is none."""
@@ -108,7 +110,7 @@ def decode_rows_kernel(
     if HAS_IDS:
         row = tl.load(ids_ptr + place).to(tl.int64)
         end = tl.where((row >= 0) & (row < num_words), inputs, 0)
-    number = _number(data_ptr, halves_ptr, row, i, i < end, row_bytes, PACKING)
+    number = _number(data_ptr, halves_ptr, row, i, i < end, row_bytes, PACKING, SIZE, BYTES)
     at = out_ptr + place * inputs + i
     tl.store(at, number.to(out_ptr.dtype.element_ty), mask=i < inputs)
 
@@ -143,7 +145,7 @@ def _decode_rows(
     if not out.numel():
         return
     data = data.contiguous()
-    assert inputs % ops.packing.LAYOUTS[packing].block_inputs == 0, "rows are whole blocks"
+    layout = ops.packing.LAYOUTS[packing]
     block = min(BLOCK, triton.next_power_of_2(inputs))
     decode_rows_kernel[(rows, triton.cdiv(inputs, block))](
         data,
@@ -155,5 +157,7 @@ def _decode_rows(
         data.shape[1],
         HAS_IDS=ids is not None,
         PACKING=packing,
+        SIZE=layout.block_inputs,
+        BYTES=layout.block_bytes,
         BLOCK=block,
     )
