@@ -18,6 +18,7 @@ SLOTS = ("operator", "attention", "moe", "sampler")
 HALVES = ("bfloat16", "float16")
 SLOW = {
     "grouped": HALVES,
+    "moe_route_triton": HALVES,
     "grouped_invariant": ("float32", *HALVES),
     "packed_linear_triton": ("float32", *HALVES),
 }
