@@ -31,6 +31,8 @@ FAMILIES: tuple[str, ...] = (
     "attention",
     "latent",
     "recurrent",
+    "experts",
+    "linear",
     "sampling",
 )
 

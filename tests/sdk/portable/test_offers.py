@@ -16,8 +16,11 @@ if TYPE_CHECKING:
     from tokenspeed_sdk import KernelOffer, Offer
 
 SEED = 7
-WHOLLY_SLOW = ("paged_latent", "paged_latent_invariant")
-"""Offers that take the interpreter long; test_latent.py stands for them."""
+WHOLLY_SLOW = (
+    *("paged_latent", "paged_latent_invariant"),
+    *("grouped_invariant", "packed_linear_triton", "moe_route_triton"),
+)
+"""Offers that take the interpreter long; their families' own files have quick cases."""
 
 
 def _is_quick(offer: Offer | KernelOffer, dtype: str) -> bool:
