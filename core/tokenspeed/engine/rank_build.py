@@ -48,11 +48,11 @@ if TYPE_CHECKING:
     from tokenspeed.engine.reports import ProgressCallback
     from tokenspeed.engine.sizes import EngineSizes
     from tokenspeed.engine.tuning import Tuning
-    from tokenspeed.executor.balancing import ExpertLoad
     from tokenspeed.executor.connections import GroupConnections
     from tokenspeed.executor.partition import Partition
     from tokenspeed.kernels import Binder
     from tokenspeed.kv import ArenaLayout
+    from tokenspeed.placement.expert_load import ExpertLoad
     from tokenspeed.plugins import Registry
 
 
@@ -89,6 +89,12 @@ class RankParts:
         check_late(self.communicator)
         if self.connections is not None:
             self.connections.check()
+
+    def close(self) -> None:
+        """Leave the other ranks in peace."""
+        if self.connections is not None:
+            self.connections.close()
+        self.communicator.close()
 
 
 def describe_model(

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.kernel import KernelBinder
     from tokenspeed.contracts.model import CausalLM, ForwardContext
     from tokenspeed.contracts.weights import LinearWeight
-    from tokenspeed.executor.balancing import ExpertLoad
     from tokenspeed.executor.program import Connections
     from tokenspeed.placement.compiled import CompiledModel
+    from tokenspeed.placement.expert_load import ExpertLoad
 
 
 class PlacedModel:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from tokenspeed.engine.ranks.plans import PlanSender
     from tokenspeed.engine.ranks.workers import Worker
     from tokenspeed.errors import TokenSpeedError
+    from tokenspeed.placement.expert_load import ExpertLoad
     from tokenspeed.plugins import PluginPlan
 
 
@@ -132,6 +133,11 @@ class RankGroup:
         """What plans are sent with, once all ranks are there."""
         assert self._sender is not None, "no plan is sent before all ranks are ready"
         return self._sender
+
+    def expert_loads(self) -> list[ExpertLoad]:
+        """Return what other pipeline stages said last of the load of their experts."""
+        found = (worker.experts for worker in self._watch.workers)
+        return [load for load in found if load is not None]
 
     def check(self) -> None:
         """Raise if a rank has failed."""

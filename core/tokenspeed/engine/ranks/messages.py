@@ -9,6 +9,7 @@ import msgspec
 from tokenspeed.config.schema import EngineConfig
 from tokenspeed.engine.ranks.place import Place
 from tokenspeed.engine.reports import StartFailure
+from tokenspeed.placement.expert_load import ExpertLoad
 
 
 class RankHello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
@@ -77,6 +78,12 @@ class RankBeat(msgspec.Struct, frozen=True, kw_only=True, tag="beat"):
     calls: int
 
 
+class RankExperts(msgspec.Struct, frozen=True, kw_only=True, tag="experts"):
+    """What a pipeline stage knows of the load of its experts; its first rank says it."""
+
+    load: ExpertLoad
+
+
 class RankFailed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
     """A worker ends because of an error.
 
@@ -88,4 +95,4 @@ class RankFailed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
     in_collective: bool = False
 
 
-FromRank = RankHello | RankJoining | RankReady | RankBeat | RankFailed
+FromRank = RankHello | RankJoining | RankReady | RankBeat | RankExperts | RankFailed

@@ -22,6 +22,7 @@ import msgspec
 from tokenspeed.engine.ranks.messages import (
     FromRank,
     RankBeat,
+    RankExperts,
     RankFailed,
     RankJoining,
     RankReady,
@@ -38,6 +39,7 @@ from tokenspeed.log import LOGGER, set_up_logging
 if TYPE_CHECKING:
     from tokenspeed.engine.ranks.plans import RingReceiver, SocketReceiver
     from tokenspeed.engine.ranks.rank import RankExecutor
+    from tokenspeed.placement.expert_load import ExpertLoad
 
 BEAT_S = 0.25
 
@@ -49,6 +51,8 @@ class Control:
         self.sock = sock
         self.progress = RankProgress()
         self.is_ready = False
+        self.experts: ExpertLoad | None = None
+        """Load that this rank tells rank 0 of."""
         self._lock = threading.Lock()  # orders the frames of two threads
 
     def send(self, message: FromRank) -> None:
@@ -65,11 +69,15 @@ class Control:
         Args:
             watches: nobody else reads the socket, so its end is looked for here.
         """
+        told_times = 0
         while True:
             ready = select.select([self.sock] if watches else [], [], [], BEAT_S)[0]
             if ready and not self.sock.recv(1, socket.MSG_PEEK):
                 os._exit(1)
             self.send(RankBeat(steps=self.progress.steps, calls=self.progress.calls))
+            if self.experts is not None and self.experts.times != told_times:
+                told_times = self.experts.times
+                self.send(RankExperts(load=self.experts))
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -123,7 +131,7 @@ def _work(settings: RankSettings, control: Control, ring_descriptor: int) -> Non
     receiver = _receiver(settings, control, ring_descriptor)
     gc.collect()
     gc.freeze()
-    control.is_ready = True
+    control.is_ready, control.experts = True, executor.expert_load
     control.send(RankReady(facts=executor.facts, device=executor.device_text))
     _follow(receiver, executor, control.progress)
 

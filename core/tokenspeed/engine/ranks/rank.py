@@ -8,6 +8,7 @@ from tokenspeed.engine.build import model_path
 from tokenspeed.engine.choices import Choices
 from tokenspeed.engine.placing import placing_of
 from tokenspeed.engine.rank_build import build_rank, describe_model, joined, rank_facts, set_threads
+from tokenspeed.engine.ranks.place import degrees_of
 from tokenspeed.engine.ranks.plan_frames import JoinedDecoder
 from tokenspeed.engine.sizes import slots_each, slots_of
 from tokenspeed.env import is_strict
@@ -23,9 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from tokenspeed.config.schema import EngineConfig
-    from tokenspeed.contracts.communicator import Communicator
+    from tokenspeed.engine.rank_build import RankParts
     from tokenspeed.engine.ranks.place import Place
     from tokenspeed.engine.ranks.progress import RankProgress
+    from tokenspeed.placement.expert_load import ExpertLoad
     from tokenspeed.plugins import PluginPlan
 
 
@@ -34,6 +36,8 @@ class RankExecutor:
 
     Args:
         decoder: of what rank 0 sends.
+        parts: what it computes with.
+        expert_load: that rank 0 must be told of; None: it has it, or another rank tells.
         facts: see `rank_facts`.
         device_text: where it computes, for the log.
     """
@@ -42,17 +46,19 @@ class RankExecutor:
         self,
         place: Place,
         executor: FollowingExecutor,
-        communicator: Communicator,
+        parts: RankParts,
         *,
+        expert_load: ExpertLoad | None,
         decoder: PlanDecoder | JoinedDecoder,
         facts: Mapping[str, str],
         device_text: str,
     ) -> None:
         self.facts = dict(facts)
+        self.expert_load = expert_load
         self.device_text = device_text
         self._rank = place.rank
         self._executor = executor
-        self._communicator = communicator
+        self._parts = parts
         self._decoder = decoder
 
     def run(self, message: bytes) -> None:
@@ -72,7 +78,7 @@ class RankExecutor:
 
     def close(self) -> None:
         """Leave the other ranks in peace."""
-        self._communicator.close()
+        self._parts.close()
 
 
 def build_worker(
@@ -133,6 +139,13 @@ def build_worker(
         if parts.partition is None
         else JoinedDecoder(config.dp, slots_each=slots_each(config))
     )
+    is_first_of_stage = place.rank % degrees_of(config).stage_ranks == 0
     return RankExecutor(
-        place, executor, communicator, decoder=decoder, facts=facts, device_text=text
+        place,
+        executor,
+        parts,
+        expert_load=parts.expert_load if is_first_of_stage else None,
+        decoder=decoder,
+        facts=facts,
+        device_text=text,
     )

@@ -20,6 +20,7 @@ import msgspec
 from tokenspeed.engine.ranks.failure import RankFailure
 from tokenspeed.engine.ranks.messages import (
     RankBeat,
+    RankExperts,
     RankFailed,
     RankJoining,
     RankReady,
@@ -205,6 +206,8 @@ class RankWatch:
     def _take(self, worker: Worker, message: FromRank) -> None:
         if isinstance(message, RankBeat):
             worker.steps, worker.calls = message.steps, message.calls
+        elif isinstance(message, RankExperts):
+            worker.experts = message.load
         elif isinstance(message, RankFailed):
             self._take_failure(worker, message)
         elif isinstance(message, RankReady):
