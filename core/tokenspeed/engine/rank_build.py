@@ -82,6 +82,14 @@ class RankParts:
     partition: Partition | None = None
     connections: GroupConnections | None = None
 
+    @property
+    def tells_late(self) -> bool:
+        """Whether a group may break in a step that goes on."""
+        from tokenspeed.executor.connections import tells_late
+
+        groups = self.connections
+        return tells_late(self.communicator) or (groups is not None and groups.tells_late)
+
     def check(self) -> None:
         """Raise if a group broke during a step whose results are about to be used."""
         from tokenspeed.executor.connections import check_late

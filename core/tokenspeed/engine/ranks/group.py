@@ -9,6 +9,7 @@ import contextlib
 import logging
 import os
 import socket
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tokenspeed.config.load import replace_settings
+from tokenspeed.engine.ranks.failure import RankFailure
+from tokenspeed.engine.ranks.health import HealthBoard
 from tokenspeed.engine.ranks.messages import RankSettings
 from tokenspeed.engine.ranks.place import Place, make_rendezvous
 from tokenspeed.engine.ranks.plans import (
@@ -42,6 +45,10 @@ if TYPE_CHECKING:
     from tokenspeed.errors import TokenSpeedError
     from tokenspeed.placement.expert_load import ExpertLoad
     from tokenspeed.plugins import PluginPlan
+
+
+LOOK_S = 20e-6
+"""How long rank 0 sleeps before it looks again whether the others have made a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +100,8 @@ class RankGroup:
             tick=start.tick,
         )
         self._sender: PlanSender | None = None
+        self._board: HealthBoard | None = None
+        self._telling: Sequence[Worker] = ()
 
     @property
     def place(self) -> Place:
@@ -126,6 +135,9 @@ class RankGroup:
                 raise error
             LOGGER.info("%s is ready on %s", worker.name, worker.ready.device)
         self._sender = self._make_sender()
+        self._telling = [
+            worker for worker in self._watch.workers if worker.ready and worker.ready.tells_health
+        ]
         self._watch.begin_running()
 
     @property
@@ -142,6 +154,24 @@ class RankGroup:
     def check(self) -> None:
         """Raise if a rank has failed."""
         self._watch.check()
+
+    def wait_well(self, num_steps: int) -> None:
+        """Wait until so many steps went well on every rank that tells of them.
+
+        Raises:
+            RankFailure: one of them failed, or does not come so far.
+        """
+        waits_since_s = time.monotonic()
+        for worker in self._telling:
+            while self._num_well(worker) < num_steps:
+                self._watch.check()
+                waited_s = time.monotonic() - waits_since_s
+                if waited_s > self._config.rank_timeout_s:
+                    raise RankFailure(
+                        f"{worker.name} hangs: it has not made step {num_steps - 1} for "
+                        f"{waited_s:.1f} s, rank 0 has"
+                    )
+                time.sleep(LOOK_S)
 
     def cause_of(self, error: BaseException) -> TokenSpeedError:
         """Return why a step, or the start, failed on rank 0: often another rank's failure."""
@@ -211,10 +241,14 @@ class RankGroup:
             for rank, host in enumerate(hosts)
         ]
 
+    def _num_well(self, worker: Worker) -> int:
+        return worker.well if self._board is None else self._board.read(worker.rank)
+
     def _make_sender(self) -> PlanSender:
         if self._start.listener is not None:
             return SocketSender([worker.sock for worker in self._watch.workers])
         memory = map_ring_memory(self._ring, self._world - 1)
+        self._board = HealthBoard(memory, self._world - 1)
         return RingSender(memory, self._world - 1, self._watch.check)
 
 

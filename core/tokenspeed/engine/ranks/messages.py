@@ -59,11 +59,19 @@ class RankReady(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
 
     Args:
         facts: what must be alike on all ranks, by name.
+        tells_health: it says of each step whether it went well (health.py).
         device: where it computes, for the log.
     """
 
     facts: dict[str, str]
     device: str
+    tells_health: bool = False
+
+
+class RankHealth(msgspec.Struct, frozen=True, kw_only=True, tag="health"):
+    """So many steps went well on a worker of another host."""
+
+    steps: int
 
 
 class RankBeat(msgspec.Struct, frozen=True, kw_only=True, tag="beat"):
@@ -95,4 +103,4 @@ class RankFailed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
     in_collective: bool = False
 
 
-FromRank = RankHello | RankJoining | RankReady | RankBeat | RankExperts | RankFailed
+FromRank = RankHello | RankJoining | RankReady | RankBeat | RankHealth | RankExperts | RankFailed

@@ -10,6 +10,7 @@ import os
 import tempfile
 from typing import TYPE_CHECKING, Protocol
 
+from tokenspeed.engine.ranks.health import board_bytes
 from tokenspeed.engine.ranks.wire import receive_frame, send_frame
 from tokenspeed.scheduler import PlanRing
 
@@ -95,7 +96,7 @@ class SocketReceiver:
 
 
 def make_ring_memory(num_readers: int) -> int:
-    """Return the descriptor of memory for a ring, which goes with the last process that has it."""
+    """Return the descriptor of memory that goes with the last process that has it."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("tokenspeed-plans")
     else:
@@ -111,5 +112,5 @@ def map_ring_memory(descriptor: int, num_readers: int) -> mmap.mmap:
 
 
 def ring_memory_bytes(num_readers: int) -> int:
-    """Return the bytes of memory that a ring for so many workers needs."""
-    return PlanRing.memory_bytes(RING_BYTES, num_readers)
+    """Return the bytes of memory that so many workers share with rank 0: the ring, the board."""
+    return PlanRing.memory_bytes(RING_BYTES, num_readers) + board_bytes(num_readers)

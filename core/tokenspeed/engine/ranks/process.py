@@ -24,6 +24,7 @@ from tokenspeed.engine.ranks.messages import (
     RankBeat,
     RankExperts,
     RankFailed,
+    RankHealth,
     RankJoining,
     RankReady,
     RankSettings,
@@ -37,6 +38,8 @@ from tokenspeed.errors import TokenSpeedError, told
 from tokenspeed.log import LOGGER, set_up_logging
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tokenspeed.engine.ranks.plans import RingReceiver, SocketReceiver
     from tokenspeed.engine.ranks.rank import RankExecutor
     from tokenspeed.placement.expert_load import ExpertLoad
@@ -128,11 +131,19 @@ def _work(settings: RankSettings, control: Control, ring_descriptor: int) -> Non
         control.progress,
         joining=lambda: control.send(RankJoining(pid=os.getpid())),
     )
-    receiver = _receiver(settings, control, ring_descriptor)
+    receiver, tell = _channels(settings, control, ring_descriptor)
+    if executor.tells_health:
+        executor.begin_health(tell, lambda error: _end_failed(error, control))
     gc.collect()
     gc.freeze()
     control.is_ready, control.experts = True, executor.expert_load
-    control.send(RankReady(facts=executor.facts, device=executor.device_text))
+    control.send(
+        RankReady(
+            facts=executor.facts,
+            device=executor.device_text,
+            tells_health=executor.tells_health,
+        )
+    )
     _follow(receiver, executor, control.progress)
 
 
@@ -146,16 +157,26 @@ def _follow(
     executor.close()
 
 
-def _receiver(
+def _end_failed(error: Exception, control: Control) -> NoReturn:
+    """End with an error that is no call's: groups broke in a step that had returned."""
+    control.send(RankFailed(failure=_failure_of(error, control), in_collective=True))
+    os._exit(1)
+
+
+def _channels(
     settings: RankSettings, control: Control, descriptor: int
-) -> RingReceiver | SocketReceiver:
+) -> tuple[RingReceiver | SocketReceiver, Callable[[int], None]]:
+    """Return what plans come from, and what takes the number of steps that went well."""
+    from tokenspeed.engine.ranks.health import HealthBoard
     from tokenspeed.engine.ranks.plans import RingReceiver, SocketReceiver, map_ring_memory
 
     if not settings.ring_bytes:
-        return SocketReceiver(control.sock)
+        return SocketReceiver(control.sock), lambda steps: control.send(RankHealth(steps=steps))
     num_readers = settings.place.world - 1
     memory: mmap.mmap = map_ring_memory(descriptor, num_readers)
-    return RingReceiver(memory, num_readers, settings.place.rank - 1)
+    rank, board = settings.place.rank, HealthBoard(memory, num_readers)
+    receiver = RingReceiver(memory, num_readers, rank - 1)
+    return receiver, lambda steps: board.write(rank, steps)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -8,6 +8,7 @@ from tokenspeed.engine.build import model_path
 from tokenspeed.engine.choices import Choices
 from tokenspeed.engine.placing import placing_of
 from tokenspeed.engine.rank_build import build_rank, describe_model, joined, rank_facts, set_threads
+from tokenspeed.engine.ranks.health import StepHealth
 from tokenspeed.engine.ranks.place import degrees_of
 from tokenspeed.engine.ranks.plan_frames import JoinedDecoder
 from tokenspeed.engine.sizes import slots_each, slots_of
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from tokenspeed.config.schema import EngineConfig
+    from tokenspeed.contracts.device import DeviceRuntime
     from tokenspeed.engine.rank_build import RankParts
     from tokenspeed.engine.ranks.place import Place
     from tokenspeed.engine.ranks.progress import RankProgress
@@ -40,6 +42,7 @@ class RankExecutor:
         expert_load: that rank 0 must be told of; None: it has it, or another rank tells.
         facts: see `rank_facts`.
         device_text: where it computes, for the log.
+        event: see StepHealth.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class RankExecutor:
         decoder: PlanDecoder | JoinedDecoder,
         facts: Mapping[str, str],
         device_text: str,
+        event: Callable[[], Any] | None,
     ) -> None:
         self.facts = dict(facts)
         self.expert_load = expert_load
@@ -59,13 +63,24 @@ class RankExecutor:
         self._rank = place.rank
         self._executor = executor
         self._parts = parts
+        self._event = event
+        self._health: StepHealth | None = None
         self._decoder = decoder
+
+    @property
+    def tells_health(self) -> bool:
+        """Whether rank 0 must be told that steps went well: they may end although they did not."""
+        return self._parts.tells_late
+
+    def begin_health(self, tell: Callable[[int], None], fail: Callable[[Exception], None]) -> None:
+        """Tell of each step from now on; see StepHealth."""
+        self._health = StepHealth(self._parts.check, tell, fail, event=self._event)
 
     def run(self, message: bytes) -> None:
         """Carry out one plan.
 
         Raises:
-            EngineError: it is not the one that is due, or not as it was sent.
+            EngineError: it is not the one that is due, or not as it was sent; or a group broke.
         """
         try:
             plan: Any
@@ -75,6 +90,8 @@ class RankExecutor:
                 f"rank {self._rank} disagrees with rank 0: {error}; the replica starts anew"
             ) from error
         self._executor.run(plan, spans)
+        if self._health is not None:
+            self._health.note_launched()
 
     def close(self) -> None:
         """Leave the other ranks in peace."""
@@ -148,4 +165,15 @@ def build_worker(
         decoder=decoder,
         facts=facts,
         device_text=text,
+        event=_events(runtime),
     )
+
+
+def _events(runtime: DeviceRuntime) -> Callable[[], Any] | None:
+    """Return what makes an event of the device; None: what it is given is made at once."""
+    if "streams" not in runtime.features:
+        return None
+    import torch
+
+    device: Any = runtime.torch_device()
+    return lambda: torch.Event(device)

@@ -22,6 +22,7 @@ from tokenspeed.engine.ranks.messages import (
     RankBeat,
     RankExperts,
     RankFailed,
+    RankHealth,
     RankJoining,
     RankReady,
 )
@@ -206,6 +207,8 @@ class RankWatch:
     def _take(self, worker: Worker, message: FromRank) -> None:
         if isinstance(message, RankBeat):
             worker.steps, worker.calls = message.steps, message.calls
+        elif isinstance(message, RankHealth):
+            worker.well = message.steps
         elif isinstance(message, RankExperts):
             worker.experts = message.load
         elif isinstance(message, RankFailed):

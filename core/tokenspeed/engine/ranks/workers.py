@@ -37,6 +37,7 @@ class Worker:
     Args:
         process: None where somebody else has started it.
         has_failed: it has said why it ends.
+        well: steps that it said went well, by message.
         experts: load of its stage's, as it said last.
         heard_s: when it last said something, on the monotonic clock.
     """
@@ -51,6 +52,7 @@ class Worker:
     has_failed: bool = False
     steps: int = 0
     calls: int = 0
+    well: int = 0
     experts: ExpertLoad | None = None
     heard_s: float = field(default_factory=time.monotonic)
 
