@@ -229,6 +229,8 @@ def _build_parts(
         place = group.wait_joining()
     progress = group.progress if group is not None else None
     communicator = joined(choices, sizes, runtime, place, progress)
+    if group is not None:
+        group.join_plans(choices, place)
     set_threads(config.threads, place.local_world * config.replicas)
     rank = build_rank(
         config, registry, choices, runtime, source, described, communicator, place, placing,

@@ -29,7 +29,7 @@ def board_bytes(num_workers: int) -> int:
 
 
 class HealthBoard:
-    """The steps that went well, of each worker of rank 0's host, in shared memory.
+    """The steps that went well, of each worker of rank 0's host (a reader), in shared memory.
 
     A number is written whole and says all: nothing else has to be seen with it.
 
@@ -42,13 +42,13 @@ class HealthBoard:
             memory, np.int64, num_workers * _WORDS, len(memory) - board_bytes(num_workers)
         )[::_WORDS]
 
-    def write(self, rank: int, num_steps: int) -> None:
-        """Say so for a rank, from 1 on."""
-        self._steps[rank - 1] = num_steps
+    def write(self, reader: int, num_steps: int) -> None:
+        """Say so for a reader."""
+        self._steps[reader] = num_steps
 
-    def read(self, rank: int) -> int:
-        """Return what a rank has said."""
-        return int(self._steps[rank - 1])
+    def read(self, reader: int) -> int:
+        """Return what a reader has said."""
+        return int(self._steps[reader])
 
 
 class StepHealth:

@@ -34,14 +34,20 @@ class RankSettings(msgspec.Struct, frozen=True, kw_only=True, tag="settings"):
 
     Args:
         plugins: `PluginPlan.to_json()`.
-        ring_bytes: capacity of the plan ring; 0: plans come over this socket.
+        num_readers: of the plan ring, the workers of rank 0's host.
+        reader: which of them this one is; -1: it is on another host, and plans come by the group.
+        ring_path: file that is the ring's memory; "": it was inherited.
+        plan_ranks: those of the group that brings plans to other hosts.
     """
 
     config: EngineConfig
     plugins: dict[str, Any]
     place: Place
-    ring_bytes: int
     log_level: str
+    num_readers: int = 0
+    reader: int = -1
+    ring_path: str = ""
+    plan_ranks: tuple[int, ...] = ()
 
 
 class RankJoining(msgspec.Struct, frozen=True, kw_only=True, tag="joining"):

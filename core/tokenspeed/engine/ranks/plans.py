@@ -1,4 +1,4 @@
-"""How plans get from rank 0 to the others: a ring in shared memory, or a worker's own socket.
+"""How plans get from rank 0 to the others: a ring in shared memory, a group between hosts.
 
 Every plan goes to all of them as the same bytes. An empty message is the end.
 """
@@ -11,12 +11,10 @@ import tempfile
 from typing import TYPE_CHECKING, Protocol
 
 from tokenspeed.engine.ranks.health import board_bytes
-from tokenspeed.engine.ranks.wire import receive_frame, send_frame
 from tokenspeed.scheduler import PlanRing
 
 if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
 RING_BYTES = 1 << 22
 """Holds hundreds of steps' plans; longer ones pass in pieces."""
@@ -28,12 +26,20 @@ class PlanSender(Protocol):
     """Rank 0's end."""
 
     def send(self, message: bytes) -> None:
-        """Send to every worker; waits where one has no room."""
+        """Send to the workers; waits where one has no room."""
+        ...
+
+
+class PlanReceiver(Protocol):
+    """A worker's end."""
+
+    def receive(self) -> bytes:
+        """Return the next message."""
         ...
 
 
 class RingSender:
-    """To the workers of this host.
+    """To the workers of rank 0's host.
 
     Args:
         check: called while there is no room; raises when that will not change.
@@ -49,22 +55,6 @@ class RingSender:
             self._check()
 
 
-class SocketSender:
-    """To workers elsewhere, one after another."""
-
-    def __init__(self, sockets: Sequence[socket.socket]) -> None:
-        self._sockets = sockets
-
-    def send(self, message: bytes) -> None:
-        """Send to each of them.
-
-        Raises:
-            OSError: one is gone.
-        """
-        for sock in self._sockets:
-            send_frame(sock, message)
-
-
 class RingReceiver:
     """A worker's end of the ring."""
 
@@ -78,21 +68,6 @@ class RingReceiver:
             message = self._ring.read(self._reader, _PATIENCE_US)
             if message is not None:
                 return message
-
-
-class SocketReceiver:
-    """A worker's end of its socket."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
-
-    def receive(self) -> bytes:
-        """Return the next message.
-
-        Raises:
-            EOFError: rank 0 is gone.
-        """
-        return receive_frame(self._sock)
 
 
 def make_ring_memory(num_readers: int) -> int:

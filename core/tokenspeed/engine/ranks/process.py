@@ -34,13 +34,13 @@ from tokenspeed.engine.ranks.progress import RankProgress
 from tokenspeed.engine.ranks.wire import encoded, receive_frame, send_frame
 from tokenspeed.engine.reports import StartFailure, failure_of
 from tokenspeed.engine.start_settings import adopt_plan
-from tokenspeed.errors import TokenSpeedError, told
+from tokenspeed.errors import EngineError, TokenSpeedError, told
 from tokenspeed.log import LOGGER, set_up_logging
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tokenspeed.engine.ranks.plans import RingReceiver, SocketReceiver
+    from tokenspeed.engine.ranks.plans import PlanReceiver
     from tokenspeed.engine.ranks.rank import RankExecutor
     from tokenspeed.placement.expert_load import ExpertLoad
 
@@ -66,15 +66,11 @@ class Control:
         except OSError:
             os._exit(1)
 
-    def beat(self, *, watches: bool) -> NoReturn:
-        """Say for ever that this process lives, and end it with rank 0.
-
-        Args:
-            watches: nobody else reads the socket, so its end is looked for here.
-        """
+    def beat(self) -> NoReturn:
+        """Say for ever that this process lives, and end it with rank 0."""
         told_times = 0
         while True:
-            ready = select.select([self.sock] if watches else [], [], [], BEAT_S)[0]
+            ready = select.select([self.sock], [], [], BEAT_S)[0]
             if ready and not self.sock.recv(1, socket.MSG_PEEK):
                 os._exit(1)
             self.send(RankBeat(steps=self.progress.steps, calls=self.progress.calls))
@@ -95,9 +91,7 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     # What a worker chooses, rank 0 chooses too, and says.
     set_up_logging("warning" if settings.log_level == "info" else settings.log_level)
-    threading.Thread(
-        target=control.beat, kwargs={"watches": settings.ring_bytes > 0}, daemon=True
-    ).start()
+    threading.Thread(target=control.beat, daemon=True).start()
     try:
         _work(settings, control, args.ring)
     except EOFError:
@@ -105,7 +99,9 @@ def main(argv: list[str] | None = None) -> int:
     except Exception as error:
         if not isinstance(error, TokenSpeedError):
             LOGGER.error("rank %d failed", args.rank, exc_info=error)
-        in_collective = control.progress.calls % 2 == 1
+        from tokenspeed.engine.ranks.plan_group import PlansLost
+
+        in_collective = control.progress.calls % 2 == 1 or isinstance(error, PlansLost)
         control.send(RankFailed(failure=_failure_of(error, control), in_collective=in_collective))
         return 1
     return 0
@@ -129,9 +125,10 @@ def _work(settings: RankSettings, control: Control, ring_descriptor: int) -> Non
         plugins,
         place,
         control.progress,
+        plan_ranks=() if settings.reader >= 0 else settings.plan_ranks,
         joining=lambda: control.send(RankJoining(pid=os.getpid())),
     )
-    receiver, tell = _channels(settings, control, ring_descriptor)
+    receiver, tell = _channels(settings, control, executor, ring_descriptor)
     if executor.tells_health:
         executor.begin_health(tell, lambda error: _end_failed(error, control))
     gc.collect()
@@ -147,9 +144,7 @@ def _work(settings: RankSettings, control: Control, ring_descriptor: int) -> Non
     _follow(receiver, executor, control.progress)
 
 
-def _follow(
-    receiver: RingReceiver | SocketReceiver, executor: RankExecutor, progress: RankProgress
-) -> None:
+def _follow(receiver: PlanReceiver, executor: RankExecutor, progress: RankProgress) -> None:
     """Carry out plans until an empty message comes."""
     while message := receiver.receive():
         executor.run(message)
@@ -164,19 +159,32 @@ def _end_failed(error: Exception, control: Control) -> NoReturn:
 
 
 def _channels(
-    settings: RankSettings, control: Control, descriptor: int
-) -> tuple[RingReceiver | SocketReceiver, Callable[[int], None]]:
+    settings: RankSettings, control: Control, executor: RankExecutor, descriptor: int
+) -> tuple[PlanReceiver, Callable[[int], None]]:
     """Return what plans come from, and what takes the number of steps that went well."""
     from tokenspeed.engine.ranks.health import HealthBoard
-    from tokenspeed.engine.ranks.plans import RingReceiver, SocketReceiver, map_ring_memory
+    from tokenspeed.engine.ranks.plans import RingReceiver, map_ring_memory
 
-    if not settings.ring_bytes:
-        return SocketReceiver(control.sock), lambda steps: control.send(RankHealth(steps=steps))
-    num_readers = settings.place.world - 1
-    memory: mmap.mmap = map_ring_memory(descriptor, num_readers)
-    rank, board = settings.place.rank, HealthBoard(memory, num_readers)
-    receiver = RingReceiver(memory, num_readers, rank - 1)
-    return receiver, lambda steps: board.write(rank, steps)
+    if executor.plans is not None:
+        return executor.plans, lambda steps: control.send(RankHealth(steps=steps))
+    if settings.ring_path:
+        descriptor = _opened(settings.ring_path)
+    memory: mmap.mmap = map_ring_memory(descriptor, settings.num_readers)
+    os.close(descriptor)
+    reader, board = settings.reader, HealthBoard(memory, settings.num_readers)
+    receiver = RingReceiver(memory, settings.num_readers, reader)
+    return receiver, lambda steps: board.write(reader, steps)
+
+
+def _opened(path: str) -> int:
+    try:
+        return os.open(path, os.O_RDWR)
+    except OSError as error:
+        raise EngineError(
+            f"the memory that plans come by, {path} of rank 0, cannot be opened: {error}; ranks of "
+            "one host name must be in one container and of one user, or give each container a host "
+            "name of its own"
+        ) from error
 
 
 def _parser() -> argparse.ArgumentParser:

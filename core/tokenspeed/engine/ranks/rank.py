@@ -11,6 +11,7 @@ from tokenspeed.engine.rank_build import build_rank, describe_model, joined, ran
 from tokenspeed.engine.ranks.health import StepHealth
 from tokenspeed.engine.ranks.place import degrees_of
 from tokenspeed.engine.ranks.plan_frames import JoinedDecoder
+from tokenspeed.engine.ranks.plan_group import join_plan_group
 from tokenspeed.engine.sizes import slots_each, slots_of
 from tokenspeed.env import is_strict
 from tokenspeed.errors import EngineError
@@ -22,12 +23,13 @@ from tokenspeed.plugins import load_planned
 from tokenspeed.scheduler import PlanDecoder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from tokenspeed.config.schema import EngineConfig
     from tokenspeed.contracts.device import DeviceRuntime
     from tokenspeed.engine.rank_build import RankParts
     from tokenspeed.engine.ranks.place import Place
+    from tokenspeed.engine.ranks.plan_group import PlanGroup
     from tokenspeed.engine.ranks.progress import RankProgress
     from tokenspeed.placement.expert_load import ExpertLoad
     from tokenspeed.plugins import PluginPlan
@@ -43,6 +45,7 @@ class RankExecutor:
         facts: see `rank_facts`.
         device_text: where it computes, for the log.
         event: see StepHealth.
+        plans: the group that brings plans; None: they come by the ring.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class RankExecutor:
         facts: Mapping[str, str],
         device_text: str,
         event: Callable[[], Any] | None,
+        plans: PlanGroup | None,
     ) -> None:
         self.facts = dict(facts)
         self.expert_load = expert_load
@@ -64,6 +68,7 @@ class RankExecutor:
         self._executor = executor
         self._parts = parts
         self._event = event
+        self.plans = plans
         self._health: StepHealth | None = None
         self._decoder = decoder
 
@@ -95,6 +100,8 @@ class RankExecutor:
 
     def close(self) -> None:
         """Leave the other ranks in peace."""
+        if self.plans is not None:
+            self.plans.close()
         self._parts.close()
 
 
@@ -104,11 +111,13 @@ def build_worker(
     place: Place,
     progress: RankProgress,
     *,
+    plan_ranks: Sequence[int],
     joining: Callable[[], None],
 ) -> RankExecutor:
     """Build this rank's part of a replica.
 
     Args:
+        plan_ranks: of the group that brings plans; (): they come by the ring.
         joining: called when nothing but the other ranks can stop the communicator.
     Raises:
         TokenSpeedError: as `build_engine`.
@@ -124,6 +133,7 @@ def build_worker(
         placing = placing_of(config, described, place)
         joining()
         communicator = joined(choices, described.sizes, runtime, place, progress)
+        plans = join_plan_group(choices, place, plan_ranks) if plan_ranks else None
         parts = build_rank(
             config, registry, choices, runtime, source, described, communicator, place, placing,
             progress, tell=lambda _: None,
@@ -166,6 +176,7 @@ def build_worker(
         facts=facts,
         device_text=text,
         event=_events(runtime),
+        plans=plans,
     )
 
 

@@ -59,9 +59,9 @@ def wait_for(holds: Any) -> None:
 def test_a_board_keeps_each_ranks_number_apart() -> None:
     memory = mmap.mmap(-1, 4096 + board_bytes(NUM_WORKERS))
     one, other = (HealthBoard(memory, NUM_WORKERS) for _ in range(2))
-    one.write(1, 7)
-    one.write(3, 1 << 40)
-    assert [other.read(rank) for rank in (1, 2, 3)] == [7, 0, 1 << 40]
+    one.write(0, 7)
+    one.write(2, 1 << 40)
+    assert [other.read(reader) for reader in range(3)] == [7, 0, 1 << 40]
     assert memory[:4096] == bytes(4096), "what lies before it is the ring's"
 
 
@@ -116,9 +116,10 @@ def leading(**numbers: int) -> tuple[LeadingExecutor, Any, HealthBoard]:
     config = replace(EngineConfig(), rank_timeout_s=0.5, **numbers)
     group: Any = RankGroup(config, None, NUM_WORKERS + 1, ON_THIS_HOST)  # type: ignore[arg-type]
     group._telling = [SimpleNamespace(rank=1, name="rank 1 (pid 4 on b)", well=0)]
-    group._board = board()
+    group._channels.readers = (1, 2, 3)
+    group._channels._board = board()
     executor: Any = SimpleNamespace(collect=lambda: "the result")
-    return LeadingExecutor(executor, group, lambda: None), group, group._board
+    return LeadingExecutor(executor, group, lambda: None), group, group._channels._board
 
 
 def test_a_result_waits_until_the_step_went_well_elsewhere() -> None:
@@ -127,10 +128,10 @@ def test_a_result_waits_until_the_step_went_well_elsewhere() -> None:
         result = pool.submit(executor.collect)
         time.sleep(0.05)
         assert not result.done()
-        told.write(2, 1)  # another's number does not count for it
+        told.write(1, 1)  # another's number does not count for it
         time.sleep(0.02)
         assert not result.done()
-        told.write(1, 1)
+        told.write(0, 1)
         assert result.result(5.0) == "the result"
     group.close()
 
@@ -148,7 +149,7 @@ def test_a_result_is_not_given_when_a_group_elsewhere_broke() -> None:
 
 def test_a_rank_that_does_not_come_to_the_end_of_a_step_is_named() -> None:
     executor, group, told = leading()
-    told.write(1, 1)
+    told.write(0, 1)
     assert executor.collect() == "the result"
     with pytest.raises(RankFailure, match=r"rank 1 \(pid 4 on b\) hangs: it has not made step 1"):
         executor.collect()
