@@ -81,7 +81,7 @@ from tokenspeed.contracts.sampler import (
     TokenLogprobs,
 )
 from tokenspeed.contracts.speculator import MAX_DRAFTS, Draft, Speculator, SpeculatorFacts
-from tokenspeed.contracts.step import SENTINEL_BLOCK
+from tokenspeed.contracts.step import SENTINEL_BLOCK, TOKEN_FROM_DEVICE
 from tokenspeed.contracts.weights import LinearWeight, WeightFormat, WeightSource
 from tokenspeed.env import cache_dir
 from tokenspeed.errors import (
@@ -102,7 +102,7 @@ from tokenspeed.plugins.targets import lazy
 if TYPE_CHECKING:
     from tokenspeed import layers, ops
     from tokenspeed.models import fields as model_fields
-    from tokenspeed_sdk import collectives
+    from tokenspeed_sdk import collectives, portable
 
 __all__ = [
     "API_VERSION",
@@ -112,6 +112,7 @@ __all__ = [
     "OPTIONAL_METHODS",
     "PURPOSE_SAMPLE",
     "SENTINEL_BLOCK",
+    "TOKEN_FROM_DEVICE",
     "TRAITS",
     "VOCABULARY_VERSION",
     "AnswerParser",
@@ -213,11 +214,13 @@ __all__ = [
     "lazy",
     "model_fields",
     "ops",
+    "portable",
 ]
 
 
 _LAZY = {
     "collectives": "tokenspeed_sdk.collectives",
+    "portable": "tokenspeed_sdk.portable",
     "layers": "tokenspeed.layers",
     "model_fields": "tokenspeed.models.fields",
     "ops": "tokenspeed.ops",
