@@ -93,6 +93,8 @@ _KERNELS = (
     ("kv.copy_tokens", "kv_copy_tokens_plain_any", "kernels.kv:copy_tokens"),
     ("quantise.decode", "quantise_decode_plain_any", "kernels.weights:decode"),
     ("quantise.encode", "quantise_encode_plain_any", "kernels.weights:encode"),
+    ("step.prepare", "step_prepare_plain_any", "kernels.step:prepare"),
+    ("step.patch_tables", "step_patch_tables_plain_any", "kernels.step:patch_tables"),
     ("logits.mask", "logits_mask_plain_any", "kernels.logits:mask_logits"),
 )
 _NATIVE_KERNELS = (

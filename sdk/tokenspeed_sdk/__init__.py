@@ -81,7 +81,7 @@ from tokenspeed.contracts.sampler import (
     TokenLogprobs,
 )
 from tokenspeed.contracts.speculator import MAX_DRAFTS, Draft, Speculator, SpeculatorFacts
-from tokenspeed.contracts.step import SENTINEL_BLOCK
+from tokenspeed.contracts.step import SENTINEL_BLOCK, TOKEN_FROM_DEVICE
 from tokenspeed.contracts.weights import LinearWeight, WeightFormat, WeightSource
 from tokenspeed.env import cache_dir
 from tokenspeed.errors import (
@@ -112,6 +112,7 @@ __all__ = [
     "OPTIONAL_METHODS",
     "PURPOSE_SAMPLE",
     "SENTINEL_BLOCK",
+    "TOKEN_FROM_DEVICE",
     "TRAITS",
     "VOCABULARY_VERSION",
     "AnswerParser",

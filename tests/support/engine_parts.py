@@ -202,7 +202,9 @@ def build_parts(
     model = model_class(
         config, ModelContext(binder, attention, torch.float32, CPU, max_context_tokens, moe)
     )
-    load_weights(model, source, dtype=torch.float32, keep_packed=keep_packed)
+    load_weights(
+        model, source, dtype=torch.float32, device=torch.device("cpu"), keep_packed=keep_packed
+    )
     source.close()
     layout = layout_of(groups, block_tokens=block_tokens, num_blocks=num_blocks)
     storage = torch.zeros(layout.total_bytes, dtype=torch.uint8)

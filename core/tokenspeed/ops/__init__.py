@@ -30,6 +30,7 @@ from tokenspeed.ops import (
     rotary,
     sampling,
     state,
+    step,
 )
 from tokenspeed.ops.families import FAMILIES
 
@@ -60,6 +61,7 @@ __all__ = [
     "rotary",
     "sampling",
     "state",
+    "step",
 ]
 
 OPERATORS: Mapping[str, Operator] = {

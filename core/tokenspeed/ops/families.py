@@ -19,6 +19,7 @@ from tokenspeed.ops import (
     quantise,
     rotary,
     sampling,
+    step,
 )
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ FAMILIES = (
         (attention.paged_attention, attention.varlen_attention, attention.merge_attention),
     ),
     Family("Paged cache", (kv.write_kv, kv.gather_kv, kv.copy_tokens)),
+    Family("Inputs of a step", (step.prepare, step.patch_tables)),
     Family(
         "Linear attention",
         (
