@@ -97,14 +97,13 @@ def test_codex_compacts_in_a_child(tmp_path: Path) -> None:
     assert CODEX.command
     with Agents(tmp_path, [CODEX], FAMILIES["strips"]) as agents:
         session = agents.session(CODEX)
-        assert session.ask(agents.prompt(CODEX)) == FINAL
+        # Without tool calls: once summed up, the tests' model would begin with its first one again.
+        session.ask("Nothing is to be done.")
         session.look()
-        turns = len(session.served)
+        (first,) = session.served
         for path, text in CODEX.files(agents.url).items():
-            limit = f"model_auto_compact_token_limit = {len(session.served[-1].prompt)}"
-            session.write(path, f"{limit}\n{text}")
+            session.write(path, f"model_auto_compact_token_limit = {len(first.prompt)}\n{text}")
         session.ask("Is it all done?", goes_on=True)
         session.look()
         main, child = family(agents)
-        assert child["prompts"] == 1, session.shown
-        assert main["prompts"] == len(session.served) - 1 > turns, session.shown
+        assert (main["prompts"], child["prompts"]) == (2, 1), session.shown
