@@ -168,7 +168,7 @@ class Generation:
         prompt = self.prompt_of(choice)
         if prompt.next_turn is None:
             return None
-        return prompt.next_turn.recorder(prompt, self._stop_ids)
+        return prompt.next_turn.recorder(prompt.token_ids, prompt.reuse_points, self._stop_ids)
 
     async def _run(self, index: int) -> None:
         try:
