@@ -16,7 +16,7 @@ from tests.support.moe_backends import bound_moe
 from tokenspeed._core import GroupSpec, Scheduler, SchedulerConfig
 from tokenspeed.contracts.model import ModelContext
 from tokenspeed.engine.drafting import Drafting
-from tokenspeed.executor import Executor, load_weights
+from tokenspeed.executor import Executor, InlineLink, load_weights
 from tokenspeed.kernels.registry import KernelRegistry
 from tokenspeed.kv import Arena, solve_layout
 from tokenspeed.models.registry import resolve_architecture
@@ -217,7 +217,7 @@ def build_parts(
         max_context_tokens=max_context_tokens,
         block_tokens=block_tokens,
         vocab_size=config["vocab_size"],
-        device=CPU,
+        link=InlineLink(CPU),
         poison=poison,
     )
     scheduler = Scheduler(

@@ -44,7 +44,7 @@ class TritonSampler:
         tokens_R, failed_R = _drawn(logits_RV, batch)
         if batch.num_logprobs_R is None:
             return SampleResult(tokens_R, failed_R)
-        logprobs = [None] * logits_RV.shape[0]
+        logprobs: list[TokenLogprobs | None] = [None] * logits_RV.shape[0]
         if raw is not None:
             counts = [batch.num_logprobs_R[row] for row in asked]
             failed = failed_R.tolist()
