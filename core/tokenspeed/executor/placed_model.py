@@ -112,11 +112,11 @@ class PlacedModel:
         Raises:
             ConfigError: the model does not say so.
         """
-        wanted: Callable[[], dict[str, tuple[int, ...]]] | None
-        wanted = getattr(self._model, "wanted_weights", None)
-        if wanted is None:
+        wanted_weights = getattr(self._model, "wanted_weights", None)
+        if wanted_weights is None:
             raise ConfigError(made_up_refusal(type(self._model)))
-        return wanted()
+        wanted: dict[str, tuple[int, ...]] = wanted_weights()
+        return wanted
 
     def load_weights(self, weights: Iterable[tuple[str, LinearWeight]]) -> None:
         """Give every tensor to the layer of its name, cut to what the rank holds."""

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tokenspeed.server.pieces import Piece
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+_LAG_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0)
 
 REFUSALS = ("unknown", "edited", "reasoning", "template", "context")
@@ -95,7 +96,12 @@ class Metrics:
             buckets=_SECONDS,
             registry=own,
         )
-
+        self.loop_lag = Histogram(
+            "tokenspeed_event_loop_lag_seconds",
+            "how late the event loop of an API process was, looked at 50 times a second",
+            buckets=_LAG_SECONDS,
+            registry=own,
+        )
         self.rule_changes = Counter(
             "tokenspeed_client_rule_changes",
             "chats that a rule against client noise changed",

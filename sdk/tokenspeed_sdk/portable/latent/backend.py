@@ -287,7 +287,7 @@ class LatentAttention:
         arrays = (found.items, found.parts, found.merges, rows_T, tables)
         flat = np.concatenate([array.ravel() for array in arrays])
         sent = torch.from_numpy(flat).to(self._device, non_blocking=True)
-        pieces = sent.split([array.size for array in arrays])
+        pieces = torch.split(sent, [array.size for array in arrays])
         return [piece.view(array.shape) for piece, array in zip(pieces, arrays, strict=True)]
 
 

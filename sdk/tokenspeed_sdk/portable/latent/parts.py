@@ -61,7 +61,7 @@ def cut(batch: AttentionBatch, *, group: int, tiles: Tiles, most: int, alone: bo
         piece_P = np.arange(len(item_P)) - np.repeat(np.cumsum(counts) - counts, counts)
         first_P = piece_P * part_size[item_P]
         left_P = np.minimum(part_size[item_P], sizes[item_P] - first_P)
-        first_part, is_later = np.cumsum(counts) - counts, np.zeros_like(counts)
+        first_part, is_later = np.cumsum(counts) - counts, np.zeros(len(counts), dtype=np.bool_)
     else:
         total = int(sizes.sum())
         size = max(-(-total // most), LEAST_TILES)
