@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class _TabledGroup:
+class TabledGroup:
     """A group of the plan that has block tables."""
 
     index: int
@@ -87,7 +87,9 @@ class StepBatcher:
         self._max_token_id = vocab_size - 1
         self._device = device
         blocks_per_row = -(-max_context_tokens // block_tokens)
-        self._tabled, self._states = [], []
+        self.tabled: list[TabledGroup] = []
+        """The groups that have tables."""
+        self._states = []
         for index, group in enumerate(arena.layout.groups):
             if group.kind == "state":
                 self._states.append((group.layers, group.group.speculation))
@@ -96,7 +98,17 @@ class StepBatcher:
             tables = GroupTables(max_running, blocks_per_row, pages)
             page_tokens = pages.page_tokens if pages else 0
             backend = attention[group.name]
-            self._tabled.append(_TabledGroup(index, group, backend, tables, page_tokens))
+            self.tabled.append(TabledGroup(index, group, backend, tables, page_tokens))
+
+    @property
+    def views(self) -> list[Any]:
+        """What a ForwardContext says of the cache, by layer."""
+        return self._views
+
+    @property
+    def state_layers(self) -> list[tuple[int, ...]]:
+        """The layers of each state group, in the plan's order."""
+        return [layers for layers, _ in self._states]
 
     @property
     def num_state_groups(self) -> int:
@@ -134,12 +146,12 @@ class StepBatcher:
     def _patch_tables(self, plan: StepPlan) -> None:
         # A new owner's slot is cleared before its first entries are written.
         for _, slot in plan.admitted.tolist():
-            for group in self._tabled:
+            for group in self.tabled:
                 group.tables.clear(slot)
         updates = plan.block_updates
         if len(updates) == 0:
             return
-        for group in self._tabled:
+        for group in self.tabled:
             group.tables.patch(*updates[updates[:, 1] == group.index][:, (0, 2, 3)].T)
 
     def _state_rows(self, plan: StepPlan) -> dict[int, StateRows]:
@@ -168,7 +180,7 @@ class StepBatcher:
         lengths = rows.context_tokens + np.diff(rows.query_start)
         num_blocks = -(-int(lengths.max(initial=0)) // self._block_tokens)
         metadata = {}
-        for group in self._tabled:
+        for group in self.tabled:
             batch = AttentionBatch(
                 query_start=rows.query_start,
                 context_tokens=rows.context_tokens,

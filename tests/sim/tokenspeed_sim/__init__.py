@@ -26,7 +26,8 @@ class SimPlugin:
     @hookimpl
     def register_devices(self, context: Registration) -> None:
         """Offer the device."""
-        load = _build("device:Runtime", memory_mib=context.config["memory_mib"])
+        settings = {name: context.config[name] for name in ("memory_mib", "graphs")}
+        load = _build("device:Runtime", **settings)
         context.offer(Offer("device", KIND, load, facts={"kind": KIND}))
 
     @hookimpl

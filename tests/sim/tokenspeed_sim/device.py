@@ -9,7 +9,11 @@ from tokenspeed_sdk import CapacityError
 from tokenspeed_sim.probe import find_devices
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
+
+    from tokenspeed_sdk import DeviceGraph
 
 MIB = 1 << 20
 
@@ -19,10 +23,13 @@ class Runtime(CpuRuntime):
 
     Args:
         memory_mib: that the device has; weights do not count, arenas do.
+        graphs: work can be recorded.
     """
 
-    def __init__(self, *, memory_mib: int) -> None:
+    def __init__(self, *, memory_mib: int, graphs: bool = False) -> None:
         super().__init__()
+        if graphs:
+            self.features = self.features | {"graphs"}
         self.facts = find_devices()[0]
         self._free_bytes = memory_mib * MIB
 
@@ -44,3 +51,13 @@ class Runtime(CpuRuntime):
         arena = super().allocate_arena(num_bytes)
         self._free_bytes -= num_bytes
         return arena
+
+    def capture(self, work: Callable[[], None]) -> DeviceGraph:
+        """Record what `work` computes.
+
+        Raises:
+            EngineError: it waits for a result.
+        """
+        from tokenspeed_sim.recording import record
+
+        return record(work)
