@@ -83,7 +83,7 @@ class StepBatcher:
         views = arena.layer_views()  # a pipeline stage has some layers only
         self._views: list[Any] = [views.get(layer) for layer in range(1 + max(views))]
         self._poison = poison
-        self._block_tokens = block_tokens
+        self.block_tokens = block_tokens
         self._max_token_id = vocab_size - 1
         self._device = device
         blocks_per_row = -(-max_context_tokens // block_tokens)
@@ -178,7 +178,7 @@ class StepBatcher:
         self, rows: AttendedRows, positions_T: torch.Tensor
     ) -> Mapping[str, object]:
         lengths = rows.context_tokens + np.diff(rows.query_start)
-        num_blocks = -(-int(lengths.max(initial=0)) // self._block_tokens)
+        num_blocks = -(-int(lengths.max(initial=0)) // self.block_tokens)
         metadata = {}
         for group in self.tabled:
             batch = AttentionBatch(
@@ -186,7 +186,7 @@ class StepBatcher:
                 context_tokens=rows.context_tokens,
                 num_decode_rows=rows.num_decode_rows,
                 block_tables=group.tables.block_rows(rows.slots, num_blocks),
-                block_tokens=self._block_tokens,
+                block_tokens=self.block_tokens,
                 positions_T=positions_T,
                 window=group.layout.group.window,
                 page_tables=group.tables.page_rows(rows.slots, num_blocks),

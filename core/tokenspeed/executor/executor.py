@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections import deque
 from concurrent.futures import wait
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from tokenspeed.contracts.sampler import SampleResult
 from tokenspeed.contracts.step import StepResult
 from tokenspeed.executor.batch import StepBatcher
+from tokenspeed.executor.graphs import DecodeGraphs
 from tokenspeed.executor.masked import MaskedSampler
 from tokenspeed.executor.partition import PartitionBatcher
 from tokenspeed.executor.prompt_scores import PromptScorer
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.model import CausalLM
     from tokenspeed.contracts.sampler import Sampler, TokenLogprobs
     from tokenspeed.contracts.step import StepPlan
+    from tokenspeed.executor.graphs import GraphCounts, GraphSettings
     from tokenspeed.executor.masked import MaskLogits
     from tokenspeed.executor.partition import Partition
     from tokenspeed.executor.transfers import TierTransfers
@@ -114,6 +117,7 @@ class Executor:
         self._model = model
         self._share = share
         self._transfers = transfers
+        self._plain_sampler = sampler
         self._sampler = MaskedSampler(sampler, mask_logits or mask_formula.signature)
         self._masks = masks or AnswerMasks(vocab_size)
         self._max_token_id = vocab_size - 1
@@ -134,8 +138,33 @@ class Executor:
         self._scorer = PromptScorer(model, sampler, vocab_size=vocab_size)
         self._requests: dict[int, ExecutorRequest] = {}
         self._by_slot: list[ExecutorRequest | None] = [None] * max_running
-        self._last_tokens_S = torch.zeros(max_running, dtype=torch.int64, device=device)
+        # One more, for rows of a graph that a step does not use.
+        self._last_tokens_S = torch.zeros(max_running + 1, dtype=torch.int64, device=device)
         self._launched: deque[_Launched] = deque()
+        self._graphs: DecodeGraphs | None = None
+
+    def capture_graphs(
+        self, settings: GraphSettings, progress: Callable[[int, int], None] | None = None
+    ) -> GraphCounts:
+        """Capture decode steps; once, before the first plan.
+
+        Args:
+            progress: called with (sizes done, sizes in all).
+        """
+        assert isinstance(self._batcher, StepBatcher), "partitions have no graphs"
+        self._graphs = DecodeGraphs(
+            self._model,
+            self._batcher,
+            self._plain_sampler,
+            settings,
+            last_tokens_S=self._last_tokens_S,
+            max_running=len(self._by_slot),
+            block_tokens=self._batcher.block_tokens,
+            vocab_size=self._max_token_id + 1,
+            upload=self._to_device,
+        )
+        self._graphs.capture(progress)
+        return self._graphs.counts
 
     def add_request(
         self,
@@ -170,16 +199,21 @@ class Executor:
         if self._transfers is not None:
             self._transfers.start(plan)
         self._batcher.apply(plan)
+        graphs = self._graphs
+        if graphs is not None:
+            graphs.follow(plan)
         if plan.num_rows == 0:
             self._launched.append(_Launched(plan.step_id, 0, None, None, ()))
             return
         self._admit(plan)
-        inputs = self._batcher.build(plan, self._last_tokens_S)
         targets = targets_of(plan)
         slots = plan.slots[targets.rows_N]
         self._refresh(slots, plan.output_index[targets.rows_N])
         masks = self._masks.start(slots.tolist(), targets.drafts_N)
         try:
+            if graphs is not None and graphs.serves(plan):
+                return self._replay(plan, targets, masks, graphs)
+            inputs = self._batcher.build(plan, self._last_tokens_S)
             hidden_TD = self._model.forward(inputs.token_ids, inputs.context)
             verified = self._sample(plan, targets, hidden_TD, masks) if len(slots) else None
         finally:
@@ -250,10 +284,47 @@ class Executor:
         hidden_TD: torch.Tensor,
         pending: Future[StepMasks | None] | None,
     ) -> Verified:
-        slots, output_index = plan.slots[targets.rows_N], plan.output_index[targets.rows_N]
         if len(targets.places_P) < plan.num_tokens:
             hidden_TD = hidden_TD.index_select(0, self._upload(targets.places_P))
-        logits_PV = self._model.compute_logits(hidden_TD)
+        return self._sample_logits(plan, targets, self._model.compute_logits(hidden_TD), pending)
+
+    def _replay(
+        self,
+        plan: StepPlan,
+        targets: Targets,
+        pending: Future[StepMasks | None] | None,
+        graphs: DecodeGraphs,
+    ) -> None:
+        """Run a step of one token a row as a graph; only special rows are sampled outside."""
+        logits_RV = graphs.forward(plan)
+        results_R = None
+        if pending is None and self._table.are_plain(plan.slots):
+            results_R = graphs.sample(plan, is_drawn=not self._table.are_greedy(plan.slots))
+        if results_R is None:
+            verified = self._sample_logits(plan, targets, logits_RV, pending)
+        else:
+            sample = SampleResult(results_R.clamp(min=0), results_R < 0)
+            verified = verify(targets, sample)
+            self._record(plan.slots, plan.output_index, verified)
+        self._launched.append(
+            _Launched(
+                step_id=plan.step_id,
+                num_rows=plan.num_rows,
+                targets=targets,
+                verified=verified,
+                prompt_logprobs=(),
+                reasons=self._failures(targets),
+            )
+        )
+
+    def _sample_logits(
+        self,
+        plan: StepPlan,
+        targets: Targets,
+        logits_PV: torch.Tensor,
+        pending: Future[StepMasks | None] | None,
+    ) -> Verified:
+        slots, output_index = plan.slots[targets.rows_N], plan.output_index[targets.rows_N]
         masks = pending.result() if pending is not None else None
         batch = self._table.batch(
             targets.slots_P,
@@ -268,6 +339,9 @@ class Executor:
         self._last_tokens_S[self._upload(slots.astype(np.int64))] = last_N
         self._record(slots, output_index, verified)
         return verified
+
+    def _to_device(self, *arrays: NDArray[Any]) -> tuple[torch.Tensor, ...]:
+        return tuple(torch.from_numpy(array).to(self._device) for array in arrays)
 
     def _upload(self, values: NDArray[np.int64]) -> torch.Tensor:
         return torch.from_numpy(values).to(self._device)
@@ -289,6 +363,8 @@ class Executor:
                     request.prompt_ids,
                     np.asarray(request.output_ids[:index], dtype=np.int32),
                 )
+                if self._graphs is not None:
+                    self._graphs.admit(slot, self._table.parameters(slot))
                 guide = request.params.grammar
                 self._masks.admit(
                     slot,
