@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tokenspeed.engine.store_guard import GuardedStore
     from tokenspeed.engine.tenants import Tenants
     from tokenspeed.executor.balancing import ExpertLoad
+    from tokenspeed.executor.graphs import GraphCounts
     from tokenspeed.plugins import BindingPlan, Registry
     from tokenspeed.sampling.params import SamplingParams
     from tokenspeed.scheduler import Scheduler
@@ -121,6 +122,8 @@ class Engine:
     """Where changes of the prefix cache are published; None: nowhere."""
     expert_load: ExpertLoad | None = None
     """Counts of the choices of experts, of rank 0's stage; None: experts stay where they are."""
+    graph_counts: GraphCounts | None = None
+    """What became of device graphs; None: decode steps are launched kernel by kernel."""
     is_routed: bool = False
     """One of several replicas: routers are told what it has cached."""
 

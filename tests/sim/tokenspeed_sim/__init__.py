@@ -64,6 +64,7 @@ class SimPlugin:
             "expert_bias": (True, False),
             "routing": ("*",),
             "deterministic": (True,),
+            "graph_safe": (True, False),
         }
         load = _build("moe:Experts")
         context.offer(Offer("moe", "experts", load, "SPECIALIZED", requires))
@@ -93,6 +94,7 @@ class SimPlugin:
             "arch": ("*",),
             "dtype": ("float32",),
             "deterministic": (True,),
+            "graph_safe": (True, False),
         }
         load = _build("sampler:Sampler")
         context.offer(Offer("sampler", "seeded", load, "SPECIALIZED", requires))
