@@ -40,6 +40,7 @@ class GraphCapture:
         self._device = device
         self._stream = torch.cuda.Stream(device)
         self._pool = torch.cuda.graph_pool_handle()
+        self._void: list[torch.cuda.CUDAGraph] = []
 
     def capture(self, work: Callable[[], None]) -> CapturedGraph:
         """Run `work` once as it is, once captured.
@@ -79,10 +80,18 @@ class GraphCapture:
         return graph
 
     def _abandon(self, graph: torch.cuda.CUDAGraph) -> None:
-        """End a capture whose work raised, so that the stream computes again."""
+        """End a capture whose work raised, so that the stream and the allocator work again.
+
+        A capture that the device has declared void ends with an error, and torch then still counts
+        its allocations as this graph's: that is ended here. The graph stays, since the allocator of
+        pinned memory goes on asking it.
+        """
         try:
             graph.capture_end()
-        except RuntimeError:  # the capture is void, which is why we are here
+        except RuntimeError:
+            torch._C._cuda_endAllocateToPool(self._device.index, self._pool)
+            torch._C._cuda_releasePool(self._device.index, self._pool)
+            self._void.append(graph)
             return
         graph.reset()
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from tokenspeed._core import GroupSpec, Scheduler, SchedulerConfig
 from tokenspeed.contracts.attention import CacheDemand
 from tokenspeed.contracts.model import ModelContext, expert_groups_of
 from tokenspeed.engine.drafting import Drafting
+from tokenspeed.errors import EngineError
 from tokenspeed.executor import Executor, load_weights
 from tokenspeed.executor.graphs import GraphSettings
 from tokenspeed.kernels.registry import KernelRegistry
@@ -31,11 +33,12 @@ from tokenspeed.plugins import load_plugins
 from tokenspeed.sampling import SamplingParams
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
 
+    from tokenspeed.contracts.device import DeviceGraph
     from tokenspeed.contracts.grammar import CompiledGrammar
     from tokenspeed.contracts.model import CacheGroup
     from tokenspeed.contracts.sampler import TokenLogprobs
@@ -83,11 +86,17 @@ class SimulatedParts:
         graph_sizes: rows of the decode steps that are captured; (): no graphs.
         page_tokens: attention reads pages of so many tokens; 0: whole blocks.
         max_bytes: that the graphs may keep.
+        samples: the sampler is captured too.
+        fails_at: sizes whose capture fails; only where the sampler is not captured.
+        attention: class of the backends.
     """
 
     graph_sizes: tuple[int, ...] = ()
     page_tokens: int = 0
     max_bytes: int = 1 << 30
+    samples: bool = True
+    fails_at: tuple[int, ...] = ()
+    attention: type[Attention] = Attention
 
 
 @dataclass(slots=True)
@@ -182,10 +191,18 @@ class Parts:
 
 def graph_settings(simulated: SimulatedParts, binder: Any) -> GraphSettings:
     """Return the settings of graphs on the simulated device."""
+    to_fail = [size in simulated.fails_at for size in reversed(simulated.graph_sizes)]
+
+    def capture(work: Callable[[], None]) -> DeviceGraph:
+        if not simulated.samples and to_fail.pop(0):
+            raise EngineError("planned failure")
+        return record(work)
+
     return GraphSettings(
         sizes=simulated.graph_sizes,
         max_bytes=simulated.max_bytes,
-        capture=record,
+        capture=capture,
+        samples=simulated.samples,
         prepare=binder.bind(ops.step.prepare),
         patch=binder.bind(ops.step.patch_tables),
     )
@@ -221,10 +238,11 @@ def build_parts(
     groups = model_class.cache_groups(config)
     kind = "cpu" if simulated is None else "sim"
     binder = KernelRegistry(registry).binder({"device": kind, "dtype": "float32"})
-    load_attention = _offer(registry, "attention").load if simulated is None else Attention
+    load_attention: Any = _offer(registry, "attention").load
+    if simulated is not None:
+        load_attention = partial(simulated.attention, nan_every=0)
     attention = {
         group.name: load_attention(
-            **({} if simulated is None else {"nan_every": 0}),
             num_heads=config["num_attention_heads"],
             num_kv_heads=group.fields[0].shape[0],
             head_dim=group.fields[0].shape[1],
@@ -253,9 +271,7 @@ def build_parts(
         for name, fields in ((group.name, group.fields) for group in groups)
         if paged and name in attention
     }
-    layout = layout_of(
-        groups, block_tokens=block_tokens, num_blocks=num_blocks, demands=demands
-    )
+    layout = layout_of(groups, block_tokens=block_tokens, num_blocks=num_blocks, demands=demands)
     storage = torch.zeros(layout.total_bytes, dtype=torch.uint8)
     load_sampler = _offer(registry, "sampler").load if simulated is None else Sampler
     executor = Executor(

@@ -298,9 +298,7 @@ class DecodeGraphs:
             state_rows={layer: rows for layers, rows in states for layer in layers},
         )
 
-    def _padded_batch(
-        self, group: TabledGroup, plan: StepPlan, step: DecodeStep
-    ) -> AttentionBatch:
+    def _padded_batch(self, group: TabledGroup, plan: StepPlan, step: DecodeStep) -> AttentionBatch:
         """Return the rows of a step as its host tables show them, with the padded ones."""
         num_rows, lengths = len(step.rows_RF), plan.context_tokens + 1
         num_blocks = -(-int(lengths.max()) // self._block_tokens)
@@ -361,4 +359,3 @@ def _with_sentinel(
 ) -> np.ndarray[Any, np.dtype[np.int32]]:
     lines = group.tables.sentinel_lines(spare)
     return np.concatenate([pages, lines[:, : pages.shape[1]]])
-

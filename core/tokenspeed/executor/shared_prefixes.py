@@ -8,6 +8,7 @@ equal ids are equal content. Legend: R rows, M blocks of a row.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -60,7 +61,7 @@ def find_tiles(
     rows.sort(key=keys.__getitem__)
     common = [
         _num_equal(blocks_RM[a, : min(whole_R[a], whole_R[b])], blocks_RM[b])
-        for a, b in zip(rows, rows[1:], strict=False)
+        for a, b in pairwise(rows)
     ]
     return [
         Tile(tuple(rows[start:stop]), min(common[start : stop - 1]) * block_tokens)
@@ -133,7 +134,7 @@ class SharedRows:
         self._covered_S = np.zeros(tables.num_slots, dtype=np.int32)
 
     def of(self, num_rows: int) -> SharedPrefixes:
-        """Return what steps of so many rows, padded ones included, find: the same memory for good."""
+        """Return the same memory for good: that of steps of so many rows, padded ones included."""
         order_R, tiles, tokens_R = self._packed[: _size(num_rows)].split(_sizes(num_rows))
         return SharedPrefixes(order_R, tiles.view(-1, 3), tokens_R)
 

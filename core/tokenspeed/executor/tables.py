@@ -80,9 +80,7 @@ class GroupTables:
             return np.full((num_lines, blocks_per_row), SENTINEL_BLOCK, dtype=np.int32)
         return np.tile(self._pages_of(SENTINEL_BLOCK), (num_lines, blocks_per_row))
 
-    def changed(
-        self, slots: NDArray[np.int32], indices: NDArray[np.int32]
-    ) -> NDArray[np.int32]:
+    def changed(self, slots: NDArray[np.int32], indices: NDArray[np.int32]) -> NDArray[np.int32]:
         """Return (U, 3) [slot, index, block id] as the tables are now: equal where named twice."""
         return np.stack([slots, indices, self._blocks[slots, indices]], axis=1)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from tokenspeed.executor.graph_sizes import sizes_up_to
@@ -18,5 +20,5 @@ def test_sizes_grow_to_the_largest_and_pad_by_an_eighth_at_most(most: int) -> No
     sizes = sizes_up_to(most)
     assert sizes[-1] == most
     assert list(sizes) == sorted(set(sizes))
-    for smaller, size in zip(sizes, sizes[1:], strict=False):
+    for smaller, size in pairwise(sizes):
         assert size - smaller <= max(8, size // 8)

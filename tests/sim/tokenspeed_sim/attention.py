@@ -50,7 +50,7 @@ class Attention(PagedAttention):
     ) -> torch.Tensor:
         """Attend, and fail as planned."""
         out_TNH = super().attend(q_TNH, kv, metadata, scale=scale, sinks_N=sinks_N, softcap=softcap)
-        if self._nan_every and isinstance(metadata, Plan):
-            if self._num_plans % self._nan_every == 0:
-                out_TNH[metadata.chunks[0].query] = torch.nan
+        fails = self._nan_every and self._num_plans % self._nan_every == 0
+        if fails and isinstance(metadata, Plan):
+            out_TNH[metadata.chunks[0].query] = torch.nan
         return out_TNH

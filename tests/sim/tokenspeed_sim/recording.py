@@ -83,9 +83,7 @@ class _Recorder(TorchDispatchMode):
         super().__init__()
         self.calls: list[_Call] = []
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func._schema.name.partition("::")[2]
         if {name, f"{name}.{func._overloadname}"} & HOST_SIZED or _indexes_by_mask(name, args):
             raise _refusal(name)
@@ -101,9 +99,7 @@ class _Recorder(TorchDispatchMode):
 class _NoHostReads(TorchFunctionMode):
     """Refuses what reaches no operator: a tensor of the host is read where it lies."""
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
         if name in HOST_READS:
             raise _refusal(name)
