@@ -23,8 +23,9 @@ class SdkPlugin:
 
     @hookimpl
     def register_weight_formats(self, context: Registration) -> None:
-        """Offer the format of folders without weights."""
+        """Offer the formats of folders without weights: models that need none, and random ones."""
         context.offer(Offer("weight_format", "none", _no_weights))
+        context.offer(Offer("weight_format", "random", _random_weights))
 
     @hookimpl
     def register_cli(self, context: Registration) -> None:
@@ -42,6 +43,12 @@ def _no_weights() -> Any:
     from tokenspeed_sdk.testkit.no_weights import NoWeights
 
     return NoWeights()
+
+
+def _random_weights() -> Any:
+    from tokenspeed_sdk.testkit.random_weights import RandomWeights
+
+    return RandomWeights()
 
 
 plugin = SdkPlugin()

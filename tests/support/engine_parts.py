@@ -24,7 +24,7 @@ from tokenspeed.contracts.attention import CacheDemand
 from tokenspeed.contracts.model import ModelContext, expert_groups_of
 from tokenspeed.engine.drafting import Drafting
 from tokenspeed.errors import EngineError
-from tokenspeed.executor import Executor, load_weights
+from tokenspeed.executor import Executor, InlineLink, load_weights
 from tokenspeed.executor.graphs import GraphSettings
 from tokenspeed.kernels.registry import KernelRegistry
 from tokenspeed.kv import Arena, solve_layout
@@ -263,7 +263,9 @@ def build_parts(
     model = model_class(
         config, ModelContext(binder, attention, torch.float32, CPU, max_context_tokens, moe)
     )
-    load_weights(model, source, dtype=torch.float32, keep_packed=keep_packed)
+    load_weights(
+        model, source, dtype=torch.float32, device=torch.device("cpu"), keep_packed=keep_packed
+    )
     source.close()
     paged = simulated is not None and simulated.page_tokens
     demands = {
@@ -283,7 +285,7 @@ def build_parts(
         max_context_tokens=max_context_tokens,
         block_tokens=block_tokens,
         vocab_size=config["vocab_size"],
-        device=CPU,
+        link=InlineLink(CPU),
         poison=poison,
     )
     if simulated is not None and simulated.graph_sizes:

@@ -203,7 +203,8 @@ def check_logits(plain: Noted, ranks: Sequence[list[list[torch.Tensor]]], degree
             ]
             assert len(own) == len(got)
             for one, other in zip(own, got, strict=True):
-                torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-4)
+                # Logits reach 10; recurrent layers carry rounding on, by how much the CPU decides.
+                torch.testing.assert_close(other, one, rtol=1e-4, atol=5e-4)
                 assert torch.equal(other.argmax(-1), one.argmax(-1))
 
 
@@ -244,7 +245,9 @@ def _rank(
         connections=connections,
         balance_steps=balance_steps,
     )
-    placed.load_weights(weights(built.model))
+    skipped = placed.skipped_weights()  # held by other ranks alone: nobody misses them here
+    placed.load_weights(item for item in weights(built.model) if item[0] not in skipped)
+    assert placed.held_bytes > 0
     return OneOfMany(
         placed, built.groups, built.attention, built.views, mesh=compiled.mesh, rank=rank
     )

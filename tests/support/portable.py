@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from tokenspeed.ops import OPERATORS
@@ -11,11 +12,18 @@ if TYPE_CHECKING:
     from tokenspeed_sdk import Offer, Operator
 
 DEVICE = "cuda"
+SLOTS = ("operator", "attention", "moe", "sampler")
 
 
 def portable_offers(slot: str) -> list[Offer | KernelOffer]:
     """Return what is offered for a slot, as for a device of kind "cuda"."""
     return list(portable.offers(slot, device=DEVICE))
+
+
+def offers_of(family: str) -> list[tuple[str, Offer | KernelOffer]]:
+    """Return the (slot, offer) of one family."""
+    module = import_module(f"{portable.__name__}.{family}.offers")
+    return [(slot, offer) for slot in SLOTS for offer in module.offers(slot, DEVICE)]
 
 
 def dtypes_of(offer: Offer | KernelOffer) -> list[str]:

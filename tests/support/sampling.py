@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from tokenspeed.contracts.sampler import SamplingBatch
+from tokenspeed.executor import InlineLink
 from tokenspeed.sampling.params import SamplingParams
 from tokenspeed.sampling.table import SamplingTable
 
@@ -25,7 +26,7 @@ def make_batch(
 ) -> SamplingBatch:
     """Build the batch of one row for each of `params`, through a real table."""
     count = len(params)
-    table = SamplingTable(count, vocab_size, torch.device("cpu"))
+    table = SamplingTable(count, vocab_size, InlineLink(torch.device("cpu")))
     for slot, one in enumerate(params):
         prompt = np.array(prompts[slot] if prompts else [], np.int32)
         output = np.array(outputs[slot] if outputs else [], np.int32)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 SCRIPT = "Hello world, this is a test."
@@ -130,23 +131,27 @@ class ServerProcess:
                 return Answer(error.code, dict(error.headers), error.read())
 
     def metric(self, name: str) -> float:
-        """Return one unlabelled metric."""
-        value = self._find_metric(name)
-        assert value is not None, f"no metric {name}"
+        """Return one metric; wait for the engine's first figures, which come within a second."""
+        text = self.metrics_where(lambda text: _value_in(text, name) is not None)
+        value = _value_in(text, name)
+        assert value is not None
         return value
 
-    def wait_metric(self, name: str, value: float, *, timeout_s: float = 10.0) -> None:
-        """Wait until a metric has a value; engine figures are sent about once a second."""
-        deadline_s = time.monotonic() + timeout_s
-        while (found := self._find_metric(name)) != value:
-            assert time.monotonic() < deadline_s, f"{name} is {found}, not {value}"
-            time.sleep(0.05)
+    def wait_metric(self, name: str, value: float, *, timeout_s: float = 10.0) -> str:
+        """Wait until a metric has a value; engine figures are sent about once a second.
 
-    def _find_metric(self, name: str) -> float | None:
-        """Return a metric; None before the engine's first figures have come."""
-        text = self.call("/metrics").body.decode()
-        found = re.search(rf"^{name} (\S+)$", text, re.MULTILINE)
-        return None if found is None else float(found[1])
+        Each API process has figures of its own: what is read beside this one is read in the text
+        that is returned.
+        """
+        return self.metrics_where(lambda text: _value_in(text, name) == value, timeout_s)
+
+    def metrics_where(self, holds: Callable[[str], bool], timeout_s: float = 10.0) -> str:
+        """Return the text of /metrics once it is as wished."""
+        deadline_s = time.monotonic() + timeout_s
+        while not holds(text := self.call("/metrics").body.decode()):
+            assert time.monotonic() < deadline_s, f"after {timeout_s} s the metrics are\n{text}"
+            time.sleep(0.05)
+        return text
 
     def _wait_ready(self) -> str:
         deadline_s = time.monotonic() + START_TIMEOUT_S
@@ -174,3 +179,9 @@ def run_cli(
         env={**os.environ, **(environ or {})},
         check=False,
     )
+
+
+def _value_in(text: str, name: str) -> float | None:
+    """Return a metric of the text, labels included in its name; None where it is not."""
+    found = re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)
+    return None if found is None else float(found[1])

@@ -184,7 +184,8 @@ class ForwardContext:
 class CausalLM(Protocol):
     """A decoder that predicts the next token.
 
-    Optional: `expert_groups`, for models with experts (see `MixtureOfExperts`). Of models that
+    Optional: `expert_groups`, for models with experts (see `MixtureOfExperts`); `wanted_weights()`,
+    name -> shape of every tensor that `load_weights` takes, for weights made up. Of models that
     several ranks may share: `skipped_weights()`, the names of tensors that other ranks hold, which
     are not read; `held_bytes`, of the weights that this one has loaded; `own_queries`, see
     StepBatcher; or

@@ -14,7 +14,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
+
+    Scores = tuple["TokenLogprobs | None", ...] | Callable[[], tuple["TokenLogprobs | None", ...]]
 
 PURPOSE_SAMPLE = 0
 """Philox purpose of the categorical draw; drafts and acceptance get their own later."""
@@ -88,11 +92,26 @@ class Penalties:
 
 @dataclass(frozen=True, slots=True)
 class SampleResult:
-    """Sampled tokens on the device and, for rows that asked, log probabilities on the host."""
+    """Sampled tokens.
+
+    Args:
+        tokens_R: (R,) integer, device.
+        failed_R: (R,) bool, device.
+        logprobs: of rows that asked, on the host; None: no row did. Or a function that returns
+            them, so that `sample` need not wait for the device: what they take is launched in
+            `sample`, copied to the host without blocking, and put together in the function. It is
+            called once, when what was launched by then, those copies included, is done; work that
+            it gave to the device itself would stand behind the next step's.
+    """
 
     tokens_R: torch.Tensor
     failed_R: torch.Tensor
-    logprobs: tuple[TokenLogprobs | None, ...] | None = None
+    logprobs: Scores | None = None
+
+
+def scores_of(scores: Scores) -> tuple[TokenLogprobs | None, ...]:
+    """Return log probabilities, asked for where they were put off; see SampleResult."""
+    return scores() if callable(scores) else scores
 
 
 class Sampler(Protocol):
@@ -112,6 +131,10 @@ class Sampler(Protocol):
 
     def logprobs_of(
         self, logits_TV: torch.Tensor, token_ids_T: torch.Tensor, num_top: int
-    ) -> tuple[TokenLogprobs, ...]:
-        """Score given tokens (prompt logprobs): one entry a row of logits."""
+    ) -> Scores:
+        """Score given tokens (prompt logprobs): one entry a row of logits.
+
+        Returns:
+            Them, or a function that returns them later; see SampleResult.
+        """
         ...

@@ -57,7 +57,9 @@ class WeightSource(Protocol):
         """Yield every tensor once, by Hugging Face name, plain ones converted to `dtype`.
 
         A source that can leave tensors unread has one more keyword, `skip: Container[str] = ()`:
-        names that are not yielded, since other ranks hold them; they count as read.
+        names that are not yielded, since other ranks hold them; they count as read. One that makes
+        its tensors up has `wanted: Mapping[str, tuple[int, ...]]`, name -> shape of what the model
+        takes, and `device`, where to make them.
 
         Raises:
             CheckpointError: damaged or truncated file, unsupported tensor type; names the tensor.

@@ -304,6 +304,7 @@ def _build_executor(
     group: RankGroup | None,
 ) -> Executor:
     from tokenspeed.executor import Executor
+    from tokenspeed.executor.host_link import host_link
 
     return Executor(
         rank.model,
@@ -314,7 +315,7 @@ def _build_executor(
         max_context_tokens=sizes.max_context_tokens,
         block_tokens=sizes.block_tokens,
         vocab_size=sizes.vocab_size,
-        device=runtime.torch_device(),
+        link=host_link(runtime, depth=config.depth),
         transfers=transfers,
         mask_logits=rank.binder.bind(ops.sampling.mask_logits),
         masks=masks,

@@ -176,7 +176,7 @@ def build_rank(
             model = placing.model(model, binder, connections)
     with model_errors(own.model_class, "its weights were loaded"), memory_errors("the model"):
         weights_bytes = _load_weights(
-            model, source, sizes, keep_packed=config.weights == "packed", tell=tell
+            model, source, sizes, runtime, keep_packed=config.weights == "packed", tell=tell
         )
     expert_load: ExpertLoad | None = getattr(model, "expert_load", None)
     if partition is not None:
@@ -268,6 +268,7 @@ def _load_weights(
     model: CausalLM,
     source: WeightSource,
     sizes: EngineSizes,
+    runtime: DeviceRuntime,
     *,
     keep_packed: bool,
     tell: ProgressCallback,
@@ -278,6 +279,7 @@ def _load_weights(
         model,
         source,
         dtype=_dtype(sizes),
+        device=runtime.torch_device(),
         keep_packed=keep_packed,
         progress=lambda done, total: tell(Progress("weights", done, total)),
     )

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from tokenspeed.contracts.attention import AttentionBatch
 from tokenspeed.contracts.model import ForwardContext
@@ -24,12 +23,14 @@ from tokenspeed.executor.tables import GroupTables
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    import torch
     from numpy.typing import NDArray
 
     from tokenspeed.contracts.attention import AttentionBackend
     from tokenspeed.contracts.model import StateRows
     from tokenspeed.contracts.step import StepPlan
     from tokenspeed.executor.attended import AttendedRows
+    from tokenspeed.executor.host_link import HostLink
     from tokenspeed.kv import Arena, GroupLayout
 
 
@@ -74,7 +75,7 @@ class StepBatcher:
         max_context_tokens: int,
         block_tokens: int,
         vocab_size: int,
-        device: torch.device,
+        link: HostLink,
         poison: bool = False,
         own_queries: Callable[[int], tuple[int, int]] | None = None,
     ) -> None:
@@ -85,7 +86,7 @@ class StepBatcher:
         self._poison = poison
         self.block_tokens = block_tokens
         self._max_token_id = vocab_size - 1
-        self._device = device
+        self._link = link
         blocks_per_row = -(-max_context_tokens // block_tokens)
         self.tabled: list[TabledGroup] = []
         """The groups that have tables."""
@@ -129,7 +130,17 @@ class StepBatcher:
         Args:
             last_tokens_S: (max_running,) int64 device; last sampled token of each slot.
         """
-        positions_T = torch.from_numpy(_positions(plan)).to(self._device)
+        on_device = np.flatnonzero(plan.token_ids == TOKEN_FROM_DEVICE)
+        rows_of_them = np.searchsorted(plan.query_start, on_device, side="right") - 1
+        positions_T, token_ids_T, places, slots, rows_SWR = self._link.upload(
+            _positions(plan),
+            np.clip(plan.token_ids, 0, self._max_token_id).astype(np.int64),
+            on_device,
+            plan.slots[rows_of_them].astype(np.int64),
+            plan.state_rows.transpose(1, 2, 0).astype(np.int64, order="C"),
+        )
+        if len(on_device):  # these never leave it
+            token_ids_T.index_copy_(0, places, last_tokens_S.index_select(0, slots))
         rows = attended_rows(plan)
         context = ForwardContext(
             positions_T=positions_T,
@@ -138,10 +149,10 @@ class StepBatcher:
             output_index_R=plan.output_index,
             num_drafts_R=plan.num_drafts,
             query_start=plan.query_start,
-            state_rows=self._state_rows(plan),
+            state_rows=self._state_rows(plan, rows_SWR),
             query_metadata=self._plan_queries(rows, positions_T),
         )
-        return StepInputs(self._token_ids(plan, last_tokens_S), context)
+        return StepInputs(token_ids_T, context)
 
     def _patch_tables(self, plan: StepPlan) -> None:
         # A new owner's slot is cleared before its first entries are written.
@@ -154,16 +165,14 @@ class StepBatcher:
         for group in self.tabled:
             group.tables.patch(*updates[updates[:, 1] == group.index][:, (0, 2, 3)].T)
 
-    def _state_rows(self, plan: StepPlan) -> dict[int, StateRows]:
-        """Return by layer where its state is read and written; one upload for all groups."""
+    def _state_rows(self, plan: StepPlan, rows_SWR: torch.Tensor) -> dict[int, StateRows]:
+        """Return by layer where its state is read and written."""
         if not self._states:
             return {}
-        rows_SWR = plan.state_rows.transpose(1, 2, 0).astype(np.int64, order="C")
-        rows = torch.from_numpy(rows_SWR).to(self._device)
-        pieces = StatePieces(plan, self._device)
+        pieces = StatePieces(plan, self._link)
         by_layer = {}
         for place, (layers, speculation) in enumerate(self._states):
-            state_rows = pieces.rows_of(rows[place], is_replayed=speculation == "replay")
+            state_rows = pieces.rows_of(rows_SWR[place], is_replayed=speculation == "replay")
             by_layer.update(dict.fromkeys(layers, state_rows))
         return by_layer
 
@@ -194,18 +203,6 @@ class StepBatcher:
             )
             metadata[group.layout.name] = group.backend.plan(batch)
         return metadata
-
-    def _token_ids(self, plan: StepPlan, last_tokens_S: torch.Tensor) -> torch.Tensor:
-        """Return (T,) int64 ids; tokens that are still on the device never leave it."""
-        on_device = np.flatnonzero(plan.token_ids == TOKEN_FROM_DEVICE)
-        clamped = np.clip(plan.token_ids, 0, self._max_token_id).astype(np.int64)
-        token_ids_T = torch.from_numpy(clamped).to(self._device)
-        if len(on_device):
-            rows = np.searchsorted(plan.query_start, on_device, side="right") - 1
-            slots = torch.from_numpy(plan.slots[rows].astype(np.int64)).to(self._device)
-            places = torch.from_numpy(on_device).to(self._device)
-            token_ids_T[places] = last_tokens_S[slots]
-        return token_ids_T
 
 
 def _positions(plan: StepPlan) -> NDArray[np.int64]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.model import CausalLM
     from tokenspeed.contracts.step import StepPlan
     from tokenspeed.executor.batch import StepBatcher
+    from tokenspeed.executor.host_link import HostLink
     from tokenspeed.executor.partition import PartitionBatcher
 
 
@@ -37,14 +38,14 @@ class FollowingExecutor:
         batcher: StepBatcher | PartitionBatcher,
         *,
         max_running: int,
-        device: torch.device,
+        link: HostLink,
         share: Callable[[torch.Tensor], torch.Tensor],
     ) -> None:
         self._model = model
         self._batcher = batcher
-        self._device = device
+        self._link = link
         self._share = share
-        self._last_tokens_S = torch.zeros(max_running, dtype=torch.int64, device=device)
+        self._last_tokens_S = torch.zeros(max_running, dtype=torch.int64, device=link.device)
 
     @torch.inference_mode()
     def run(self, plan: StepPlan, score_spans: Sequence[int]) -> None:
@@ -54,9 +55,13 @@ class FollowingExecutor:
             score_spans: start, stop, start, stop ... of the hidden states that prompts are scored
                 from (`Executor.score_spans`).
         """
+        self._link.begin()
         self._batcher.apply(plan)
-        if plan.num_rows == 0:
-            return
+        if plan.num_rows:
+            self._run(plan, score_spans)
+        self._link.end()
+
+    def _run(self, plan: StepPlan, score_spans: Sequence[int]) -> None:
         inputs = self._batcher.build(plan, self._last_tokens_S)
         hidden_TD = self._model.forward(inputs.token_ids, inputs.context)
         self._sample(plan, hidden_TD)
@@ -68,11 +73,10 @@ class FollowingExecutor:
         targets = targets_of(plan)
         if len(targets.rows_N) == 0:
             return
+        places_P, slots_N = self._link.upload(
+            targets.places_P, plan.slots[targets.rows_N].astype(np.int64)
+        )
         if len(targets.places_P) < plan.num_tokens:
-            hidden_TD = hidden_TD.index_select(0, self._upload(targets.places_P))
+            hidden_TD = hidden_TD.index_select(0, places_P)
         self._model.compute_logits(hidden_TD)
-        slots_N = self._upload(plan.slots[targets.rows_N])
-        self._last_tokens_S[slots_N] = self._share(torch.empty_like(slots_N))
-
-    def _upload(self, values: np.ndarray[tuple[int], np.dtype[np.signedinteger]]) -> torch.Tensor:
-        return torch.from_numpy(values.astype(np.int64)).to(self._device)
+        self._last_tokens_S.index_copy_(0, slots_N, self._share(torch.empty_like(slots_N)))

@@ -220,15 +220,14 @@ class DecodeGraphs:
         Args:
             is_drawn: some row is not greedy.
         Returns:
-            (num_rows,) int64 device, -1 where a row failed, until the next step; None: such
-            sampling was not captured.
+            (num_rows,) int64 device, -1 where a row failed; None: such sampling was not captured.
         """
         size = self._sizes[self._size_of[plan.num_rows]]
         graph = size.drawn if is_drawn else size.greedy
         if graph is None:
             return None
         graph.replay()
-        return size.step.results_R[: plan.num_rows]
+        return size.step.results_R[: plan.num_rows].clone()  # the next step writes there again
 
     def _capture(self, num_rows: int) -> _Size:
         step = self._buffers.of(num_rows)

@@ -9,9 +9,11 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from tokenspeed.contracts.placement import ParallelGroup
+from tokenspeed.errors import ConfigError
 from tokenspeed.executor.balancing import ExpertBalancer
 from tokenspeed.executor.program import ProgramRunner
 from tokenspeed.executor.token_counts import TokenCounts
+from tokenspeed.executor.weights import made_up_refusal
 from tokenspeed.placement.fuse import fuse
 from tokenspeed.placement.paths import module_at
 from tokenspeed.placement.program import Call
@@ -92,6 +94,28 @@ class PlacedModel:
             return start, start + sizes[place]
 
         return share
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the weights that this rank has loaded; 0: the model does not count them."""
+        return int(getattr(self._model, "held_bytes", 0))
+
+    def skipped_weights(self) -> frozenset[str]:
+        """Return the names of tensors that other ranks hold and this one does not."""
+        names: Callable[[], frozenset[str]] = getattr(self._model, "skipped_weights", frozenset)
+        return names()
+
+    def wanted_weights(self) -> dict[str, tuple[int, ...]]:
+        """Return name and shape of every tensor that `load_weights` takes.
+
+        Raises:
+            ConfigError: the model does not say so.
+        """
+        wanted: Callable[[], dict[str, tuple[int, ...]]] | None
+        wanted = getattr(self._model, "wanted_weights", None)
+        if wanted is None:
+            raise ConfigError(made_up_refusal(type(self._model)))
+        return wanted()
 
     def load_weights(self, weights: Iterable[tuple[str, LinearWeight]]) -> None:
         """Give every tensor to the layer of its name, cut to what the rank holds."""

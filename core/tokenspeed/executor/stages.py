@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from tokenspeed.contracts.model import StateRows, StateStage
 from tokenspeed.contracts.step import SENTINEL_BLOCK
@@ -22,9 +21,11 @@ from tokenspeed.contracts.step import SENTINEL_BLOCK
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import torch
     from numpy.typing import NDArray
 
     from tokenspeed.contracts.step import StepPlan
+    from tokenspeed.executor.host_link import HostLink
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +40,8 @@ class _Cut:
 class StatePieces:
     """The cuts of one step, shared by its state groups."""
 
-    def __init__(self, plan: StepPlan, device: torch.device) -> None:
-        self._device = device
+    def __init__(self, plan: StepPlan, link: HostLink) -> None:
+        self._link = link
         self._cuts: dict[bool, tuple[_Cut, ...]] = {}
         self._most = int(plan.num_drafts.max(initial=0))
         if self._most == 0:  # as in most steps: nothing is cut
@@ -65,11 +66,12 @@ class StatePieces:
         first, *later_cuts = self._cuts[is_replayed]
         stages = [StateStage(first.tokens, first.query_start, StateRows(read_R, write_R))]
         for number, cut in enumerate(later_cuts, start=1):
-            read_P = rows_WR[number, cut.rows]
+            assert cut.rows is not None, "only the first stage has all rows"
+            read_P = rows_WR[number].index_select(0, cut.rows)
             if is_replayed:
-                write_P = torch.full_like(read_P, SENTINEL_BLOCK)
+                write_P = read_P.new_full(read_P.shape, SENTINEL_BLOCK)
             else:
-                write_P = rows_WR[number + 1, cut.rows]
+                write_P = rows_WR[number + 1].index_select(0, cut.rows)
             stages.append(StateStage(cut.tokens, cut.query_start, StateRows(read_P, write_P)))
         return StateRows(read_R, write_R, tuple(stages))
 
@@ -93,6 +95,5 @@ class StatePieces:
         lengths = last - first
         query_start = np.concatenate([[0], np.cumsum(lengths)])
         tokens = np.arange(query_start[-1]) + np.repeat(first - query_start[:-1], lengths)
-        on_device = None if rows is None else torch.from_numpy(rows).to(self._device)
-        places = torch.from_numpy(tokens).to(self._device)
-        return _Cut(on_device, places, query_start.astype(np.int32))
+        places, *on_device = self._link.upload(tokens, *([] if rows is None else [rows]))
+        return _Cut(on_device[0] if on_device else None, places, query_start.astype(np.int32))

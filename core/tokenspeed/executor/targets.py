@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tokenspeed.contracts.sampler import SampleResult, TokenLogprobs
+    from tokenspeed.contracts.sampler import TokenLogprobs
     from tokenspeed.contracts.step import StepPlan
 
     Logprobs = tuple[TokenLogprobs, ...] | None
@@ -96,20 +96,27 @@ def targets_of(plan: StepPlan) -> Targets:
     )
 
 
-def verify(targets: Targets, sample: SampleResult) -> Verified:
-    """Read the sampled tokens, which waits for the device, and keep those that are final."""
-    tokens_P: list[int] = sample.tokens_R.tolist()
-    failed_P: list[bool] = sample.failed_R.tolist()
+def verify(
+    targets: Targets,
+    tokens_P: NDArray[np.int64],
+    failed_P: NDArray[np.bool_],
+    logprobs_P: Sequence[TokenLogprobs | None] | None = None,
+) -> Verified:
+    """Keep those of the sampled tokens that are final.
+
+    Args:
+        tokens_P, failed_P: (P,) host.
+        logprobs_P: None: no position has any.
+    """
+    tokens, failed = tokens_P.tolist(), failed_P.tolist()
     runs = []
     for first, drafts in zip(targets.first_N.tolist(), targets.drafts_N, strict=True):
         end = first + len(drafts) + 1
-        runs.append(
-            (first, first + 1 + num_accepted(drafts, tokens_P[first:end], failed_P[first:end]))
-        )
+        runs.append((first, first + 1 + num_accepted(drafts, tokens[first:end], failed[first:end])))
     return Verified(
-        tuple(tuple(tokens_P[first:end]) for first, end in runs),
-        np.array([failed_P[first] for first, _ in runs], dtype=np.bool_),
-        None if sample.logprobs is None else tuple(_joined(sample.logprobs[a:b]) for a, b in runs),
+        tuple(tuple(tokens[first:end]) for first, end in runs),
+        failed_P[targets.first_N],
+        None if logprobs_P is None else tuple(_joined(logprobs_P[a:b]) for a, b in runs),
     )
 
 

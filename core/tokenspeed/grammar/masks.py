@@ -117,6 +117,10 @@ class AnswerMasks:
             budget = BudgetedThinking(thinking, self.token_bytes, output_ids)
         self._slots[slot] = _Slot(answer, budget, _mask_of(stop_ids, self.vocab_size))
 
+    def concern(self, slots_N: Sequence[int]) -> bool:
+        """Say whether any of the slots' answers is held to something."""
+        return bool(self._slots) and any(slot in self._slots for slot in slots_N)
+
     def start(
         self, slots_N: Sequence[int], drafts_N: Sequence[Sequence[int]]
     ) -> Future[StepMasks | None] | None:
@@ -127,7 +131,7 @@ class AnswerMasks:
         Args:
             drafts_N: of each row; each of them is a sampled position behind the row's first.
         """
-        if not self._slots or not any(slot in self._slots for slot in slots_N):
+        if not self.concern(slots_N):
             return None
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "answer-masks")

@@ -252,6 +252,10 @@ class DecoderForCausalLM(ABC, Generic[Config]):
             shards=self.context.shards,
         )
 
+    def wanted_weights(self) -> dict[str, tuple[int, ...]]:
+        """Return name and shape of every tensor that `load_weights` takes."""
+        return {name: slot.shape for name, slot in self.weight_map().items() if slot.is_held}
+
     def skipped_weights(self) -> frozenset[str]:
         """Return the names of tensors that other ranks hold and this one does not."""
         if self.context.shards is None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tokenspeed.contracts.moe import ExpertGroup, ExpertWeights, Routing
+from tokenspeed.contracts.sampler import scores_of
 from tokenspeed.ops.collective_calls import CALLS, calls_of
 from tokenspeed.ops.compare import Outcome, cases_within, compare
 from tokenspeed.ops.compare_draws import compare_draws
@@ -138,7 +139,9 @@ def _token_logprobs(load: Load) -> Implementation:
         import torch
 
         sampler = load(device=logits_RV.device, vocab_size=logits_RV.shape[1])
-        entries = sampler.logprobs_of(logits_RV, token_ids_R, 0)
+        given = sampler.logprobs_of(logits_RV, token_ids_R, 0)
+        token_ids_R.tolist()  # waits: scores that were put off are asked for when they have arrived
+        entries = [entry for entry in scores_of(given) if entry is not None]
         scores = torch.tensor([entry.logprob for entry in entries], dtype=torch.float32)
         return scores, torch.tensor([entry.rank for entry in entries], dtype=torch.int64)
 

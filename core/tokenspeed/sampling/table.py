@@ -1,8 +1,8 @@
 """Sampling parameters of the running requests, by slot, and the `SamplingBatch` of each step.
 
-Owned by the executor. Scalars live in host arrays; token counts are kept only for requests with
-penalties. What a slot holds is a function of its request's tokens: a request that was retracted
-is admitted again with its output so far. Legend: R rows, K bias entries, V vocabulary.
+Owned by the executor. Scalars live in host arrays; tokens are counted (`counts.py`) only for
+requests with penalties. What a slot holds is a function of its request's tokens: a request that was
+retracted is admitted again with its output so far. Legend: R rows, K bias entries, V vocabulary.
 """
 
 from __future__ import annotations
@@ -11,28 +11,22 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from tokenspeed.contracts.sampler import Penalties, SamplingBatch
+from tokenspeed.sampling.counts import TokenCounts
 from tokenspeed.sampling.params import MIN_TEMPERATURE
 from tokenspeed.sampling.slots import SlotParameters
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import torch
     from numpy.typing import NDArray
 
+    from tokenspeed.sampling.counts import Uploads
     from tokenspeed.sampling.params import SamplingParams
 
     Bias = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-
-
-@dataclass(frozen=True, slots=True)
-class _Counts:
-    """Token statistics of one request with penalties: (V,) int32 and (V,) bool, device."""
-
-    output_V: torch.Tensor
-    prompt_V: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +51,9 @@ class _Bias:
 class SamplingTable:
     """Parameters of up to `max_running` requests."""
 
-    def __init__(self, max_running: int, vocab_size: int, device: torch.device) -> None:
+    def __init__(self, max_running: int, vocab_size: int, link: Uploads) -> None:
         self._vocab_size = vocab_size
-        self._device = device
+        self._link = link
         self._temperature = np.zeros(max_running, np.float32)
         self._top_k = np.zeros(max_running, np.int32)
         self._top_p = np.ones(max_running, np.float32)
@@ -67,7 +61,7 @@ class SamplingTable:
         self._seed = np.zeros(max_running, np.int64)
         self._num_logprobs = np.full(max_running, -1, np.int32)
         self._penalties = np.tile(np.array([1, 0, 0], np.float32), (max_running, 1))
-        self._counts: dict[int, _Counts] = {}
+        self._counts = TokenCounts(vocab_size, link)
         self._bias: dict[int, _Bias] = {}
 
     def admit(
@@ -121,15 +115,21 @@ class SamplingTable:
         return not self._temperature[slots_R].any()
 
     def append(self, slot: int, tokens: Sequence[int]) -> None:
-        """Count sampled tokens; call before the slot's next `batch`."""
-        counts = self._counts.get(slot)
-        if counts is not None:
-            for token in tokens:
-                counts.output_V[token] += 1
+        """Count sampled tokens that the host knows; call before the slot's next `batch`."""
+        self._counts.note(slot, tokens)
+
+    def append_on_device(self, slots_R: NDArray[np.int32], tokens_R: torch.Tensor) -> None:
+        """Count one sampled token a row that only the device knows.
+
+        Args:
+            tokens_R: (R,) int64 device.
+        """
+        if self._counts:
+            self._counts.count(slots_R.tolist(), tokens_R)
 
     def release(self, slot: int) -> None:
         """Drop what the slot holds beyond its scalars."""
-        self._counts.pop(slot, None)
+        self._counts.release(slot)
         self._bias.pop(slot, None)
 
     def batch(
@@ -147,15 +147,26 @@ class SamplingTable:
             ending: rows where nothing but a stop token may come, whatever `min_tokens` says.
         """
         temperature = self._temperature[slots_R]
-        is_drawn = bool(temperature.any())
         num_logprobs = self._num_logprobs[slots_R]
+        fields: dict[str, NDArray[np.generic]] = {
+            "seeds_R": self._seed[slots_R],
+            "output_index_R": output_index_R.astype(np.int64),
+        }
+        if temperature.any():
+            fields["temperature_R"] = temperature
+        filters = (("top_k_R", 0, self._top_k), ("top_p_R", 1, self._top_p))
+        for name, neutral, by_slot in (*filters, ("min_p_R", 0, self._min_p)):
+            values = by_slot[slots_R]
+            if (values != neutral).any():
+                fields[name] = values
+        tensors = dict(zip(fields, self._link.upload(*fields.values()), strict=True))
         return SamplingBatch(
-            temperature_R=self._tensor(temperature) if is_drawn else None,
-            top_k_R=self._unless(0, self._top_k[slots_R]),
-            top_p_R=self._unless(1, self._top_p[slots_R]),
-            min_p_R=self._unless(0, self._min_p[slots_R]),
-            seeds_R=self._tensor(self._seed[slots_R]),
-            output_index_R=self._tensor(output_index_R.astype(np.int64)),
+            temperature_R=tensors.get("temperature_R"),
+            top_k_R=tensors.get("top_k_R"),
+            top_p_R=tensors.get("top_p_R"),
+            min_p_R=tensors.get("min_p_R"),
+            seeds_R=tensors["seeds_R"],
+            output_index_R=tensors["output_index_R"],
             penalties=self._penalties_of(slots_R, ahead_R) if self._counts else None,
             bias=self._bias_of(slots_R, output_index_R, ending) if self._bias else None,
             num_logprobs_R=tuple(num_logprobs.tolist()) if (num_logprobs >= 0).any() else None,
@@ -170,12 +181,8 @@ class SamplingTable:
     ) -> None:
         values = (params.repetition_penalty, params.frequency_penalty, params.presence_penalty)
         self._penalties[slot] = values
-        if values == (1, 0, 0):
-            return
-        output = np.bincount(output_ids, minlength=self._vocab_size).astype(np.int32)
-        prompt = np.zeros(self._vocab_size, np.bool_)
-        prompt[prompt_ids] = True
-        self._counts[slot] = _Counts(self._tensor(output), self._tensor(prompt))
+        if values != (1, 0, 0):
+            self._counts.admit(slot, prompt_ids, output_ids)
 
     def _penalties_of(
         self, slots_R: NDArray[np.int32], ahead_R: Sequence[Sequence[int]] | None
@@ -183,17 +190,10 @@ class SamplingTable:
         slots: list[int] = slots_R.tolist()
         if not any(slot in self._counts for slot in slots):
             return None
-        shape = (len(slots), self._vocab_size)
-        output_RV = torch.zeros(shape, dtype=torch.int32, device=self._device)
-        prompt_RV = torch.zeros(shape, dtype=torch.bool, device=self._device)
-        for row, slot in enumerate(slots):
-            counts = self._counts.get(slot)
-            if counts is not None:
-                output_RV[row], prompt_RV[row] = counts.output_V, counts.prompt_V
-                for token in ahead_R[row] if ahead_R is not None else ():
-                    output_RV[row, min(token, self._vocab_size - 1)] += 1
-        repetition, frequency, presence = self._tensor(self._penalties[slots_R].T.copy())
-        return Penalties(repetition, frequency, presence, output_RV, prompt_RV)
+        (values_3R,) = self._link.upload(self._penalties[slots_R].T.copy())
+        repetition_R, frequency_R, presence_R = values_3R
+        output_RV, prompt_RV = self._counts.of(slots, ahead_R)
+        return Penalties(repetition_R, frequency_R, presence_R, output_RV, prompt_RV)
 
     def _bias_of(
         self,
@@ -214,17 +214,9 @@ class SamplingTable:
                 values += row_values
         if not rows:
             return None
-        return (
-            torch.tensor(rows, device=self._device),
-            torch.tensor(ids, device=self._device),
-            torch.tensor(values, device=self._device),
+        return self._link.upload(  # type: ignore[return-value]
+            np.array(rows), np.array(ids), np.array(values, dtype=np.float32)
         )
-
-    def _unless(self, neutral: int, values_R: NDArray[np.generic]) -> torch.Tensor | None:
-        return None if (values_R == neutral).all() else self._tensor(values_R)
-
-    def _tensor(self, values: NDArray[np.generic]) -> torch.Tensor:
-        return torch.from_numpy(values).to(self._device)
 
 
 def _signed(seed: int) -> int:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from tokenspeed.contracts.sampler import scores_of
 from tokenspeed_sdk import PURPOSE_SAMPLE, SamplingBatch
 from tokenspeed_sdk.conformance import philox
 
@@ -57,15 +58,17 @@ def check_scores(sampler: Sampler, vocab_size: int, device: torch.device) -> Non
     batch = _batch(3, device, num_logprobs=(-1, 0, 4))
     result = sampler.sample(logits.clone().to(device), batch)
     assert result.logprobs is not None, "log probabilities were asked for and are missing"
+    result.tokens_R.tolist()  # waits, as whoever asks for scores that were put off has waited
+    scores = scores_of(result.logprobs)
     exact = logits.double().log_softmax(-1)
-    assert result.logprobs[0] is None, "row 0 asked for none"
+    assert scores[0] is None, "row 0 asked for none"
     for row in (1, 2):
-        entry = result.logprobs[row]
+        entry = scores[row]
         assert entry is not None, f"row {row} asked for its token's log probability"
         wanted = float(exact[row, entry.token_id])
         assert math.isclose(entry.logprob, wanted, abs_tol=1e-4), f"{entry.logprob}, not {wanted}"
         assert entry.rank == 1 + int((exact[row] > exact[row, entry.token_id]).sum())
-    top = result.logprobs[2]
+    top = scores[2]
     assert top is not None
     assert [token for token, _ in top.top] == exact[2].topk(4).indices.tolist()
 

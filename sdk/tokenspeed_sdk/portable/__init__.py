@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FAMILIES", "offers"]
 
-FAMILIES: tuple[str, ...] = ()
+FAMILIES: tuple[str, ...] = ("elementwise", "cache", "sampling")
 
 
 def offers(slot: str, *, device: str) -> tuple[Offer | KernelOffer, ...]:

@@ -1,47 +1,17 @@
-"""Weight format `none`: a folder whose config.json says `"weight_format": "none"`."""
+"""Weight format `none`, for models that compute without weights."""
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
-from tokenspeed_sdk import CheckpointError
+from tokenspeed_sdk.testkit.config_folder import ConfigFolderFormat
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
     import torch
 
-    from tokenspeed_sdk import LinearWeight, WeightSource
-
-NAME = "none"
-
-
-class NoWeights:
-    """A WeightFormat for models that compute without weights."""
-
-    name = NAME
-
-    def matches(self, path: Path) -> bool:
-        """Say whether the folder's config.json names this format."""
-        try:
-            return bool(_read(path).get("weight_format") == NAME)
-        except (OSError, ValueError, AttributeError):
-            return False
-
-    def open(self, path: Path) -> WeightSource:
-        """Open it.
-
-        Raises:
-            CheckpointError: config.json cannot be read.
-        """
-        try:
-            return NoWeightsSource(_read(path))
-        except (OSError, ValueError) as error:
-            raise CheckpointError(
-                f"{path}/config.json cannot be read: {error}; write it as JSON"
-            ) from error
+    from tokenspeed_sdk import LinearWeight
 
 
 class NoWeightsSource:
@@ -67,6 +37,8 @@ class NoWeightsSource:
         """Nothing is open."""
 
 
-def _read(path: Path) -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads((path / "config.json").read_text(encoding="utf-8"))
-    return loaded
+class NoWeights(ConfigFolderFormat):
+    """Format "none"."""
+
+    name = "none"
+    source = NoWeightsSource

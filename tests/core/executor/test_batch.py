@@ -11,6 +11,7 @@ from tests.support.successor_model import GROUPS, VOCAB_SIZE, RecordingAttention
 
 from tokenspeed.contracts.attention import CacheDemand
 from tokenspeed.contracts.model import CacheField, CacheGroup, gqa_fields
+from tokenspeed.executor import InlineLink
 from tokenspeed.executor.batch import StepBatcher, StepInputs
 from tokenspeed.kv import Arena, solve_layout
 
@@ -34,7 +35,7 @@ class Batch:
             max_context_tokens=100,
             block_tokens=BLOCK_TOKENS,
             vocab_size=VOCAB_SIZE,
-            device=CPU,
+            link=InlineLink(CPU),
         )
 
     def build(self, *args: object, **kwargs: object) -> StepInputs:
@@ -131,7 +132,7 @@ def test_state_rows_reach_every_layer_of_their_group_and_windows_their_backend()
         max_context_tokens=100,
         block_tokens=16,
         vocab_size=VOCAB_SIZE,
-        device=CPU,
+        link=InlineLink(CPU),
     )
     plan = make_plan(
         [Row(1, [1]), Row(0, [2])],
@@ -168,7 +169,7 @@ def test_a_backend_that_reads_pages_gets_their_ids_beside_the_blocks() -> None:
         max_context_tokens=64,
         block_tokens=16,
         vocab_size=VOCAB_SIZE,
-        device=CPU,
+        link=InlineLink(CPU),
     )
     plan = make_plan([Row(1, [1] * 20)], block_updates=[(1, 0, 0, 3), (1, 0, 1, 2)])
     batcher.apply(plan)

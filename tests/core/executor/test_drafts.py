@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from tokenspeed.contracts.model import StateRows
-from tokenspeed.contracts.sampler import SampleResult, TokenLogprobs
+from tokenspeed.contracts.sampler import TokenLogprobs
+from tokenspeed.executor import InlineLink
 from tokenspeed.executor.attended import attended_rows
 from tokenspeed.executor.stages import StatePieces
 from tokenspeed.executor.targets import spread_accepted, spread_tokens, targets_of, verify
@@ -58,7 +59,7 @@ def test_without_drafts_rows_stay_as_they_are() -> None:
 def rows_of(speculation: str) -> StateRows:
     # Read row, then the rows written: before the drafts, after the first, after the second.
     table = torch.tensor([[1, 2, 3, -1], [11, 12, 13, 14], [21, -1, 23, -1], [31, -1, -1, -1]])
-    pieces = StatePieces(plan_of(MIXED, num_decode_rows=3), CPU)
+    pieces = StatePieces(plan_of(MIXED, num_decode_rows=3), InlineLink(CPU))
     return pieces.rows_of(table, is_replayed=speculation == "replay")
 
 
@@ -126,12 +127,8 @@ def test_drafts_and_the_token_before_them_are_sampled_each_for_its_output_positi
 def test_rows_bring_their_right_drafts_and_one_token_more() -> None:
     targets = targets_of(plan_of(MIXED, num_decode_rows=3, index=[5, 0, 9, -1]))
     tokens = [2, 99, 50, 60, 8, 70]
-    sample = SampleResult(
-        torch.tensor(tokens),
-        torch.zeros(6, dtype=torch.bool),
-        tuple(logprobs(token) if place < 3 else None for place, token in enumerate(tokens)),
-    )
-    verified = verify(targets, sample)
+    scores = [logprobs(token) if place < 3 else None for place, token in enumerate(tokens)]
+    verified = verify(targets, np.array(tokens), np.zeros(6, dtype=np.bool_), scores)
     assert verified.tokens_N == ((2, 99), (60,), (8, 70))
     assert spread_tokens(targets, verified, 4).tolist() == [
         [2, 99, -1], [60, -1, -1], [8, 70, -1], [-1, -1, -1]
@@ -147,7 +144,7 @@ def test_rows_bring_their_right_drafts_and_one_token_more() -> None:
 
 def test_a_row_fails_only_where_its_first_position_failed() -> None:
     targets = targets_of(plan_of(MIXED, num_decode_rows=3, index=[5, 0, 9, -1]))
-    failed = torch.tensor([False, False, True, True, False, True])
-    verified = verify(targets, SampleResult(torch.tensor([2, 3, 0, 0, 8, 0]), failed))
+    failed = np.array([False, False, True, True, False, True])
+    verified = verify(targets, np.array([2, 3, 0, 0, 8, 0]), failed)
     assert verified.failed_N.tolist() == [False, True, False]
     assert verified.tokens_N == ((2, 3), (0,), (8,)), "what failed later is met by the next row"

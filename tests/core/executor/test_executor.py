@@ -17,7 +17,7 @@ from tests.support.successor_model import (
 )
 
 from tokenspeed.contracts.step import StepResult
-from tokenspeed.executor import Executor
+from tokenspeed.executor import Executor, InlineLink
 from tokenspeed.executor import prompt_scores as prompt_scores_module
 from tokenspeed.kv import Arena, solve_layout
 from tokenspeed.plugins import load_plugins
@@ -42,7 +42,7 @@ def make_executor() -> tuple[Executor, SuccessorModel]:
         max_context_tokens=100,
         block_tokens=16,
         vocab_size=VOCAB_SIZE,
-        device=CPU,
+        link=InlineLink(CPU),
     )
     return executor, model
 

@@ -58,6 +58,7 @@ def load(source: ListedSource) -> tuple[list[tuple[int, int]], list[str]]:
         model,
         source,
         dtype=torch.float32,
+        device=torch.device("cpu"),
         keep_packed=True,
         progress=lambda done, total: calls.append((done, total)),
     )
@@ -76,7 +77,7 @@ def test_progress_counts_what_the_source_read_and_ends_at_the_total() -> None:
 def test_without_a_callback_tensors_are_loaded_all_the_same() -> None:
     model: Any = KeepingModel()
     source = ListedSource([plain(torch.zeros(1))], total_bytes=4)
-    load_weights(model, source, dtype=torch.float32, keep_packed=False)
+    load_weights(model, source, dtype=torch.float32, device=torch.device("cpu"), keep_packed=False)
     assert model.names == ["0"]
 
 
@@ -106,14 +107,16 @@ def test_what_other_ranks_hold_is_not_read_where_the_source_can_leave_it() -> No
         (ListedSource(weights, 12), ["0", "1", "2"]),
     ):
         model: Any = PartialModel()
-        load_weights(model, source, dtype=torch.float32, keep_packed=False)
+        load_weights(
+            model, source, dtype=torch.float32, device=torch.device("cpu"), keep_packed=False
+        )
         assert model.names == read
 
 
 def test_bytes_are_those_of_the_parts_that_the_rank_has_loaded() -> None:
     weights = [plain(torch.zeros(8)), plain(torch.zeros(8))]
     model: Any = KeepingModel()
-    options = {"dtype": torch.float32, "keep_packed": False}
+    options = {"dtype": torch.float32, "device": torch.device("cpu"), "keep_packed": False}
     assert load_weights(model, ListedSource(weights, 64), **options) == 64  # type: ignore[arg-type]
     model.held_bytes = 48
     assert load_weights(model, ListedSource(weights, 64), **options) == 48  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ import pytest
 import torch
 from tests.support.sampling import NO_TOKENS, make_batch
 
+from tokenspeed.executor import InlineLink
 from tokenspeed.sampling.params import SamplingParams
 from tokenspeed.sampling.table import SamplingTable
 
@@ -39,7 +40,7 @@ def test_a_temperature_that_logits_cannot_be_divided_by_is_greedy(temperature: f
 
 
 def test_each_row_gets_its_slots_parameters() -> None:
-    table = SamplingTable(4, VOCAB, torch.device("cpu"))
+    table = SamplingTable(4, VOCAB, InlineLink(torch.device("cpu")))
     table.admit(3, SamplingParams(temperature=0.5, top_k=2, seed=-1), (), NO_TOKENS, NO_TOKENS)
     table.admit(1, SamplingParams(top_p=0.5, min_p=0.25, seed=2**64 - 2), (), NO_TOKENS, NO_TOKENS)
     batch = table.batch(rows(1, 3), rows(7, 0))
@@ -73,7 +74,7 @@ def test_stop_ids_are_forbidden_until_min_tokens() -> None:
 def test_readmission_rebuilds_the_counts_that_appends_made() -> None:
     params = SamplingParams(temperature=0, frequency_penalty=1)
     prompt, output = rows(1, 2), rows(3, 3, 4)
-    table = SamplingTable(2, VOCAB, torch.device("cpu"))
+    table = SamplingTable(2, VOCAB, InlineLink(torch.device("cpu")))
     table.admit(0, params, (), prompt, NO_TOKENS)
     for token in output.tolist():
         table.append(0, (token,))
@@ -86,7 +87,7 @@ def test_readmission_rebuilds_the_counts_that_appends_made() -> None:
 
 
 def test_a_slot_keeps_nothing_of_its_former_request() -> None:
-    table = SamplingTable(1, VOCAB, torch.device("cpu"))
+    table = SamplingTable(1, VOCAB, InlineLink(torch.device("cpu")))
     full = SamplingParams(
         temperature=0, presence_penalty=1, logit_bias={1: 2}, min_tokens=3, logprobs=2
     )

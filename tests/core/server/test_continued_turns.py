@@ -81,7 +81,7 @@ def test_an_edited_answer_is_rendered_anew(server: ServerProcess) -> None:
     _, after = ask(server, [*said, {"role": "assistant", "content": "Undone."}, NEXT])
     assert cached(after) < usage["prompt_tokens"] + usage["completion_tokens"] - 1
     assert server.metric("tokenspeed_turns_continued_total") == continued
-    assert server.metric('tokenspeed_turns_refused_total{reason="edited"}'.replace("{", r"\{")) == 1
+    assert server.metric('tokenspeed_turns_refused_total{reason="edited"}') == 1
 
 
 def test_a_turn_that_streams_is_continued_too_and_n_choices_each(server: ServerProcess) -> None:

@@ -110,8 +110,7 @@ def test_the_command_sets_and_lists(server: ServerProcess) -> None:
 
 def test_metrics_show_each_tenant(server: ServerProcess) -> None:
     server.call("/tenants/acme", {"floor_bytes": 20_000}, method="PUT", headers=ADMIN)
-    server.wait_metric('tokenspeed_tenant_floor_bytes{tenant="acme"}', 20_000)
-    text = server.call("/metrics").body.decode()
+    text = server.wait_metric('tokenspeed_tenant_floor_bytes{tenant="acme"}', 20_000)
     assert 'tokenspeed_tenant_cap_bytes{tenant="acme"}' not in text, "it has none"
     assert re.search(r'^tokenspeed_tenant_cached_bytes\{tenant="acme"\} \d', text, re.MULTILINE)
 

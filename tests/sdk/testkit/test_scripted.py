@@ -13,7 +13,7 @@ from tests.support.scripted import IM_END, write_scripted_model
 
 from tokenspeed.contracts.model import ModelContext
 from tokenspeed.errors import ConfigError
-from tokenspeed.executor import Executor
+from tokenspeed.executor import Executor, InlineLink
 from tokenspeed.kv import Arena, solve_layout
 from tokenspeed.sampling import SamplingParams
 from tokenspeed_reference.attention import PagedAttention
@@ -62,7 +62,7 @@ def make_executor(config: dict[str, Any]) -> Executor:
         max_context_tokens=256,
         block_tokens=BLOCK_TOKENS,
         vocab_size=config["vocab_size"],
-        device=CPU,
+        link=InlineLink(CPU),
     )
     for request_id in (0, 1):
         executor.add_request(

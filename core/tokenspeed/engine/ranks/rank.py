@@ -14,6 +14,7 @@ from tokenspeed.env import is_strict
 from tokenspeed.errors import EngineError
 from tokenspeed.executor.batch import StepBatcher
 from tokenspeed.executor.following import FollowingExecutor
+from tokenspeed.executor.host_link import host_link
 from tokenspeed.executor.partition import PartitionBatcher
 from tokenspeed.models.modules import register_model_modules
 from tokenspeed.plugins import load_planned
@@ -110,6 +111,7 @@ def build_worker(
     facts = rank_facts(parts, choices)
     parts.binder.freeze()
     registry.freeze(strict=is_strict())
+    link = host_link(runtime, depth=config.depth)
     batcher = StepBatcher(
         parts.arena,
         parts.attention,
@@ -117,14 +119,14 @@ def build_worker(
         max_context_tokens=described.sizes.max_context_tokens,
         block_tokens=described.sizes.block_tokens,
         vocab_size=described.sizes.vocab_size,
-        device=runtime.torch_device(),
+        link=link,
         own_queries=getattr(parts.model, "own_queries", None),
     )
     executor = FollowingExecutor(
         parts.model,
         batcher if parts.partition is None else PartitionBatcher(batcher, parts.partition),
         max_running=slots_of(config),
-        device=runtime.torch_device(),
+        link=link,
         share=communicator.broadcast,
     )
     text = f"{runtime.facts.kind} ({runtime.facts.name}), {runtime.torch_device()}"

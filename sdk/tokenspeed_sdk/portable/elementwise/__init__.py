@@ -1,0 +1,1 @@
+"""Norms, activations, rotary embedding and embedding rows in Triton."""

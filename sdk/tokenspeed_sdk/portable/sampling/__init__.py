@@ -1,0 +1,1 @@
+"""The seeded sampler, and masks over logits, in Triton."""

@@ -1,0 +1,53 @@
+"""Models of which there is config.json alone: any shipped architecture answers, always the same."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from benchmarks.device.driver import MODELS, write_model
+
+from tokenspeed import LLM, SamplingParams
+from tokenspeed.errors import ConfigError
+from tokenspeed.executor import load_weights
+from tokenspeed_sdk.testkit.random_weights import RandomWeights
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NAMES = sorted(path.stem for path in MODELS.glob("*.json"))
+SETTINGS = {"plugins": "sdk,reference", "kv_gib": 0.02, "dtype": "float32"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_published_build_answers_the_same_in_every_start(name: str, tmp_path: Path) -> None:
+    folder = write_model(name, tmp_path / name, scale=256, num_hidden_layers=4)
+    params = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
+    answers = []
+    for _ in range(2):
+        with LLM(str(folder), **SETTINGS) as llm:
+            (output,) = llm.generate([[11, 12, 13, 14, 15]], params)
+            answers.append(output.token_ids)
+    assert answers[0] == answers[1]
+    assert len(answers[0]) == 6
+
+
+class Silent:
+    """A model that does not say what it takes."""
+
+    def load_weights(self, weights: object) -> None:
+        """Take nothing."""
+
+
+def test_a_model_that_does_not_say_what_it_takes_is_refused(tmp_path: Path) -> None:
+    folder = write_model("qwen3-8b", tmp_path / "m", scale=256)
+    source = RandomWeights().open(folder)
+    with pytest.raises(ConfigError, match=r"Silent does not say which weights it takes"):
+        load_weights(
+            Silent(),  # type: ignore[arg-type]
+            source,
+            dtype=torch.float32,
+            device=torch.device("cpu"),
+            keep_packed=False,
+        )
