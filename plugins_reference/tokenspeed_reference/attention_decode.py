@@ -53,7 +53,7 @@ def attend_decode(
     seen_RS = plan.places_S < rows.lengths_R[:, None]
     if rows.window:
         seen_RS &= plan.places_S > rows.positions_R[:, None] - rows.window
-    read_RM = seen_RS.unflatten(1, (-1, rows.entry_tokens)).any(-1)
+    read_RM = seen_RS.view(len(seen_RS), -1, rows.entry_tokens).any(-1)
     tables_RM = torch.where(read_RM, rows.tables.index_select(0, rows.slots_R), SENTINEL_BLOCK)
     k_RKSH, v_RKSV = (_cells(cache, tables_RM) for cache in (kv.k, kv.v))
     scores_RKGS = q_RKGH.float() @ k_RKSH.float().mT * scoring.scale

@@ -135,7 +135,9 @@ class SharedRows:
 
     def of(self, num_rows: int) -> SharedPrefixes:
         """Return the same memory for good: that of steps of so many rows, padded ones included."""
-        order_R, tiles, tokens_R = self._packed[: _size(num_rows)].split(_sizes(num_rows))
+        order_R, tiles, tokens_R = self._packed[: _size(num_rows)].split_with_sizes(
+            _sizes(num_rows)
+        )
         return SharedPrefixes(order_R, tiles.view(-1, 3), tokens_R)
 
     def follow(self, plan: StepPlan) -> None:
