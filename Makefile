@@ -72,7 +72,7 @@ stub: install $(VENV)/.dev
 
 slow: install $(VENV)/.dev clients-small model ctest ray
 	$(BIN)/ctest --test-dir build/cpp -C slow -L slow --output-on-failure -j 2
-	$(BIN)/python -m pytest -m slow --timeout 1800 $(ARGS)
+	$(BIN)/python -m pytest -m slow --timeout 1800 -n $(WORKERS) --dist loadfile $(ARGS)
 
 # Ray, for its launcher and that one's tests.
 ray: install

@@ -1,9 +1,10 @@
 """Runs what needs a GPU, and writes what became of it.
 
-    python -m benchmarks.gpu_check [--only collectives] [PYTEST ...]
+    python -m benchmarks.gpu_check [--only GROUP] [PYTEST ...]
 
-The row has its commit, so that a figure is known to be of code that has changed since. With two
-GPUs the times of collectives are written beside it.
+A group is some of the tests, or a workload of `benchmarks.device`; without one all of them run, the
+tests first, as long as the time lasts. Rows have their commit, so that a figure is known to be of
+code that has changed since. With two GPUs the times of collectives are written beside it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from xml.etree import ElementTree
 from benchmarks.results_file import Row, merge_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 ROOT = Path(__file__).parent.parent
 COMMIT = os.environ.get("GPU_CHECK_COMMIT", "")
@@ -30,41 +31,73 @@ COMMIT = os.environ.get("GPU_CHECK_COMMIT", "")
 SMALL_BYTES = 256 * 1024
 """Messages up to this count as small."""
 TESTS = ("tests/plugins_nvidia", "tests/core/executor")
-ONLY = {
+TEST_GROUPS = {
+    "tests": TESTS,
     "collectives": ("tests/plugins_nvidia/test_collectives.py",),
     "ranks": ("tests/plugins_nvidia/test_ranks.py",),
+    "kernels": ("tests/plugins_nvidia/test_kernels.py", "tests/plugins_nvidia/test_graphs.py"),
 }
-"""Groups that can be run alone."""
+WORK_GROUPS = {
+    "decode": ("qwen3-8b", "--only", "decode"),
+    "long": ("qwen3-8b", "--only", "long"),
+    "agents": ("qwen3-8b", "--only", "agents"),
+    "prefill": ("qwen3-8b", "--only", "prefill"),
+    "latent": ("deepseek-v2-lite",),
+    "experts": ("qwen3-30b-a3b",),
+    "hybrid": ("qwen3-next-12l",),
+}
+"""Groups of rows that a workload gives, the most telling ones first."""
+TOTAL_S = 570
+"""No group is begun once so much time has gone."""
 
 
 def main() -> int:
-    """Run the tests; return pytest's exit status."""
-    import torch
-
+    """Run one group or all; return 1 when something failed."""
     arguments, only = sys.argv[1:], ""
     if arguments[:1] == ["--only"]:
         only, arguments = arguments[1], arguments[2:]
-        if only not in ONLY:
-            print(f"--only {only}: no such group; groups: {', '.join(ONLY)}", file=sys.stderr)
+        if only not in {*TEST_GROUPS, *WORK_GROUPS}:
+            groups = ", ".join((*TEST_GROUPS, *WORK_GROUPS))
+            print(f"--only {only}: no such group; groups: {groups}", file=sys.stderr)
             return 2
+    if only in WORK_GROUPS:
+        return _work(only, arguments)
+    started_s = time.monotonic()
+    status = _test(only or "tests", arguments)
+    if only:
+        return status
+    for group in WORK_GROUPS:
+        if time.monotonic() - started_s > TOTAL_S:
+            print(f"no time left for {group}: make gpu-check ARGS='--only {group}'")
+        else:
+            status = max(status, _work(group, []))
+    return status
+
+
+def _work(group: str, arguments: Sequence[str]) -> int:
+    """Measure a workload in a process of its own, which has the GPU's memory; its rows are kept."""
+    command = [sys.executable, "-P", "-m", "benchmarks.device", *WORK_GROUPS[group], "--keep"]
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
+    done = subprocess.run(
+        [*command, *arguments], cwd=ROOT, check=False, env={**os.environ, "PYTHONPATH": path}
+    )
+    return min(1, done.returncode)
+
+
+def _test(group: str, arguments: Sequence[str]) -> int:
+    """Run tests and write how they ended; return pytest's exit status."""
+    import torch
+
     with tempfile.TemporaryDirectory() as folder:
         report, figures = Path(folder) / "report.xml", Path(folder) / "figures.json"
-        command = [
-            sys.executable,
-            "-P",
-            "-m",
-            "pytest",
-            "-m",
-            "needs_nvidia",
-            "-p",
-            "no:cacheprovider",
-        ]
-        command += [f"--junitxml={report}", *ONLY.get(only, TESTS), *arguments]
+        command = [sys.executable, "-P", "-m", "pytest", "-m", "needs_nvidia"]
+        command += ["-p", "no:cacheprovider", f"--junitxml={report}"]
+        command += [*TEST_GROUPS[group], *arguments]
         started_s = time.time()
         environment = {**os.environ, "COLLECTIVES_JSON": str(figures)}
         status = subprocess.run(command, cwd=ROOT, check=False, env=environment).returncode
         counts = ElementTree.parse(report).getroot()[0].attrib
-        rows = [*_test_rows(only, counts, time.time() - started_s), *_figure_rows(figures)]
+        rows = [*_test_rows(group, counts, time.time() - started_s), *_figure_rows(figures)]
     name = torch.cuda.get_device_name(0).lower().replace(" ", "-")
     versions = {"torch": torch.__version__, "python": sys.version.split()[0]}
     path = merge_rows(rows, versions, machine=f"{name}-x{torch.cuda.device_count()}")
@@ -72,12 +105,12 @@ def main() -> int:
     return status
 
 
-def _test_rows(only: str, counts: Mapping[str, str], seconds: float) -> list[Row]:
+def _test_rows(group: str, counts: Mapping[str, str], seconds: float) -> list[Row]:
     """Return how many tests ran, and how many of them did not pass."""
-    group = only or "all"
     failed = int(counts["failures"]) + int(counts["errors"])
     skipped = int(counts["skipped"])
-    row = partial(Row, group="gpu-check", command="make gpu-check", commit=COMMIT)
+    command = f'make gpu-check ARGS="--only {group}"'
+    row = partial(Row, group="gpu-check", command=command, commit=COMMIT)
     return [
         row(name=f"{group}: tests that ran", value=int(counts["tests"]) - skipped, unit="tests",
             better="higher"),

@@ -1,6 +1,6 @@
-"""Rewrites README's generated parts: the file tree and the benchmark table.
+"""Rewrites what is generated in README and docs/performance.md: the file tree, tables of figures.
 
-`python docs/generate_readme.py` writes, `--check` only says whether README is current.
+`python docs/generate_readme.py` writes, `--check` only says whether both are current.
 """
 
 from __future__ import annotations
@@ -70,29 +70,48 @@ def benchmark_table() -> str:
     return "\n\n".join(parts) or "No results yet: run `make bench`."
 
 
-PARTS = {"tree": tree, "benchmarks": benchmark_table}
+def device_tables() -> str:
+    """Render the figures of models on devices, a table a machine and model."""
+    from benchmarks.device.figures import FIGURES
+    from benchmarks.results_file import RESULTS, markdown_table
+
+    parts = []
+    for path in sorted(RESULTS.glob("*.json")):
+        for model in FIGURES:
+            table = markdown_table(path, (model,))
+            if table.count("\n") > 1:
+                parts.append(f"`{path.relative_to(ROOT)}`, {model}\n\n{table}")
+    return "\n\n".join(parts) or "Nothing was measured yet: run `make gpu-check`."
 
 
-def render(readme: str) -> str:
-    """Replace each `<!-- name -->...<!-- /name -->` part by its current text."""
-    for name, make in PARTS.items():
+PARTS = {
+    "README.md": {"tree": tree, "benchmarks": benchmark_table},
+    "docs/performance.md": {"devices": device_tables},
+}
+
+
+def render(page: str, text: str) -> str:
+    """Replace each `<!-- name -->...<!-- /name -->` part of a page by its current text."""
+    for name, make in PARTS[page].items():
         begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
-        head, rest = readme.split(begin)
-        readme = f"{head}{begin}\n{make()}\n{end}{rest.split(end)[1]}"
-    return readme
+        head, rest = text.split(begin)
+        text = f"{head}{begin}\n{make()}\n{end}{rest.split(end)[1]}"
+    return text
 
 
 def main() -> int:
-    """Write README or, with --check, compare it."""
-    path = ROOT / "README.md"
-    old = path.read_text(encoding="utf-8")
-    new = render(old)
-    if "--check" in sys.argv:
-        if old != new:
-            print("README.md is not current; run `python docs/generate_readme.py`")
-        return int(old != new)
-    path.write_text(new, encoding="utf-8")
-    return 0
+    """Write the pages or, with --check, compare them."""
+    stale = 0
+    for page in PARTS:
+        path = ROOT / page
+        old = path.read_text(encoding="utf-8")
+        new = render(page, old)
+        if "--check" not in sys.argv:
+            path.write_text(new, encoding="utf-8")
+        elif old != new:
+            print(f"{page} is not current; run `python docs/generate_readme.py`")
+            stale = 1
+    return stale
 
 
 if __name__ == "__main__":

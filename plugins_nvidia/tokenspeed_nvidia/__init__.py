@@ -1,10 +1,10 @@
-"""TokenSpeed on NVIDIA GPUs: the device, and collectives between GPUs."""
+"""TokenSpeed on NVIDIA GPUs: the device, kernels, and collectives between GPUs."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tokenspeed_sdk import Offer, Registration, hookimpl
+from tokenspeed_sdk import Offer, Registration, hookimpl, portable
 
 if TYPE_CHECKING:
     from tokenspeed_nvidia.device import CudaRuntime
@@ -14,13 +14,36 @@ __all__ = ["NvidiaPlugin", "plugin"]
 
 
 class NvidiaPlugin:
-    """Offers the device `cuda`; the reference plugin's kernels compute on it, slowly."""
+    """Offers the device `cuda` and the portable kernels on it.
+
+    What those do not take is computed by kernels of other plugins that take any device.
+    """
 
     @hookimpl
     def register_devices(self, context: Registration) -> None:
         """Offer the GPUs."""
-        facts = {"kind": "cuda", "takes_index": True}
+        facts = {"kind": DEVICE, "takes_index": True}
         context.offer(Offer("device", "cuda", _runtime, facts=facts))
+
+    @hookimpl
+    def register_kernels(self, context: Registration) -> None:
+        """Offer kernels of operators."""
+        _offer_portable("operator", context)
+
+    @hookimpl
+    def register_attention_backends(self, context: Registration) -> None:
+        """Offer attention over pages of keys and values, and of latents."""
+        _offer_portable("attention", context)
+
+    @hookimpl
+    def register_moe_backends(self, context: Registration) -> None:
+        """Offer routed experts."""
+        _offer_portable("moe", context)
+
+    @hookimpl
+    def register_samplers(self, context: Registration) -> None:
+        """Offer the seeded sampler."""
+        _offer_portable("sampler", context)
 
     @hookimpl
     def register_communicators(self, context: Registration) -> None:
@@ -32,8 +55,14 @@ class NvidiaPlugin:
         )
 
 
+def _offer_portable(slot: str, context: Registration) -> None:
+    for offer in portable.offers(slot, device=DEVICE):
+        context.offer(offer)
+
+
+DEVICE = "cuda"
 _ONE_HOST: dict[str, tuple[object, ...]] = {
-    "device": ("cuda",),
+    "device": (DEVICE,),
     "arch": ("*",),
     "dtype": ("float32", "bfloat16", "float16"),
     "ranks": ("processes",),

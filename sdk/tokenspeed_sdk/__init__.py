@@ -102,7 +102,7 @@ from tokenspeed.plugins.targets import lazy
 if TYPE_CHECKING:
     from tokenspeed import layers, ops
     from tokenspeed.models import fields as model_fields
-    from tokenspeed_sdk import collectives
+    from tokenspeed_sdk import collectives, portable
 
 __all__ = [
     "API_VERSION",
@@ -214,11 +214,13 @@ __all__ = [
     "lazy",
     "model_fields",
     "ops",
+    "portable",
 ]
 
 
 _LAZY = {
     "collectives": "tokenspeed_sdk.collectives",
+    "portable": "tokenspeed_sdk.portable",
     "layers": "tokenspeed.layers",
     "model_fields": "tokenspeed.models.fields",
     "ops": "tokenspeed.ops",

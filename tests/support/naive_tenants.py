@@ -53,6 +53,11 @@ class NaiveTenants:
             self.caps[tenant] = cap
         self.idle_taken.clear()
 
+    def gave_up(self, tenants: Iterable[int]) -> None:
+        """Note that tenants released a session: what they had of it is nobody's loss."""
+        for tenant in tenants:
+            self.idle_taken.pop(tenant, None)
+
     def capacity(self, tenant: int) -> int:
         """Return the tokens of the longest request of a tenant that can ever run."""
         beside_floors = self.num_sets - self._floors_beside(tenant)

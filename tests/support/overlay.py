@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import venv
 from pathlib import Path
 
@@ -24,11 +26,17 @@ class Overlay:
         (self.site / "_base.pth").write_text(f"import site; site.addsitedir({base!r})\n")
 
     def install(self, project: Path) -> None:
-        """Build a project's wheel and install it, without any index."""
+        """Build a project's wheel and install it, without any index.
+
+        A copy is built: setuptools builds inside of the sources, where others may be building too.
+        """
         pip = [sys.executable, "-m", "pip", "--python", str(self.python)]
-        done = subprocess.run(
-            [*pip, *INSTALL, str(project)], capture_output=True, text=True, check=False
-        )
+        with tempfile.TemporaryDirectory() as folder:
+            ignored = shutil.ignore_patterns("build", "*.egg-info", "__pycache__")
+            copy = shutil.copytree(project, Path(folder) / project.name, ignore=ignored)
+            done = subprocess.run(
+                [*pip, *INSTALL, str(copy)], capture_output=True, text=True, check=False
+            )
         assert done.returncode == 0, done.stderr
 
     def run(self, *arguments: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:

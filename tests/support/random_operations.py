@@ -253,6 +253,9 @@ class RandomRun:
         require(self._log.call("session_base", session) is None, "a released session is a base")
         if has_base:
             self.requests.released(session, known)
+            if self.requests.tenants is not None:
+                turns = (item for item in self.requests.all.values() if item.session == session)
+                self.requests.tenants.gave_up({item.tenant for item in turns})
             self.counts["released"] += freed["tokens"] > 0
 
     def _propose(self) -> None:

@@ -14,10 +14,16 @@ linear = torch.nn.functional.linear
 def linear_rowwise(
     x_TI: torch.Tensor, weight_OI: torch.Tensor, bias_O: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Multiply row by row: slow, and bitwise the same in every batch."""
+    """Multiply row by row: slow, and bitwise the same in every batch.
+
+    Each row is multiplied from the same place: some libraries round by the alignment of what they
+    read.
+    """
     out_TO = x_TI.new_empty(x_TI.shape[0], weight_OI.shape[0])
-    for row, x_1I in enumerate(x_TI.unsqueeze(1).unbind()):
-        out_TO[row] = linear(x_1I, weight_OI, bias_O)
+    row_1I = x_TI.new_empty(1, x_TI.shape[1])
+    for row, x_I in enumerate(x_TI):
+        row_1I[0] = x_I
+        out_TO[row] = linear(row_1I, weight_OI, bias_O)
     return out_TO
 
 
@@ -27,10 +33,12 @@ def heads_linear(x_TNI: torch.Tensor, weight_NOI: torch.Tensor) -> torch.Tensor:
 
 
 def heads_linear_rowwise(x_TNI: torch.Tensor, weight_NOI: torch.Tensor) -> torch.Tensor:
-    """Multiply token by token: slow, and bitwise the same in every batch."""
+    """Multiply token by token, each from the same place: slow, and the same in every batch."""
     out_TNO = x_TNI.new_empty(*x_TNI.shape[:2], weight_NOI.shape[1])
+    row_NI1 = x_TNI.new_empty(*x_TNI.shape[1:], 1)
     for row, x_NI in enumerate(x_TNI):
-        out_TNO[row] = torch.bmm(weight_NOI, x_NI[..., None]).squeeze(-1)
+        row_NI1[..., 0] = x_NI
+        out_TNO[row] = torch.bmm(weight_NOI, row_NI1).squeeze(-1)
     return out_TNO
 
 

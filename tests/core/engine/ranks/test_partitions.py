@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tokenspeed.engine.frontend import Frontend
 
-SETTINGS = {**TEST_SETTINGS, "plugins": ("sdk", "reference"), "rank_timeout_s": 20.0}
+SETTINGS = {**TEST_SETTINGS, "plugins": ("sdk", "reference"), "rank_timeout_s": 60.0}
 TWO = {"dp": 2, **SETTINGS}
 NUM_TOKENS = 12
 GREEDY = SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True)
