@@ -177,8 +177,8 @@ class EngineConfig:
     )
     graphs: str = setting(
         "auto",
-        "decode steps as device graphs: auto (where the device, the model's kernels and its "
-        "backends can; the start report says where not, and why) | off",
+        "decode steps as device graphs, see docs/decode-graphs.md; auto: where the device, the "
+        "model's kernels and its backends can, and the start report says why where not",
         choices=("auto", "off"),
     )
     graph_rows: int = setting(

@@ -225,3 +225,34 @@ def test_rows_with_equal_beginnings_are_told_to_the_backend(
     monkeypatch.setattr(DecodeGraphs, "forward", forward)
     parts.run(jobs)
     assert [0, 4, 32] in [tiles[0] for tiles in found if tiles]
+
+
+class Aborting:
+    """A scheduler one of whose requests is aborted before a step."""
+
+    def __init__(self, scheduler: Any, request_id: int, *, before_step: int) -> None:
+        self._scheduler = scheduler
+        self._request_id = request_id
+        self._steps_left = before_step
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._scheduler, name)
+
+    def plan(self, *, now_us: int) -> Any:
+        """Plan, after the abort if it is time."""
+        self._steps_left -= 1
+        if self._steps_left == 0:
+            assert self._scheduler.abort(self._request_id, now_us=now_us)
+        return self._scheduler.plan(now_us=now_us)
+
+
+def test_an_aborted_request_leaves_the_others_as_they_were(checkpoint_folder: Path) -> None:
+    wanted = plain_run(checkpoint_folder, "llama", 0)
+    parts = build_parts(
+        checkpoint_folder / "llama", depth=1, poison=True, simulated=SimulatedParts(SIZES)
+    )
+    parts.scheduler = Aborting(parts.scheduler, 3, before_step=14)  # type: ignore[assignment]
+    tokens = parts.run(JOBS).tokens
+    assert 0 < len(tokens[2]) < len(wanted.tokens[2])
+    assert tokens[2] == wanted.tokens[2][: len(tokens[2])]
+    assert tokens[:2] + tokens[3:] == wanted.tokens[:2] + wanted.tokens[3:]

@@ -27,7 +27,7 @@ class SimPlugin:
     def register_devices(self, context: Registration) -> None:
         """Offer the device."""
         settings = {name: context.config[name] for name in ("memory_mib", "graphs")}
-        load = _build("device:Runtime", **settings)
+        load = _build("device:make_runtime", **settings)
         context.offer(Offer("device", KIND, load, facts={"kind": KIND}))
 
     @hookimpl

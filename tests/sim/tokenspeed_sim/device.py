@@ -23,13 +23,10 @@ class Runtime(CpuRuntime):
 
     Args:
         memory_mib: that the device has; weights do not count, arenas do.
-        graphs: work can be recorded.
     """
 
-    def __init__(self, *, memory_mib: int, graphs: bool = False) -> None:
+    def __init__(self, *, memory_mib: int) -> None:
         super().__init__()
-        if graphs:
-            self.features = self.features | {"graphs"}
         self.facts = find_devices()[0]
         self._free_bytes = memory_mib * MIB
 
@@ -52,6 +49,12 @@ class Runtime(CpuRuntime):
         self._free_bytes -= num_bytes
         return arena
 
+
+class GraphRuntime(Runtime):
+    """The same, and it records work."""
+
+    features = Runtime.features | {"graphs"}
+
     def capture(self, work: Callable[[], None]) -> DeviceGraph:
         """Record what `work` computes.
 
@@ -61,3 +64,8 @@ class Runtime(CpuRuntime):
         from tokenspeed_sim.recording import record
 
         return record(work)
+
+
+def make_runtime(*, memory_mib: int, graphs: bool) -> Runtime:
+    """Return the device; with `graphs` it records work."""
+    return GraphRuntime(memory_mib=memory_mib) if graphs else Runtime(memory_mib=memory_mib)
