@@ -109,8 +109,11 @@ def test_rows_that_ask_for_more_are_sampled_from_a_graph_s_logits(
     parts = build_parts(path, depth=depth, simulated=SimulatedParts(SIZES))
     run = parts.run(jobs)
     assert run.tokens == wanted.tokens
-    ids = [[entry.token_id for entry in entries] for entries in run.logprobs]
-    assert ids == [[entry.token_id for entry in entries] for entries in wanted.logprobs]
+    for entries, wanted_entries in zip(run.logprobs, wanted.logprobs, strict=True):
+        assert [entry.token_id for entry in entries] == [item.token_id for item in wanted_entries]
+        scores = [entry.logprob for entry in wanted_entries]
+        assert [entry.logprob for entry in entries] == pytest.approx(scores, abs=1e-4)
+    assert len(run.logprobs[2]) == len(run.tokens[2])
     assert graphs_of(parts).counts.replayed > 5
 
 
