@@ -33,7 +33,7 @@ class CudaRuntime:
         CapacityError: there are not so many.
     """
 
-    features: frozenset[str] = frozenset({"pinned", "graphs"})
+    features: frozenset[str] = frozenset({"pinned", "streams", "graphs"})
 
     def __init__(self, index: int = 0) -> None:
         import torch

@@ -179,8 +179,9 @@ def moe_offers() -> tuple[Offer, ...]:
 
 
 def sampler_offers() -> tuple[Offer, ...]:
-    """Offer the seeded sampler."""
-    return (Offer("sampler", "philox", _sampler, requires=DETERMINISTIC),)
+    """Offer the seeded sampler; on a device with graphs it never looks at a result."""
+    requires = {**DETERMINISTIC, "graph_safe": (True, False)}
+    return (Offer("sampler", "philox", _sampler, requires=requires),)
 
 
 def communicator_offers() -> tuple[Offer, ...]:

@@ -170,9 +170,10 @@ class EngineConfig:
         high=1 << 20,
     )
     depth: int = setting(
-        0,
-        "plans in flight before the first commit: 0 or 1; cpu gains nothing from 1",
-        low=0,
+        -1,
+        "plans in flight before the first commit: with 1 a step is launched before the results of "
+        "the one before are read; -1: 1 on devices that compute beside the host, 0 elsewhere",
+        low=-1,
         high=1,
     )
     graphs: str = setting(

@@ -37,6 +37,7 @@ from tokenspeed.engine.sizes import (
     resolve_sizes,
     slots_each,
     slots_of,
+    with_depth,
 )
 from tokenspeed.engine.start_settings import plugins_of
 from tokenspeed.engine.tenant_file import read_tenants
@@ -145,6 +146,7 @@ def _build(
     register_model_modules(registry, config.model_module, lock=config.plugins_lock)
     choices = tuning.watched_choices(config, registry) if tuning else Choices(config, registry)
     runtime = choices.device(device_index)
+    config = with_depth(config, runtime.features)
     tell(Progress("model"))
     source = choices.checkpoint(path)
     try:

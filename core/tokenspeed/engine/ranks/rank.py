@@ -9,7 +9,7 @@ from tokenspeed.engine.choices import Choices
 from tokenspeed.engine.placing import placing_of
 from tokenspeed.engine.rank_build import build_rank, describe_model, joined, rank_facts, set_threads
 from tokenspeed.engine.ranks.plan_frames import JoinedDecoder
-from tokenspeed.engine.sizes import slots_each, slots_of
+from tokenspeed.engine.sizes import slots_each, slots_of, with_depth
 from tokenspeed.env import is_strict
 from tokenspeed.errors import EngineError
 from tokenspeed.executor.batch import StepBatcher
@@ -95,6 +95,7 @@ def build_worker(
     register_model_modules(registry, config.model_module, lock=config.plugins_lock)
     choices = Choices(config, registry)
     runtime = choices.device(place.device_index)
+    config = with_depth(config, runtime.features)
     set_threads(config.threads, place.local_world * config.replicas)
     source = choices.checkpoint(model_path(config))
     try:
