@@ -47,6 +47,15 @@ _BATCHED_PRODUCTS = (
     "packed_linear_expand_any",
 )
 """Kernels whose rounding depends on the number of rows."""
+_HOST_PLANNED = (
+    "attention_varlen_plain_any",
+    "kv_gather_plain_any",
+    "kv_copy_tokens_plain_any",
+    "quantise_decode_plain_any",
+    "quantise_encode_plain_any",
+)
+"""Plain kernels whose calls depend on numbers that the host has; all others may be captured, in
+steps of one token a row."""
 _KERNELS = (
     ("norm.rms", "rms_norm_plain_any", "kernels.norm:rms_norm"),
     ("norm.add_rms", "add_rms_norm_plain_any", "kernels.norm:add_rms_norm"),
@@ -144,6 +153,7 @@ def _kernel(
         _loader(target),
         band=band,
         requires=_REQUIRES.get(name, requires),
+        graph_safe=name.endswith("_any") and name not in _HOST_PLANNED,
         deterministic=name not in _BATCHED_PRODUCTS,
     )
 
@@ -171,8 +181,9 @@ def moe_offers() -> tuple[Offer, ...]:
 
 
 def sampler_offers() -> tuple[Offer, ...]:
-    """Offer the seeded sampler."""
-    return (Offer("sampler", "philox", _sampler, requires=DETERMINISTIC),)
+    """Offer the seeded sampler; on a device with graphs it never looks at a result."""
+    requires = {**DETERMINISTIC, "graph_safe": (True, False)}
+    return (Offer("sampler", "philox", _sampler, requires=requires),)
 
 
 def communicator_offers() -> tuple[Offer, ...]:

@@ -22,6 +22,7 @@ from tokenspeed.engine.engine import Engine
 from tokenspeed.engine.evidence import evidence_for
 from tokenspeed.engine.expert_loads import ExpertLoads
 from tokenspeed.engine.facts import EngineParts, model_info, start_report
+from tokenspeed.engine.graphs import capture_graphs
 from tokenspeed.engine.kv_events import EventGroup
 from tokenspeed.engine.kv_publisher import KvEventSettings, check_addresses
 from tokenspeed.engine.pins import idle_pins
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
     from tokenspeed.engine.engine import StepExecutor
     from tokenspeed.engine.grammars import Grammars
     from tokenspeed.engine.rank_build import RankParts
+    from tokenspeed.executor import Executor
     from tokenspeed.executor.transfers import TierTransfers
     from tokenspeed.grammar import AnswerMasks
     from tokenspeed.plugins import PluginPlan, Registry
@@ -242,12 +244,17 @@ def _build_parts(
     if transfers is not None:
         scheduler.notify_store(transfers.stored_keys(), True)
     executor = _build_executor(config, rank, sizes, choices, runtime, transfers, masks, group)
+    graphs = capture_graphs(
+        config, rank, choices, runtime, executor, tell, is_watched=tuning is not None
+    )
+    stepping: StepExecutor = executor
     if group is not None:
+        stepping = LeadingExecutor(executor, group, rank.check, num_partitions=config.dp)
         group.check_alike(rank_facts(rank, choices))
     return EngineParts(
         sizes=sizes,
         layout=layout,
-        executor=executor,
+        executor=stepping,
         scheduler=scheduler,
         tenants=make_tenants(config, scheduler, layout),
         recorder=RecordWriter(Path(config.record), settings) if config.record else None,
@@ -265,6 +272,7 @@ def _build_parts(
         cache_groups=tuple(item.name for item in layout.groups),
         group=group,
         expert_loads=_expert_loads(config, rank, group),
+        graphs=graphs,
     )
 
 
@@ -285,11 +293,11 @@ def _build_executor(
     transfers: TierTransfers | None,
     masks: AnswerMasks,
     group: RankGroup | None,
-) -> StepExecutor:
+) -> Executor:
     from tokenspeed.executor import Executor
     from tokenspeed.executor.host_link import host_link
 
-    executor = Executor(
+    return Executor(
         rank.model,
         arena=rank.arena,
         attention=rank.attention,
@@ -305,9 +313,6 @@ def _build_executor(
         share=rank.communicator.broadcast if group is not None else None,
         partition=rank.partition,
     )
-    if group is None:
-        return executor
-    return LeadingExecutor(executor, group, rank.check, num_partitions=config.dp)
 
 
 def _masks(
@@ -395,6 +400,7 @@ def _finish(
         kv_events=_kv_events(config, parts),
         is_routed=config.replicas > 1,
         expert_loads=parts.expert_loads,
+        graph_counts=parts.graphs.counts,
     )
 
 

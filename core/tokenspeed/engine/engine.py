@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tokenspeed.engine.store_guard import GuardedStore
     from tokenspeed.engine.tenants import Tenants
     from tokenspeed.executor.connections import GroupConnections
+    from tokenspeed.executor.graphs import GraphCounts
     from tokenspeed.plugins import BindingPlan, Registry
     from tokenspeed.sampling.params import SamplingParams
     from tokenspeed.scheduler import Scheduler
@@ -124,6 +125,8 @@ class Engine:
     """Where changes of the prefix cache are published; None: nowhere."""
     expert_loads: ExpertLoads | None = None
     """Counts of the choices of experts; None: experts stay where they are."""
+    graph_counts: GraphCounts | None = None
+    """What became of device graphs; None: decode steps are launched kernel by kernel."""
     is_routed: bool = False
     """One of several replicas: routers are told what it has cached."""
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tokenspeed.engine.engine import StepExecutor
     from tokenspeed.engine.expert_loads import ExpertLoads
     from tokenspeed.engine.grammars import Grammars
+    from tokenspeed.engine.graphs import Graphs
     from tokenspeed.engine.policy_guard import GuardedPolicy
     from tokenspeed.engine.ranks.group import RankGroup
     from tokenspeed.engine.store_guard import GuardedStore
@@ -61,6 +62,7 @@ class EngineParts:
     connections: GroupConnections | None
     store: GuardedStore | None
     grammars: Grammars | None
+    graphs: Graphs
     group: RankGroup | None = None
     expert_loads: ExpertLoads | None = None
 
@@ -138,6 +140,7 @@ def start_report(
             for slot, name in {**chosen, **kernels}.items()
             if slot.partition(".")[0] in ("attention", "moe", "sampler") or slot in kernels
         ),
+        graphs=parts.graphs.text,
         mesh=mesh_text(degrees_of(config)),
         plan_digest=plan.digest,
         plan={**plan.to_json(), "plugins": [asdict(status) for status in registry.plugins]},

@@ -387,6 +387,9 @@ class EngineStats(msgspec.Struct, frozen=True, tag=True, kw_only=True, omit_defa
     store_failures: int = 0
     store_detached: int = 0
     """1: the KV store failed too often and is not asked any more."""
+    graph_steps: int = 0
+    graph_sizes_failed: int = 0
+    """Decode steps that were graphs; sizes of step that were to be and could not be captured."""
     grammar_bytes: int = 0
     """Host memory of compiled grammars that are kept."""
     hook_calls_after_freeze: int = 0

@@ -74,7 +74,7 @@ def experts(
             continue  # another rank holds it
         tokens, slots = torch.where(experts_TX == expert)
         gate_up = multiply(x_TD[tokens], gate_up_EFD[expert], _of(gate_up_bias_EF, expert))
-        result = multiply(_gated(gate_up, clamped), down_EDF[expert], _of(down_bias_ED, expert))
+        result = multiply(gated(gate_up, clamped), down_EDF[expert], _of(down_bias_ED, expert))
         out_TD.index_add_(0, tokens, result.float() * weights_TX[tokens, slots, None])
     return out_TD.type_as(x_TD)
 
@@ -83,7 +83,8 @@ def _of(bias: torch.Tensor | None, expert: int) -> torch.Tensor | None:
     return None if bias is None else bias[expert]
 
 
-def _gated(gate_up: torch.Tensor, clamped: ops.moe.ClampedSwiGLU | None) -> torch.Tensor:
+def gated(gate_up: torch.Tensor, clamped: ops.moe.ClampedSwiGLU | None) -> torch.Tensor:
+    """Multiply the second half of the features by the gate in the first."""
     gate, up = gate_up.chunk(2, dim=-1)
     if clamped is None:
         return torch.nn.functional.silu(gate) * up
