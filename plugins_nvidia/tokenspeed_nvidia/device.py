@@ -29,7 +29,7 @@ class CudaRuntime:
         CapacityError: there are not so many.
     """
 
-    features: frozenset[str] = frozenset({"pinned"})
+    features: frozenset[str] = frozenset({"pinned", "streams"})
 
     def __init__(self, index: int = 0) -> None:
         import torch

@@ -1,23 +1,37 @@
 """Sampler: greedy and seeded categorical sampling, row by row independent.
 
 Temperature 0 takes the argmax. Otherwise one Philox number a row inverts the cumulative
-distribution in token-id order. Legend: R rows, V vocabulary, T positions.
+distribution in token-id order. On the host rows are looked at to spare work; a device that computes
+beside it is never waited for. Legend: R rows, V vocabulary, T positions.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
 from tokenspeed_reference import logprobs, philox
-from tokenspeed_sdk import PURPOSE_SAMPLE, Penalties, SampleResult, SamplingBatch, TokenLogprobs
+from tokenspeed_reference.filters import keep_top_k, keep_top_p
+from tokenspeed_sdk import PURPOSE_SAMPLE, Penalties, SampleResult, SamplingBatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tokenspeed_sdk import TokenLogprobs
 
 
 class PhiloxSampler:
-    """Sampler on any torch device; holds no state between steps."""
+    """Sampler on any torch device; holds no state between steps.
 
-    def __init__(self, *, device: torch.device, vocab_size: int) -> None:
+    Args:
+        looks: at values, to spare work; this waits for the device. None: on the host alone.
+    """
+
+    def __init__(self, *, device: torch.device, vocab_size: int, looks: bool | None = None) -> None:
         self._device = device
         self._vocab_size = vocab_size
+        self._looks = device.type == "cpu" if looks is None else looks
 
     def sample(self, logits_RV: torch.Tensor, batch: SamplingBatch) -> SampleResult:
         """Sample one token a row."""
@@ -36,12 +50,9 @@ class PhiloxSampler:
 
     def logprobs_of(
         self, logits_TV: torch.Tensor, token_ids_T: torch.Tensor, num_top: int
-    ) -> tuple[TokenLogprobs, ...]:
+    ) -> Callable[[], tuple[TokenLogprobs, ...]]:
         """Score given tokens."""
-        return tuple(
-            logprobs.token_logprobs(row_V, token_id, num_top)
-            for row_V, token_id in zip(logits_TV, token_ids_T.tolist(), strict=True)
-        )
+        return logprobs.score(logits_TV, token_ids_T, [num_top] * len(logits_TV))
 
     def _draw(
         self,
@@ -53,17 +64,29 @@ class PhiloxSampler:
     ) -> torch.Tensor:
         """Draw a token for each row that is neither greedy nor failed."""
         drawn_R = (temperature_R > 0) & ~failed_R
+        if not self._looks:
+            divisor_R = torch.where(drawn_R, temperature_R, 1.0)
+            probs_RV = _probabilities(logits_RV.float(), divisor_R, batch, looks=False)
+            picked_R = _picked(probs_RV, batch.seeds_R, batch.output_index_R)
+            return torch.where(drawn_R, picked_R, greedy_R)
         rows = drawn_R.nonzero().squeeze(1)
         if not len(rows):
             return greedy_R
         probs = _probabilities(logits_RV[rows].float(), temperature_R[rows], batch, rows)
-        uniform = philox.uniform(batch.seeds_R[rows], batch.output_index_R[rows], PURPOSE_SAMPLE)
-        cumulative = probs.double().cumsum(dim=-1)
-        total = cumulative[:, -1:]
-        # Below the total even where the product rounds up: what is picked has a probability.
-        target = torch.minimum(uniform[:, None] * total, total.nextafter(torch.zeros_like(total)))
-        picked = torch.searchsorted(cumulative, target, right=True).squeeze(1)
+        picked = _picked(probs, batch.seeds_R[rows], batch.output_index_R[rows])
         return greedy_R.index_copy(0, rows, picked)
+
+
+def _picked(
+    probs_RV: torch.Tensor, seeds_R: torch.Tensor, output_index_R: torch.Tensor
+) -> torch.Tensor:
+    """Return the token that each row's number stands for."""
+    uniform = philox.uniform(seeds_R, output_index_R, PURPOSE_SAMPLE)
+    cumulative = probs_RV.double().cumsum(dim=-1)
+    total = cumulative[:, -1:]
+    # Below the total even where the product rounds up: what is picked has a probability.
+    target = torch.minimum(uniform[:, None] * total, total.nextafter(torch.zeros_like(total)))
+    return torch.searchsorted(cumulative, target, right=True).squeeze(1)
 
 
 def _penalised(logits_RV: torch.Tensor, penalties: Penalties) -> torch.Tensor:
@@ -77,45 +100,29 @@ def _penalised(logits_RV: torch.Tensor, penalties: Penalties) -> torch.Tensor:
 
 
 def _probabilities(
-    logits_RV: torch.Tensor, temperature_R: torch.Tensor, batch: SamplingBatch, rows: torch.Tensor
+    logits_RV: torch.Tensor,
+    temperature_R: torch.Tensor,
+    batch: SamplingBatch,
+    rows: torch.Tensor | None = None,
+    *,
+    looks: bool = True,
 ) -> torch.Tensor:
-    """Filter by top_k, top_p and min_p; what is dropped is 0, the rest is not renormalised."""
+    """Filter by top_k, top_p and min_p; what is dropped is 0, the rest is not renormalised.
+
+    Args:
+        rows: of the batch that the logits are; None: all of them.
+    """
     logits_RV = logits_RV / temperature_R[:, None]
-    if batch.top_k_R is not None:
-        _keep_top_k(logits_RV, batch.top_k_R[rows])
+    top_k_R, top_p_R, min_p_R = (
+        values if values is None or rows is None else values[rows]
+        for values in (batch.top_k_R, batch.top_p_R, batch.min_p_R)
+    )
+    if top_k_R is not None:
+        keep_top_k(logits_RV, top_k_R, looks=looks)
     probs_RV = logits_RV.softmax(dim=-1)
-    if batch.top_p_R is not None:
-        _keep_top_p(probs_RV, batch.top_p_R[rows])
-    if batch.min_p_R is not None:
-        floor = batch.min_p_R[rows, None] * probs_RV.max(dim=-1, keepdim=True).values
+    if top_p_R is not None:
+        keep_top_p(probs_RV, top_p_R, looks=looks)
+    if min_p_R is not None:
+        floor = min_p_R[:, None] * probs_RV.max(dim=-1, keepdim=True).values
         probs_RV.masked_fill_(probs_RV < floor, 0)
     return probs_RV
-
-
-def _keep_top_k(logits_RV: torch.Tensor, top_k_R: torch.Tensor) -> None:
-    """Forbid all below the k-th best value; ties with it stay."""
-    vocab_size = logits_RV.shape[-1]
-    wanted_R = torch.where((top_k_R <= 0) | (top_k_R > vocab_size), vocab_size, top_k_R).long()
-    limited = wanted_R < vocab_size
-    if not limited.any():
-        return
-    most = int(wanted_R[limited].max())
-    best = logits_RV.topk(most, dim=-1).values
-    cut = best.gather(1, (wanted_R.clamp(max=most) - 1)[:, None])
-    logits_RV.masked_fill_((logits_RV < cut) & limited[:, None], -torch.inf)
-
-
-def _keep_top_p(probs_RV: torch.Tensor, top_p_R: torch.Tensor) -> None:
-    """Zero all below the value at which the sorted sum reaches p; ties with it stay.
-
-    Tokens below (1 - p) / V together weigh less than 1 - p: none of them is the last one kept,
-    so that only the few above need sorting.
-    """
-    for probs_V, top_p in zip(probs_RV, top_p_R.tolist(), strict=True):
-        if top_p < 1:
-            # Half of it, since the probabilities sum to 1 only up to rounding.
-            floor = 0.5 * (1 - top_p) / probs_V.shape[0]
-            ordered = probs_V[probs_V >= floor].sort(descending=True).values
-            num_before = int((ordered.double().cumsum(dim=0) < top_p).sum())
-            cut = ordered[min(num_before, ordered.shape[0] - 1)]
-            probs_V.masked_fill_(probs_V < cut, 0)

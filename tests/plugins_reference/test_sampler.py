@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 import torch
 from tests.support.sampling import make_batch
+from tests.support.waits import forbids_waits
 
-from tokenspeed.contracts.sampler import SamplingBatch
+from tokenspeed.contracts.sampler import SamplingBatch, scores_of
 from tokenspeed.ops.sampling import next_token_distribution
 from tokenspeed.sampling.params import SamplingParams
 from tokenspeed_reference import sampler as sampler_module
+from tokenspeed_reference.filters import keep_top_p
 from tokenspeed_reference.sampler import PhiloxSampler
 
 VOCAB = 50
@@ -65,18 +67,19 @@ def test_draws_follow_the_definition(params: SamplingParams) -> None:
     assert chi_square <= freedom + 5 * math.sqrt(2 * max(freedom, 1))
 
 
-def test_kept_tokens_are_those_of_the_definition() -> None:
+@pytest.mark.parametrize("looks", [True, False])
+def test_kept_tokens_are_those_of_the_definition(looks: bool) -> None:
     params = list(SETTINGS.values())
     logits, batch = make_logits(len(params), seed=4), batch_of(params)
     logits[:, 10:14] = logits[:, 20:24]
     expected = next_token_distribution.signature(logits.double(), batch)
-    rows = torch.arange(len(params))
     assert batch.penalties is not None
     assert batch.temperature_R is not None
     assert batch.bias is not None
     logits[batch.bias[0], batch.bias[1]] += batch.bias[2]
     penalised = sampler_module._penalised(logits, batch.penalties)
-    probs = sampler_module._probabilities(penalised, batch.temperature_R, batch, rows).double()
+    probs = sampler_module._probabilities(penalised, batch.temperature_R, batch, looks=looks)
+    probs = probs.double()
     torch.testing.assert_close(probs / probs.sum(-1, keepdim=True), expected, rtol=1e-5, atol=1e-7)
 
 
@@ -136,7 +139,7 @@ def test_logprobs_are_of_the_raw_distribution() -> None:
     raw = torch.log_softmax(logits.double(), dim=-1).numpy()
     result = make_sampler().sample(logits, batch_of(params))
     assert result.logprobs is not None
-    first, second, third = result.logprobs
+    first, second, third = scores_of(result.logprobs)
     assert first is not None
     assert first.token_id == 11
     assert first.logprob == pytest.approx(raw[0, 11], abs=1e-6)
@@ -151,7 +154,7 @@ def test_logprobs_are_of_the_raw_distribution() -> None:
 
 def test_ties_rank_by_id_in_logprobs() -> None:
     logits = torch.zeros(1, VOCAB)
-    (scored,) = make_sampler().logprobs_of(logits, torch.tensor([4]), 3)
+    (scored,) = make_sampler().logprobs_of(logits, torch.tensor([4]), 3)()
     assert scored.rank == 5
     assert [token for token, _ in scored.top] == [0, 1, 2]
     assert scored.logprob == pytest.approx(-math.log(VOCAB))
@@ -160,16 +163,46 @@ def test_ties_rank_by_id_in_logprobs() -> None:
 def test_a_failed_row_has_no_logprobs() -> None:
     logits = torch.full((1, VOCAB), math.nan)
     result = make_sampler().sample(logits, batch_of([SamplingParams(temperature=0, logprobs=2)]))
-    assert result.logprobs == (None,)
+    assert result.logprobs is not None
+    assert scores_of(result.logprobs) == (None,)
+
+
+def test_scores_of_many_rows_rank_like_a_sort() -> None:
+    logits = (make_logits(70, seed=5) * 2).round() / 2
+    logits[3, :9] = -0.0
+    tokens = torch.arange(70) % VOCAB
+    entries = make_sampler().logprobs_of(logits, tokens, 6)()
+    order = logits.sort(dim=1, descending=True, stable=True).indices
+    exact = logits.double().log_softmax(-1)
+    for row, entry in enumerate(entries):
+        assert [token for token, _ in entry.top] == order[row, :6].tolist()
+        assert order[row, entry.rank - 1] == entry.token_id == tokens[row]
+        assert entry.logprob == pytest.approx(float(exact[row, tokens[row]]), abs=1e-12)
+
+
+def test_what_looks_at_no_value_draws_the_same() -> None:
+    params = [*SETTINGS.values(), GREEDY] * 3
+    logits = make_logits(len(params), seed=9)
+    logits[5, 3] = math.nan
+    batch = batch_of(params, output_index=range(len(params)))
+    looking = make_sampler().sample(logits.clone(), batch)
+    waitless = PhiloxSampler(device=torch.device("cpu"), vocab_size=VOCAB, looks=False)
+    with forbids_waits():
+        result = waitless.sample(logits.clone(), batch)
+    assert result.tokens_R.tolist() == looking.tokens_R.tolist()
+    assert result.failed_R.tolist() == looking.failed_R.tolist()
 
 
 @pytest.mark.parametrize("top_p", [0.1, 0.5, 0.9, 0.999, 0.999999])
 @pytest.mark.parametrize("sharpness", [0.0, 0.1, 3.0])
-def test_top_p_keeps_the_same_tokens_as_a_full_sort(top_p: float, sharpness: float) -> None:
+@pytest.mark.parametrize("looks", [True, False])
+def test_top_p_keeps_the_same_tokens_as_a_full_sort(
+    top_p: float, sharpness: float, looks: bool
+) -> None:
     probs = (make_logits(1, seed=3, vocab_size=5000) * sharpness).softmax(dim=-1)
     ordered = probs[0].sort(descending=True).values
     num_before = int((ordered.double().cumsum(0) < top_p).sum())
     expected = probs[0].clone()
     expected[expected < ordered[min(num_before, 4999)]] = 0
-    sampler_module._keep_top_p(probs, torch.tensor([top_p], dtype=torch.float64))
+    keep_top_p(probs, torch.tensor([top_p], dtype=torch.float64), looks=looks)
     assert torch.equal(probs[0], expected)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.sampler import TokenLogprobs
     from tokenspeed.contracts.speculator import Speculator
     from tokenspeed.contracts.step import StepPlan, StepResult
+    from tokenspeed.executor.host_link import HostLink
     from tokenspeed.kv import ArenaLayout
     from tokenspeed.plugins import Registry
 
@@ -43,13 +44,14 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One request, as submitted; `salt` tells apart what must not share cache."""
+    """One request, as submitted; aborted in step `abort_step`, 0: never."""
 
     prompt: Sequence[int]
     params: SamplingParams = GREEDY
     outputs: Sequence[int] = ()
     match_prefix: bool = True
     start_step: int = 0
+    abort_step: int = 0
     reuse_points: Sequence[int] = ()
     stop_token_ids: tuple[int, ...] = ()
     grammar: CompiledGrammar | None = None
@@ -95,6 +97,9 @@ class Parts:
             while waiting and jobs[waiting[0]].start_step <= run.num_steps:
                 index = waiting.popleft()
                 self._submit(first_id + index, jobs[index])
+            for index, job in enumerate(jobs):
+                if job.abort_step and job.abort_step == run.num_steps:
+                    self.scheduler.abort(first_id + index, now_us=self._tick())
             plan = self.scheduler.plan(now_us=self._tick())
             if plan is not None:
                 self.executor.launch(plan)
@@ -173,11 +178,13 @@ def build_parts(
     poison: bool = False,
     speculator: Speculator | None = None,
     max_drafts: int = 5,
+    link: HostLink | None = None,
 ) -> Parts:
     """Load a checkpoint and join the planes; the pool has `num_blocks` usable physical blocks.
 
     Args:
         speculator: all of its drafts are verified, whether they pay or not.
+        link: to a device that is never waited for by the sampler; None: the host.
     """
     registry = load_plugins(tuple(plugins), role="engine")
     source = _open(registry, path)
@@ -212,12 +219,14 @@ def build_parts(
         model,
         arena=Arena(layout, storage),
         attention=attention,
-        sampler=_offer(registry, "sampler").load(device=CPU, vocab_size=config["vocab_size"]),
+        sampler=_offer(registry, "sampler").load(
+            device=CPU, vocab_size=config["vocab_size"], **({"looks": False} if link else {})
+        ),
         max_running=max_running,
         max_context_tokens=max_context_tokens,
         block_tokens=block_tokens,
         vocab_size=config["vocab_size"],
-        link=InlineLink(CPU),
+        link=link or InlineLink(CPU),
         poison=poison,
     )
     scheduler = Scheduler(

@@ -170,9 +170,10 @@ class EngineConfig:
         high=1 << 20,
     )
     depth: int = setting(
-        0,
-        "plans in flight before the first commit: 0 or 1; cpu gains nothing from 1",
-        low=0,
+        -1,
+        "plans in flight before the first commit: with 1 a step is launched before the results of "
+        "the one before are read; -1: 1 on devices that compute beside the host, 0 elsewhere",
+        low=-1,
         high=1,
     )
     prefix_cache: bool = setting(True, "reuse KV blocks of equal prefixes")
@@ -321,6 +322,14 @@ class EngineConfig:
         "replica is restarted; a first compilation that only one rank makes must fit in",
         low=0.5,
         high=3600,
+    )
+    start_timeout_s: float = setting(
+        120.0,
+        "seconds that ranks started by torchrun wait for rank 0's address, and that the server "
+        "waits for a sign of life of an engine that starts; raise it where hosts are started by "
+        "hand",
+        low=1,
+        high=86400,
     )
     threads: int = setting(
         0,

@@ -20,6 +20,7 @@ from tokenspeed.engine.choices import Choices
 from tokenspeed.engine.drafting import Drafting
 from tokenspeed.engine.engine import Engine
 from tokenspeed.engine.evidence import evidence_for
+from tokenspeed.engine.expert_loads import ExpertLoads
 from tokenspeed.engine.facts import EngineParts, model_info, start_report
 from tokenspeed.engine.kv_events import EventGroup
 from tokenspeed.engine.kv_publisher import KvEventSettings, check_addresses
@@ -36,6 +37,7 @@ from tokenspeed.engine.sizes import (
     resolve_sizes,
     slots_each,
     slots_of,
+    with_depth,
 )
 from tokenspeed.engine.start_settings import plugins_of
 from tokenspeed.engine.tenant_file import read_tenants
@@ -143,6 +145,7 @@ def _build(
     register_model_modules(registry, config.model_module, lock=config.plugins_lock)
     choices = tuning.watched_choices(config, registry) if tuning else Choices(config, registry)
     runtime = choices.device(device_index)
+    config = with_depth(config, runtime.features)
     tell(Progress("model"))
     source = choices.checkpoint(path)
     try:
@@ -228,6 +231,8 @@ def _build_parts(
         place = group.wait_joining()
     progress = group.progress if group is not None else None
     communicator = joined(choices, sizes, runtime, place, progress)
+    if group is not None:
+        group.join_plans(choices, place)
     set_threads(config.threads, place.local_world * config.replicas)
     rank = build_rank(
         config, registry, choices, runtime, source, described, communicator, place, placing,
@@ -256,6 +261,7 @@ def _build_parts(
         transfers=transfers,
         drafting=_drafting(config, choices, speculator, scheduler, settings, sizes),
         communicator=communicator,
+        connections=rank.connections,
         store=store,
         grammars=grammars,
         policy=policy,
@@ -265,8 +271,16 @@ def _build_parts(
         weights_bytes=rank.weights_bytes,
         cache_groups=tuple(item.name for item in layout.groups),
         group=group,
-        expert_load=rank.expert_load,
+        expert_loads=_expert_loads(config, rank, group),
     )
+
+
+def _expert_loads(
+    config: EngineConfig, rank: RankParts, group: RankGroup | None
+) -> ExpertLoads | None:
+    if group is None or not config.eplb_steps:
+        return None
+    return ExpertLoads(rank.expert_load, group.expert_loads)
 
 
 def _tenants(config: EngineConfig, scheduler: Scheduler, layout: ArenaLayout) -> Tenants:
@@ -452,12 +466,13 @@ def _finish(
         drafting=parts.drafting,
         transfers=parts.transfers,
         communicator=parts.communicator,
+        connections=parts.connections,
         group=parts.group,
         store=parts.store,
         grammars=parts.grammars,
         kv_events=_kv_events(config, parts),
         is_routed=config.replicas > 1,
-        expert_load=parts.expert_load,
+        expert_loads=parts.expert_loads,
     )
 
 

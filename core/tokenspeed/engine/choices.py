@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -245,6 +246,37 @@ class Choices:
             file=getattr(self.evidence, "file", None),
         )
 
+    def host_communicator(self, seat: GroupSeat) -> Communicator:
+        """Choose what moves host memory between the ranks of a group, and join it.
+
+        A pin of the slot is of what moves the model's tensors, and does not count here.
+
+        Raises:
+            CapabilityError: no loaded plugin does.
+            EngineError: the group is not complete within its time.
+        """
+        import torch
+
+        slot = f"communicator.{seat.name}"
+        traits = {
+            "device": CPU,
+            "arch": (platform.machine(),),
+            "dtype": "float32",
+            **seat.traits(),
+        }
+        offers = self._registry.offers("communicator")
+        decision = self._decide(slot, offers, traits, wishes=seat.wishes(), pin=AUTO)
+        joined: Communicator = self._load(
+            slot,
+            decision,
+            rank=seat.rank,
+            size=seat.size,
+            rendezvous=seat.rendezvous,
+            device=torch.device(CPU),
+            timeout_s=seat.timeout_s,
+        )
+        return joined
+
     def named(self, slot: str) -> Decision | None:
         """Choose what is only used when the setting of the slot's name names it; None: it does not.
 
@@ -387,10 +419,16 @@ class Choices:
         traits: Mapping[str, object],
         *,
         wishes: Mapping[str, object] | None = None,
+        pin: str | None = None,
     ) -> Decision:
-        """Choose for a slot, or for a part of it such as "attention.full"."""
-        rules, base = self.rules, slot.partition(".")[0]
-        pin, evidence = rules.pins.get(slot, rules.pins.get(base, AUTO)), self.evidence
+        """Choose for a slot, or for a part of it such as "attention.full".
+
+        Args:
+            pin: None: that of the settings.
+        """
+        rules, base, evidence = self.rules, slot.partition(".")[0], self.evidence
+        if pin is None:
+            pin = rules.pins.get(slot, rules.pins.get(base, AUTO))
         decision = select(
             slot,
             offers,

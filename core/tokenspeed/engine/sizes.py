@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tokenspeed.checkpoint.json_file import shown
+from tokenspeed.config.load import replace_settings
 from tokenspeed.config.schema import MAX_CONTEXT_TOKENS
 from tokenspeed.errors import CapacityError, ConfigError
 from tokenspeed.kv.geometry import unit_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from tokenspeed.config.schema import EngineConfig
     from tokenspeed.contracts.model import CacheGroup
@@ -64,6 +65,17 @@ def resolve_sizes(
     )
 
 
+def with_depth(config: EngineConfig, features: Collection[str]) -> EngineConfig:
+    """Return settings whose depth is a number of plans.
+
+    Args:
+        features: of the device's runtime.
+    """
+    if config.depth >= 0:
+        return config
+    return replace_settings(config, depth=int("streams" in features))
+
+
 def slots_each(config: EngineConfig) -> int:
     """Return the requests of one attention partition that hold a slot at once."""
     return -(-config.max_running // config.dp)
@@ -102,6 +114,7 @@ def arena_bytes(
 
 def working_rows(config: EngineConfig, group: CacheGroup) -> int:
     """Return how many rows of a state group a running request writes in turn."""
+    assert config.depth >= 0, "depth is resolved before sizes are counted"
     is_kept = config.speculator and group.speculation == "rows_per_position"
     return max(config.depth + 1, 1 + config.max_drafts if is_kept else 0)
 

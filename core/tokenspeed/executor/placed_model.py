@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.kernel import KernelBinder
     from tokenspeed.contracts.model import CausalLM, ForwardContext
     from tokenspeed.contracts.weights import LinearWeight
-    from tokenspeed.executor.balancing import ExpertLoad
     from tokenspeed.executor.program import Connections
     from tokenspeed.placement.compiled import CompiledModel
+    from tokenspeed.placement.expert_load import ExpertLoad
 
 
 class PlacedModel:
@@ -56,6 +56,7 @@ class PlacedModel:
         self._model = model
         self._mesh, self._rank = compiled.mesh, rank
         stage = compiled.mesh.stage(rank)
+        self._vocab_size = compiled.vocab_size
         self.has_logits = bool(compiled.logits[stage].outputs)
         """Whether this rank's stage is the last: others return the empty tensors of their calls."""
         runner = partial(
@@ -137,8 +138,10 @@ class PlacedModel:
         """Return logits (R, V) float32; (R, 0) but in the last stage."""
         if not self.has_logits:
             return hidden_RD.new_empty(len(hidden_RD), 0)
-        logits: torch.Tensor = self._logits.run(hidden_RD)[0]
-        return logits
+        logits_RV: torch.Tensor = self._logits.run(hidden_RD)[0]
+        if self._vocab_size is None:
+            return logits_RV
+        return logits_RV[:, : self._vocab_size].contiguous()  # what is behind it are no tokens
 
 
 def _features_over(connections: Connections, axes: tuple[str, ...]) -> frozenset[str]:

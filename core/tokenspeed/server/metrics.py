@@ -16,14 +16,20 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from tokenspeed.server.fleet_metrics import FleetCollector, RouterMetrics
-from tokenspeed.server.metric_names import COUNTERS, GAUGES, TENANT_GAUGES
+from tokenspeed.server.metric_names import (
+    COUNTERS,
+    EXPERT_COUNTERS,
+    EXPERT_GAUGES,
+    GAUGES,
+    TENANT_GAUGES,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from prometheus_client.core import Metric
 
-    from tokenspeed.engine.messages import EngineStats, TenantState
+    from tokenspeed.engine.messages import EngineStats, ExpertFigures, TenantState
     from tokenspeed.engine.replicas.fleet import Fleet
     from tokenspeed.server.pieces import Piece
 
@@ -225,6 +231,7 @@ class _EngineCollector:
             ends.add_metric((reason,), count)
         yield ends
         yield from _tenant_gauges(stats.tenants)
+        yield from _expert_metrics(stats.experts)
 
 
 def _tenant_gauges(tenants: Sequence[TenantState]) -> Iterator[Metric]:
@@ -236,6 +243,17 @@ def _tenant_gauges(tenants: Sequence[TenantState]) -> Iterator[Metric]:
             if value is not None:
                 family.add_metric((tenant.name,), value)
         yield family
+
+
+def _expert_metrics(experts: Sequence[ExpertFigures]) -> Iterator[Metric]:
+    """Yield the figures of experts that move, with a value for the layers of each stage."""
+    family: GaugeMetricFamily | CounterMetricFamily
+    for names, kind in ((EXPERT_GAUGES, GaugeMetricFamily), (EXPERT_COUNTERS, CounterMetricFamily)):
+        for name, text in names.items():
+            family = kind(f"tokenspeed_experts_{name}", text, labels=("layers",))
+            for figures in experts:
+                family.add_metric((figures.layers,), getattr(figures, name))
+            yield family
 
 
 class _PlanCollector:

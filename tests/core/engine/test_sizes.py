@@ -15,6 +15,7 @@ from tokenspeed.engine.sizes import (
     check_tables,
     max_sequence_tokens,
     resolve_sizes,
+    with_depth,
 )
 from tokenspeed.errors import CapacityError, ConfigError
 from tokenspeed.kv import solve_layout
@@ -83,10 +84,10 @@ def test_the_cache_takes_four_contexts_or_two_fifths_of_free_memory() -> None:
     groups = make_groups((2, 1, 16))
     sizes = sizes_of()
     token_bytes = 4 * 2 * 2 * 16
-    ample = arena_bytes(EngineConfig(), groups, sizes, free_bytes=1 << 40)
+    ample = arena_bytes(EngineConfig(depth=0), groups, sizes, free_bytes=1 << 40)
     assert ample == token_bytes * (4 * 2048 + 2 * 128)
-    assert arena_bytes(EngineConfig(), groups, sizes, free_bytes=1000) == 400
-    assert arena_bytes(EngineConfig(kv_gib=0.5), groups, sizes, free_bytes=0) == 1 << 29
+    assert arena_bytes(EngineConfig(depth=0), groups, sizes, free_bytes=1000) == 400
+    assert arena_bytes(EngineConfig(depth=0, kv_gib=0.5), groups, sizes, free_bytes=0) == 1 << 29
 
 
 def test_the_longest_sequence_fills_the_arena_in_every_group() -> None:
@@ -116,6 +117,13 @@ def test_windows_and_states_take_what_four_contexts_of_them_need() -> None:
     assert wanted == 4 * (2048 * token + window_tokens * token + rows * snapshot) + (
         4 * 128 * token
     )
+
+
+def test_a_step_is_planned_ahead_where_the_device_computes_beside_the_host() -> None:
+    assert with_depth(EngineConfig(), {"streams", "pinned"}).depth == 1
+    assert with_depth(EngineConfig(), {"pinned"}).depth == 0
+    assert with_depth(EngineConfig(depth=0), {"streams"}).depth == 0
+    assert with_depth(EngineConfig(depth=1), ()).depth == 1
 
 
 def test_tables_are_counted_for_groups_that_have_them_only() -> None:

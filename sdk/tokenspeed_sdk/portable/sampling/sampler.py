@@ -7,15 +7,22 @@ captured into a graph. Legend: R rows, V vocabulary, C chunks of a row.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 import triton
 
-from tokenspeed_sdk import SampleResult, SamplingBatch, TokenLogprobs
+from tokenspeed_sdk import SampleResult, SamplingBatch
 from tokenspeed_sdk.portable.sampling.draw import draw_rows
 from tokenspeed_sdk.portable.sampling.narrow import narrow_chunks
 from tokenspeed_sdk.portable.sampling.scan import scan_chunks, take_best
 from tokenspeed_sdk.portable.sampling.scores import scores
 from tokenspeed_sdk.portable.sampling.weigh import BINS, weigh_chunks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tokenspeed_sdk import TokenLogprobs
 
 CHUNK = 4096
 """Tokens of a program: 16 a thread, and a vocabulary of 150,000 gives 37 programs a row."""
@@ -37,26 +44,32 @@ class TritonSampler:
     def sample(self, logits_RV: torch.Tensor, batch: SamplingBatch) -> SampleResult:
         """Sample one token a row."""
         asked = [row for row, count in enumerate(batch.num_logprobs_R or ()) if count >= 0]
-        raw = logits_RV[asked] if asked else None
+        # Row by row: a list as index is copied to the device, which waits for it.
+        raw = torch.stack([logits_RV[row] for row in asked]) if asked else None
         if batch.bias is not None:
             rows, ids, values = batch.bias  # an entry may be named twice: torch's adds both
             logits_RV.index_put_((rows, ids), values.to(logits_RV.dtype), accumulate=True)
         tokens_R, failed_R = _drawn(logits_RV, batch)
-        if batch.num_logprobs_R is None:
+        if batch.num_logprobs_R is None or raw is None:
             return SampleResult(tokens_R, failed_R)
-        logprobs = [None] * logits_RV.shape[0]
-        if raw is not None:
-            counts = [batch.num_logprobs_R[row] for row in asked]
-            failed = failed_R.tolist()
-            for row, entry in zip(asked, scores(raw, tokens_R[asked], counts), strict=True):
-                logprobs[row] = None if failed[row] else entry
-        return SampleResult(tokens_R, failed_R, tuple(logprobs))
+        tokens_N = torch.stack([tokens_R[row] for row in asked])
+        given = scores(raw, tokens_N, [batch.num_logprobs_R[row] for row in asked])
+        failed = failed_R.to("cpu", non_blocking=True)
+
+        def entries() -> tuple[TokenLogprobs | None, ...]:
+            by_row = dict(zip(asked, given(), strict=True))
+            return tuple(
+                None if has_failed else by_row.get(row)
+                for row, has_failed in enumerate(failed.tolist())
+            )
+
+        return SampleResult(tokens_R, failed_R, entries)
 
     def logprobs_of(
         self, logits_TV: torch.Tensor, token_ids_T: torch.Tensor, num_top: int
-    ) -> tuple[TokenLogprobs, ...]:
+    ) -> Callable[[], tuple[TokenLogprobs, ...]]:
         """Score given tokens."""
-        return tuple(scores(logits_TV, token_ids_T, [num_top] * logits_TV.shape[0]))
+        return scores(logits_TV, token_ids_T, [num_top] * logits_TV.shape[0])
 
 
 def _drawn(logits_RV: torch.Tensor, batch: SamplingBatch) -> tuple[torch.Tensor, torch.Tensor]:
