@@ -71,7 +71,7 @@ def cut(batch: AttentionBatch, *, group: int, tiles: Tiles, most: int, alone: bo
         left_P = np.minimum(size, total - begin_P)
         first_part = starts // size
         counts = (starts + sizes - 1) // size - first_part + 1
-        is_later = starts > first_part * size
+        is_later = (starts > first_part * size).astype(np.int64)
     shared = np.flatnonzero(counts > 1)
     columns = (items[:, 1], items[:, 2], items[:, 4], first_part, counts, is_later)
     return Parts(
