@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 _REQUIRES: dict[str, tuple[object, ...]] = {
     "arch": ("*",),
+    "cache": ("gqa",),
     "dtype": ("float32", "bfloat16", "float16"),
     "head_dim": ("*",),
     "v_head_dim": ("*",),
