@@ -103,7 +103,7 @@ class LaunchedStep:
             return ()
         rows, states_ED = self.embedded
         # Copied: the memory they came to belongs to a later step soon.
-        return tuple(zip(rows, np.array(states_ED), strict=True))
+        return tuple(zip(rows, states_ED.numpy().copy(), strict=True))
 
 
 def _joined(parts: Sequence[Scores]) -> tuple[TokenLogprobs, ...]:

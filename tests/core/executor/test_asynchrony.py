@@ -35,6 +35,7 @@ KINDS = {
     "filtered": SamplingParams(top_k=9, top_p=0.9, min_p=0.01, **DRAWN),
     "penalised": SamplingParams(repetition_penalty=1.3, frequency_penalty=0.7, **DRAWN),
     "biased": SamplingParams(logit_bias={3: 2.0}, min_tokens=4, **DRAWN),
+    "embedded": SamplingParams(temperature=0.0, max_tokens=1, embeds=True),
     "scored": SamplingParams(logprobs=3, prompt_logprobs=2, **DRAWN),
 }
 
@@ -123,6 +124,9 @@ def test_a_launch_waits_for_nothing(kind: str, checkpoint_folder: Path) -> None:
         assert (one.token_id, one.rank) == (other.token_id, other.rank)
         assert one.logprob == pytest.approx(other.logprob, abs=1e-4)
     assert link.num_waits == len(late.results), "each step is waited for once, as it is collected"
+    assert late.embeddings.keys() == plain.embeddings.keys()
+    for index, state_D in late.embeddings.items():
+        np.testing.assert_allclose(state_D, plain.embeddings[index], atol=1e-5)
     scored = [sum(len(part) for _, part in item.prompt_logprobs) for item in late.results]
     asked = [len(job.prompt) - 1 for job in jobs if job.params.prompt_logprobs is not None]
     assert sum(scored) == sum(asked)
