@@ -34,7 +34,9 @@ class Experts(PlainExperts):
             chunk = slice(first, first + CHUNK_CHOICES)
             chosen_C = experts_TX.flatten()[chunk]
             result_CD[chunk] = self._chosen(x_CD[chunk], chosen_C, prepared)
-        weighed_TXD = result_CD.view(*experts_TX.shape, x_TD.shape[1]) * weights_TX.float()[..., None]
+        weighed_TXD = (
+            result_CD.view(*experts_TX.shape, x_TD.shape[1]) * weights_TX.float()[..., None]
+        )
         return weighed_TXD.sum(1).type_as(x_TD)
 
     def _chosen(
