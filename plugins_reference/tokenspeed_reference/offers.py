@@ -82,6 +82,8 @@ _KERNELS = (
     ("embedding.lookup", "embedding_plain_any", "kernels.linear:embedding"),
     ("embedding.packed", "packed_embedding_plain_any", "kernels.packed:packed_embedding"),
     ("moe.route", "moe_route_plain_any", "kernels.moe:route"),
+    ("moe.slots", "moe_slots_plain_any", "kernels.moe:slots"),
+    ("moe.count", "moe_count_plain_any", "kernels.moe:count"),
     ("moe.add_shared", "moe_add_shared_plain_any", "kernels.moe:add_shared"),
     ("conv.causal_silu", "causal_conv_plain_any", "kernels.conv:causal_conv"),
     (

@@ -344,6 +344,14 @@ class EngineConfig:
         low=0.5,
         high=3600,
     )
+    start_timeout_s: float = setting(
+        120.0,
+        "seconds that ranks started by torchrun wait for rank 0's address, and that the server "
+        "waits for a sign of life of an engine that starts; raise it where hosts are started by "
+        "hand",
+        low=1,
+        high=86400,
+    )
     threads: int = setting(
         0,
         "CPU threads for kernels, of each replica; 0: all cores, shared out among the replicas",

@@ -209,7 +209,7 @@ class EventLoop:
         """Return counters and gauges as of now."""
         counts = self._engine.scheduler.stats()
         drafting = self._engine.drafting
-        store = self._engine.store
+        store, experts = self._engine.store, self._engine.expert_loads
         grammars, feed = self._engine.grammars, self._kv_feed
         graphs = self._engine.graph_counts
         return EngineStats(
@@ -227,6 +227,7 @@ class EventLoop:
             created_tokens=self._tally.total.created,
             recomputed_tokens=self._tally.total.recomputed,
             tenants=self._engine.tenants.states(),
+            experts=() if experts is None else experts.figures(),
             match_ends=dict(self._tally.match_ends),
             evictions=counts["evictions"],
             loaded_tokens=counts["loaded_tokens"],

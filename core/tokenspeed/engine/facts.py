@@ -24,13 +24,14 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.device import DeviceRuntime
     from tokenspeed.engine.drafting import Drafting
     from tokenspeed.engine.engine import StepExecutor
+    from tokenspeed.engine.expert_loads import ExpertLoads
     from tokenspeed.engine.grammars import Grammars
     from tokenspeed.engine.graphs import Graphs
     from tokenspeed.engine.policy_guard import GuardedPolicy
     from tokenspeed.engine.ranks.group import RankGroup
     from tokenspeed.engine.store_guard import GuardedStore
     from tokenspeed.engine.tenants import Tenants
-    from tokenspeed.executor.balancing import ExpertLoad
+    from tokenspeed.executor.connections import GroupConnections
     from tokenspeed.executor.transfers import TierTransfers
     from tokenspeed.kernels import Binder
     from tokenspeed.kv import ArenaLayout
@@ -58,11 +59,12 @@ class EngineParts:
     transfers: TierTransfers | None
     drafting: Drafting | None
     communicator: Communicator
+    connections: GroupConnections | None
     store: GuardedStore | None
     grammars: Grammars | None
     graphs: Graphs
     group: RankGroup | None = None
-    expert_load: ExpertLoad | None = None
+    expert_loads: ExpertLoads | None = None
 
 
 def model_name(path: Path) -> str:

@@ -154,7 +154,8 @@ class StartFailure(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
 
 
 class Alive(msgspec.Struct, frozen=True, tag="alive"):
-    """An engine of several ranks is not stopped; said a few times a second once it is ready."""
+    """An engine is not stopped; said a few times a second: by any while it starts, then by one of
+    several ranks."""
 
 
 EngineReport = Progress | StartReport | StartFailure | Alive

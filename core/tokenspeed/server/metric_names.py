@@ -28,6 +28,17 @@ TENANT_GAUGES = {
     "waiting": "a tenant's requests in the queue",
 }
 """Of tenants with a floor or a cap."""
+EXPERT_GAUGES = {
+    "imbalance": "choices of the busiest rank over the average one's, in the last interval, of the "
+    "layer where that is most",
+    "imbalance_mean": "choices of the busiest rank over the average one's, mean of the layers",
+}
+EXPERT_COUNTERS = {
+    "looks": "times that the load of a layer's experts was looked at",
+    "rebalances": "looks after which experts were moved between ranks",
+    "moved": "experts' weights that went to another slot",
+}
+"""Of experts that move between ranks, by the layers of each pipeline stage."""
 COUNTERS = {
     "steps": "steps run",
     "prompt_tokens": "prompt tokens of admitted requests",

@@ -36,6 +36,22 @@ def _within_best_groups(ranks_TE: torch.Tensor, routing: ops.moe.Routing) -> tor
     return grouped.scatter(1, others, -torch.inf).view_as(ranks_TE)
 
 
+def slots(experts_TX: torch.Tensor, slots_EC: torch.Tensor, copies_E: torch.Tensor) -> torch.Tensor:
+    """Compute moe.slots: two look-ups."""
+    rows_T1 = torch.arange(len(experts_TX), device=experts_TX.device)[:, None]
+    return slots_EC[experts_TX, rows_T1 % copies_E[experts_TX]]
+
+
+def count(slots_TX: torch.Tensor, counts_S: torch.Tensor, *, first: int) -> torch.Tensor:
+    """Compute moe.count: one scatter of ones, without a wait of the host."""
+    own_TX = slots_TX - first
+    num_slots = len(counts_S) - 1
+    is_elsewhere = (own_TX < 0) | (own_TX >= num_slots)
+    counted = own_TX.masked_fill(is_elsewhere, num_slots).flatten()
+    counts_S.scatter_add_(0, counted, torch.ones_like(counted))
+    return own_TX
+
+
 def experts(
     x_TD: torch.Tensor,
     experts_TX: torch.Tensor,

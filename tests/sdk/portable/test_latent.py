@@ -305,3 +305,13 @@ def test_latents_of_512_and_64_fit_a_processor(size: str, target: str) -> None:
     assert launch.spilled <= 600
     products = {"sm_90": "wgmma" if rows == 64 else "mma.sync", "gfx942": "v_mfma"}
     assert products[target] in launch.asm
+
+
+def test_a_plan_keeps_its_memory_when_a_larger_one_needs_more() -> None:
+    _, _, batch = latents(LENGTHS, 4, torch.float32)
+    backend = backend_of(4, torch.float32, alone=True)
+    rows = decode_rows(batch)
+    small, again = backend.plan_decode(rows), backend.plan_decode(rows)
+    assert again.scratch[0] is small.scratch[0]
+    large = backend.plan_decode(decode_rows(batch, padding=9))
+    assert large.scratch[0].numel() > small.scratch[0].numel() > 0

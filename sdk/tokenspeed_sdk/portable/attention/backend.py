@@ -141,5 +141,5 @@ class PortablePagedAttention:
     def _parts(self, beside: torch.Tensor, slots: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return room for partial results: out (slots, N, V) and lse (slots, N) float32."""
         sizes = [slots * self._geometry.num_heads * dim for dim in (self._geometry.value_dim, 1)]
-        out, lse = beside.new_empty(sum(sizes), dtype=torch.float32).split(sizes)
+        out, lse = torch.split(beside.new_empty(sum(sizes), dtype=torch.float32), sizes)
         return out, lse

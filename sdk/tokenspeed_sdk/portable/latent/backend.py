@@ -37,6 +37,7 @@ class Plan:
         on_device: rows have one token each, and lengths are read by the kernels.
         num_parts, query_tiles: of such rows: parts, and tiles of a token's heads.
         programs, shares: of the launch, and shares that a program can leave.
+        scratch: where the shares lie. Held here: a graph that was captured with it lives as long.
     """
 
     positions: torch.Tensor
@@ -53,6 +54,7 @@ class Plan:
     query_tiles: int
     programs: int
     shares: int
+    scratch: tuple[torch.Tensor, torch.Tensor]
 
 
 class LatentAttention:
@@ -108,6 +110,7 @@ class LatentAttention:
             query_tiles=1,
             programs=len(found.parts),
             shares=found.shares,
+            scratch=self._scratch(len(found.parts) * found.shares * tiles.rows),
         )
 
     def plan_decode(self, rows: DecodeRows) -> Plan:
@@ -118,7 +121,9 @@ class LatentAttention:
             num_parts = len(rows.slots_R) * max(ROW_PARTS // query_tiles, 1)
         else:
             num_parts = max(self._most * tiles.programs_per_core // query_tiles, 1)
-        plan = Plan(
+        num_shares = 1 if self._alone else 2
+        programs = num_parts * query_tiles
+        return Plan(
             positions=rows.positions_R,
             lines=rows.slots_R,
             tables=rows.tables,
@@ -131,11 +136,10 @@ class LatentAttention:
             on_device=True,
             num_parts=num_parts,
             query_tiles=query_tiles,
-            programs=num_parts * query_tiles,
-            shares=1 if self._alone else 2,
+            programs=programs,
+            shares=num_shares,
+            scratch=self._scratch(programs * num_shares * tiles.rows),
         )
-        self._scratch(plan)  # before anything is captured
-        return plan
 
     def write(self, k_TKH: torch.Tensor, v_TKH: torch.Tensor, kv: KVView, metadata: Plan) -> None:
         """Store the step's keys, and values where they are no part of them."""
@@ -185,7 +189,7 @@ class LatentAttention:
         width = padded(self._value_dim)
         keys = self._value_dim if is_latent else self._key_dim
         num_rows = len(metadata.lines)
-        shares, peaks = self._scratch(metadata)
+        shares, peaks = metadata.scratch
         rows = padded(num_rows) if metadata.on_device else 16
         pieces = max(ROW_PARTS // metadata.query_tiles, 1) if self._alone else 0
         common = {
@@ -268,9 +272,9 @@ class LatentAttention:
             shared_bytes=self._shared_bytes,
         )
 
-    def _scratch(self, plan: Plan) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return (shares, peaks) of all programs; kept, so that every layer uses the same."""
-        num_rows = plan.programs * plan.shares * self._kv_heads * plan.tiles.rows
+    def _scratch(self, rows_of_a_head: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return (shares, peaks) for so many query rows; all plans and layers use the same."""
+        num_rows = rows_of_a_head * self._kv_heads
         if self._peaks.numel() < num_rows:
             width = padded(self._value_dim)
             self._shares = self._shares.new_empty(num_rows * width)
@@ -287,7 +291,7 @@ class LatentAttention:
         arrays = (found.items, found.parts, found.merges, rows_T, tables)
         flat = np.concatenate([array.ravel() for array in arrays])
         sent = torch.from_numpy(flat).to(self._device, non_blocking=True)
-        pieces = sent.split([array.size for array in arrays])
+        pieces = sent.split_with_sizes([array.size for array in arrays])
         return [piece.view(array.shape) for piece, array in zip(pieces, arrays, strict=True)]
 
 

@@ -61,7 +61,7 @@ def cut(batch: AttentionBatch, *, group: int, tiles: Tiles, most: int, alone: bo
         piece_P = np.arange(len(item_P)) - np.repeat(np.cumsum(counts) - counts, counts)
         first_P = piece_P * part_size[item_P]
         left_P = np.minimum(part_size[item_P], sizes[item_P] - first_P)
-        first_part, is_later = np.cumsum(counts) - counts, np.zeros_like(counts)
+        first_part, is_later = np.cumsum(counts) - counts, np.zeros(len(counts), dtype=np.bool_)
     else:
         total = int(sizes.sum())
         size = max(-(-total // most), LEAST_TILES)
@@ -71,7 +71,7 @@ def cut(batch: AttentionBatch, *, group: int, tiles: Tiles, most: int, alone: bo
         left_P = np.minimum(size, total - begin_P)
         first_part = starts // size
         counts = (starts + sizes - 1) // size - first_part + 1
-        is_later = starts > first_part * size
+        is_later = (starts > first_part * size).astype(np.int64)
     shared = np.flatnonzero(counts > 1)
     columns = (items[:, 1], items[:, 2], items[:, 4], first_part, counts, is_later)
     return Parts(

@@ -62,5 +62,5 @@ def _cut(query_start_bytes: bytes, device: torch.device) -> Cut:
     )
     flat = np.concatenate([part.ravel() for part in parts]).astype(np.int32)
     sent = torch.from_numpy(flat).to(device, non_blocking=True)
-    pieces = sent.split([part.size for part in parts])
+    pieces = sent.split_with_sizes([part.size for part in parts])
     return Cut(*(piece.view(part.shape) for piece, part in zip(pieces, parts, strict=True)))
