@@ -66,8 +66,14 @@ def plain_run(folder: Path, name: str, depth: int) -> Run:
     return build_parts(path, depth=depth, simulated=SimulatedParts()).run(JOBS)
 
 
-@pytest.mark.parametrize("depth", [0, 1])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    ("name", "depth"),
+    [
+        *((name, 1) for name in MODELS),
+        ("llama", 0),
+        *(pytest.param(name, 0, marks=pytest.mark.slow) for name in MODELS[1:]),
+    ],
+)
 def test_tokens_are_those_of_launched_steps(checkpoint_folder: Path, name: str, depth: int) -> None:
     wanted = plain_run(checkpoint_folder, name, depth)
     parts = build_parts(
