@@ -68,8 +68,8 @@ class DeviceRuntime(Protocol):
     A runtime with feature "graphs" also has `capture(work: Callable[[], None]) -> DeviceGraph`: it
     calls `work`, once or twice, and records what that launches. Tensors that `work` makes live as
     long as the graph, in memory that only other graphs of the runtime write too; no two of them
-    are replayed at once. EngineError, naming the cause, when the work cannot be recorded (it waits for
-    the device, say); nothing of it is kept then, and the device computes as before.
+    are replayed at once. EngineError, naming the cause, when the work cannot be recorded (it waits
+    for the device, say); nothing of it is kept then, and the device computes as before.
     """
 
     facts: DeviceFacts
