@@ -7,7 +7,7 @@ WHEELS := -e . -e ./sdk -e ./plugins_reference -e ./plugins_nvidia -e ./plugins_
 SOURCES := core sdk plugins_reference plugins_nvidia plugins_amd
 MODEL ?=
 ARGS ?=
-# Processes that share the tests, a file each at a time.
+# Processes that share the tests, a file each at a time; each computes with one thread.
 WORKERS ?= 2
 
 .PHONY: serve install test ctest pytest lint stub check slow sanitize bench bench-peers bench-control \
@@ -57,7 +57,7 @@ ctest: install
 	$(BIN)/ctest --test-dir build/cpp --output-on-failure -j 2
 
 pytest: install $(VENV)/.dev clients-small
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 lint: install $(VENV)/.dev
 	$(BIN)/ruff check $(SOURCES) tests benchmarks docs
@@ -72,7 +72,7 @@ stub: install $(VENV)/.dev
 
 slow: install $(VENV)/.dev clients-small model ctest ray
 	$(BIN)/ctest --test-dir build/cpp -C slow -L slow --output-on-failure -j 2
-	$(BIN)/python -m pytest -m slow --timeout 1800 -n $(WORKERS) --dist loadfile $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow --timeout 1800 -n $(WORKERS) --dist loadfile $(ARGS)
 
 # Ray, for its launcher and that one's tests.
 ray: install

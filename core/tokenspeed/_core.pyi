@@ -881,6 +881,15 @@ class PrefixKeys:
         Hash what is new. `tokens` is all of the prompt so far: it begins with the last call's.
         """
 
+    def first(self, num_blocks: int) -> PrefixKeys:
+        """
+        Return a prompt that begins with the first blocks of this one, which are not hashed again.
+        """
+
+    @property
+    def num_hashed(self) -> int:
+        """Blocks that were hashed here; those of `first` were not."""
+
     def __len__(self) -> int: ...
 
 class PrefixView:

@@ -27,11 +27,21 @@ namespace {
 struct PrefixKeys {
   ChainKeys chain;
   std::vector<uint64_t> low;
+  size_t num_hashed = 0;  // blocks that this object has hashed, and not taken over
 
   void Extend(const Ids& tokens) {
+    const size_t before = chain.size();
     chain.Extend(tokens.span());
+    num_hashed += chain.size() - before;
     low.reserve(chain.size());
     while (low.size() < chain.size()) low.push_back(chain[low.size()].lo);
+  }
+
+  PrefixKeys First(size_t num_blocks) const {
+    PrefixKeys first{chain, low, 0};
+    first.chain.Truncate(num_blocks);
+    first.low.resize(first.chain.size());
+    return first;
   }
 };
 
@@ -44,7 +54,7 @@ void InitKeys(PrefixKeys* self, int32_t block_tokens, int64_t tenant, const nb::
     throw std::invalid_argument("block_tokens must be a multiple of 16");
   }
   const std::string name = NamespaceOf(tenant, std::string(ViewOf(salt)));
-  new (self) PrefixKeys{ChainKeys(HashRoot(hash_seed, name), block_tokens), {}};
+  new (self) PrefixKeys{ChainKeys(HashRoot(hash_seed, name), block_tokens), {}, 0};
 }
 
 ViewGroup GroupOf(const std::tuple<std::string, int32_t>& group, int32_t block_tokens) {
@@ -88,6 +98,12 @@ void BindKeys(nb::module_& m) {
       .def(
           "extend", &PrefixKeys::Extend, "tokens"_a,
           "Hash what is new. `tokens` is all of the prompt so far: it begins with the last call's.")
+      .def("first", &PrefixKeys::First, "num_blocks"_a,
+           "Return a prompt that begins with the first blocks of this one, which are not hashed "
+           "again.")
+      .def_prop_ro(
+          "num_hashed", [](const PrefixKeys& self) { return self.num_hashed; },
+          "Blocks that were hashed here; those of `first` were not.")
       .def("__len__", [](const PrefixKeys& self) { return self.low.size(); });
 }
 

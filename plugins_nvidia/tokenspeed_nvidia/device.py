@@ -12,7 +12,11 @@ from tokenspeed_nvidia.probe import find_devices
 from tokenspeed_sdk import CapacityError, PluginError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
+
+    from tokenspeed_nvidia.graphs import CapturedGraph, GraphCapture
 
 GIB = 1 << 30
 PAGE_BYTES = 4096
@@ -29,7 +33,7 @@ class CudaRuntime:
         CapacityError: there are not so many.
     """
 
-    features: frozenset[str] = frozenset({"pinned", "streams"})
+    features: frozenset[str] = frozenset({"pinned", "streams", "graphs"})
 
     def __init__(self, index: int = 0) -> None:
         import torch
@@ -43,6 +47,7 @@ class CudaRuntime:
             )
         self.facts = find_devices(index)[0]
         self._device = torch.device("cuda", index)
+        self._graphs: GraphCapture | None = None
         torch.cuda.set_device(self._device)
         # Products of float32 stay float32: TF32 has the mantissa of a float16.
         torch.backends.cuda.matmul.allow_tf32 = False
@@ -93,6 +98,18 @@ class CudaRuntime:
                 f"({reason}); give a smaller --host-kv-gib, or raise the limit of locked memory"
             ) from None
         return _aligned(memory, num_bytes)
+
+    def capture(self, work: Callable[[], None]) -> CapturedGraph:
+        """Record what `work` launches.
+
+        Raises:
+            EngineError: it cannot be captured.
+        """
+        from tokenspeed_nvidia.graphs import GraphCapture
+
+        if self._graphs is None:
+            self._graphs = GraphCapture(self._device)
+        return self._graphs.capture(work)
 
     def synchronize(self) -> None:
         """Wait until all launched work is done."""

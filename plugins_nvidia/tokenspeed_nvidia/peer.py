@@ -52,6 +52,16 @@ class PeerCommunicator(NcclCommunicator):
             return self._fused(x, residual, weight, eps)
         return _add_rms_norm(self.all_reduce(x), residual, weight, eps)
 
+    def check(self) -> None:
+        """Raise if the group broke: what its calls gave since the last check is worth nothing.
+
+        Raises:
+            EngineError: it did; names the rank and the reason.
+        """
+        if self.size > 1:
+            self._look_at_words()  # the watch may come later than the end of the step
+        super().check()
+
     def _connect(self, store: Store, address: str) -> None:
         from tokenspeed_nvidia import one_shot
 
@@ -137,12 +147,19 @@ class PeerCommunicator(NcclCommunicator):
     def _watch_kernels(self) -> None:
         """Break the group when a kernel gave a rank up."""
         while not self._done_watching.wait(WATCH_S):
-            if waited_for := int(self._words[1]):
-                with contextlib.suppress(EngineError):
-                    self._line.give_up(
-                        f"rank {waited_for - 1} sent nothing", waited_s=self._timeout_s
-                    )
-                return
+            with contextlib.suppress(EngineError):
+                self._look_at_words()
+                continue
+            return
+
+    def _look_at_words(self) -> None:
+        """Break the group when a kernel gave a rank up.
+
+        Raises:
+            EngineError: it did.
+        """
+        if waited_for := int(self._words[1]):
+            self._line.give_up(f"rank {waited_for - 1} sent nothing", waited_s=self._timeout_s)
 
     def _broken(self) -> None:
         words: Any = getattr(self, "_words", None)

@@ -11,9 +11,15 @@ from dataclasses import dataclass
 
 import torch
 
+from tokenspeed_reference.attention_decode import (
+    DecodePlan,
+    attend_decode,
+    plan_decode,
+    write_decode,
+)
 from tokenspeed_reference.attention_plan import plan_chunks, written_cells
 from tokenspeed_reference.attention_prefill import Chunk, Scoring, prefill
-from tokenspeed_sdk import AttentionBatch, KVView
+from tokenspeed_sdk import AttentionBatch, DecodeRows, KVView
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +63,17 @@ class PagedAttention:
             chunks=plan_chunks(batch, self._dtype, self._device),
         )
 
-    def write(self, k_TKH: torch.Tensor, v_TKH: torch.Tensor, kv: KVView, metadata: Plan) -> None:
+    def plan_decode(self, rows: DecodeRows) -> DecodePlan:
+        """Plan rows that stay on the device."""
+        return plan_decode(rows)
+
+    def write(
+        self, k_TKH: torch.Tensor, v_TKH: torch.Tensor, kv: KVView, metadata: Plan | DecodePlan
+    ) -> None:
         """Store the step's keys and values; values that are a part of their keys are there then."""
+        if isinstance(metadata, DecodePlan):
+            write_decode(k_TKH, v_TKH, kv, metadata)
+            return
         kv.k[metadata.blocks_T, :, metadata.offsets_T] = k_TKH
         if kv.v.data_ptr() != kv.k.data_ptr():
             kv.v[metadata.blocks_T, :, metadata.offsets_T] = v_TKH
@@ -67,17 +82,20 @@ class PagedAttention:
         self,
         q_TNH: torch.Tensor,
         kv: KVView,
-        metadata: Plan,
+        metadata: Plan | DecodePlan,
         *,
         scale: float,
         sinks_N: torch.Tensor | None = None,
         softcap: float = 0.0,
     ) -> torch.Tensor:
         """Attend each row to its own keys."""
-        out_TNV = q_TNH.new_empty(*q_TNH.shape[:2], self._value_dim)
-        out_TKGV, q_TKGH = (x.view(-1, *self._heads, x.shape[-1]) for x in (out_TNV, q_TNH))
         sinks_KG = None if sinks_N is None else sinks_N.view(self._heads)
         scoring = Scoring(scale, sinks_KG, softcap)
+        q_TKGH = q_TNH.view(-1, *self._heads, q_TNH.shape[-1])
+        if isinstance(metadata, DecodePlan):
+            return attend_decode(q_TKGH, kv, metadata, scoring).flatten(1, 2)
+        out_TNV = q_TNH.new_empty(*q_TNH.shape[:2], self._value_dim)
+        out_TKGV = out_TNV.view(-1, *self._heads, self._value_dim)
         for chunk in metadata.chunks:
             prefill(out_TKGV[chunk.query], q_TKGH[chunk.query], kv, chunk, scoring)
         return out_TNV

@@ -47,6 +47,15 @@ _BATCHED_PRODUCTS = (
     "packed_linear_expand_any",
 )
 """Kernels whose rounding depends on the number of rows."""
+_HOST_PLANNED = (
+    "attention_varlen_plain_any",
+    "kv_gather_plain_any",
+    "kv_copy_tokens_plain_any",
+    "quantise_decode_plain_any",
+    "quantise_encode_plain_any",
+)
+"""Plain kernels whose calls depend on numbers that the host has; all others may be captured, in
+steps of one token a row."""
 _KERNELS = (
     ("norm.rms", "rms_norm_plain_any", "kernels.norm:rms_norm"),
     ("norm.add_rms", "add_rms_norm_plain_any", "kernels.norm:add_rms_norm"),
@@ -73,6 +82,8 @@ _KERNELS = (
     ("embedding.lookup", "embedding_plain_any", "kernels.linear:embedding"),
     ("embedding.packed", "packed_embedding_plain_any", "kernels.packed:packed_embedding"),
     ("moe.route", "moe_route_plain_any", "kernels.moe:route"),
+    ("moe.slots", "moe_slots_plain_any", "kernels.moe:slots"),
+    ("moe.count", "moe_count_plain_any", "kernels.moe:count"),
     ("moe.add_shared", "moe_add_shared_plain_any", "kernels.moe:add_shared"),
     ("conv.causal_silu", "causal_conv_plain_any", "kernels.conv:causal_conv"),
     (
@@ -142,6 +153,7 @@ def _kernel(
         _loader(target),
         band=band,
         requires=_REQUIRES.get(name, requires),
+        graph_safe=name.endswith("_any") and name not in _HOST_PLANNED,
         deterministic=name not in _BATCHED_PRODUCTS,
     )
 
@@ -169,8 +181,9 @@ def moe_offers() -> tuple[Offer, ...]:
 
 
 def sampler_offers() -> tuple[Offer, ...]:
-    """Offer the seeded sampler."""
-    return (Offer("sampler", "philox", _sampler, requires=DETERMINISTIC),)
+    """Offer the seeded sampler; on a device with graphs it never looks at a result."""
+    requires = {**DETERMINISTIC, "graph_safe": (True, False)}
+    return (Offer("sampler", "philox", _sampler, requires=requires),)
 
 
 def communicator_offers() -> tuple[Offer, ...]:

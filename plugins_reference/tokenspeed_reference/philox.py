@@ -6,6 +6,8 @@ Source: Parallel Random Numbers: As Easy as 1, 2, 3, Salmon et al. 2011, section
 
 from __future__ import annotations
 
+import functools
+
 import torch
 
 ROUNDS = 10
@@ -23,10 +25,7 @@ def philox4x32(counter_4R: torch.Tensor, key_2R: torch.Tensor) -> torch.Tensor:
     Returns:
         (4, R) int64, each a 32-bit word.
     """
-    device = counter_4R.device
-    multipliers = torch.tensor(MULTIPLIERS, device=device)[:, None]
-    steps = torch.arange(ROUNDS, device=device)[:, None, None]
-    weyl = torch.tensor(WEYL, device=device)[:, None]
+    multipliers, weyl, steps = _constants(counter_4R.device)
     keys = (key_2R + steps * weyl) & MASK
     even, odd = counter_4R[0::2], counter_4R[1::2]
     for key in keys:
@@ -45,3 +44,13 @@ def uniform(seeds_R: torch.Tensor, output_index_R: torch.Tensor, purpose: int) -
     words = philox4x32(counter, key)
     bits = (words[0] >> 5 << 26) | (words[1] >> 6)
     return bits.double() * 2.0**-53
+
+
+@functools.cache
+def _constants(device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return multipliers, increments and numbers of the rounds: copied to a device once."""
+    return (
+        torch.tensor(MULTIPLIERS, device=device)[:, None],
+        torch.tensor(WEYL, device=device)[:, None],
+        torch.arange(ROUNDS, device=device)[:, None, None],
+    )

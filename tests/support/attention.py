@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from tokenspeed_sdk import AttentionBatch, KVView
+from tokenspeed_sdk import AttentionBatch, DecodeRows, KVView
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +65,42 @@ def make_kv(
 def copy_kv(kv: KVView, dtype: torch.dtype) -> KVView:
     """Copy a view."""
     return KVView(kv.k.to(dtype, copy=True), kv.v.to(dtype, copy=True))
+
+
+def poison_unseen(kv: KVView, batch: AttentionBatch) -> None:
+    """Fill every cell that no query of the batch sees with NaN; the sentinel's cells too."""
+    seen = torch.zeros(kv.k.shape[0], kv.k.shape[2], dtype=torch.bool)
+    contexts, starts = batch.context_tokens.tolist(), batch.query_start.tolist()
+    for row, context in enumerate(contexts):
+        last = context + starts[row + 1] - starts[row]
+        first = max(0, context + 1 - batch.window) if batch.window else 0
+        places = np.arange(first, last)
+        blocks = batch.block_tables[row, places // batch.block_tokens]
+        seen[blocks, places % batch.block_tokens] = True
+    for cache in (kv.k, kv.v):
+        cache.masked_fill_(~seen[:, None, :, None], torch.nan)
+
+
+def decode_rows_of(batch: AttentionBatch, *, padding: int = 0, seed: int = 0) -> DecodeRows:
+    """Describe a batch of decode rows on the device: scattered lines, then padded rows.
+
+    Entries behind a row's last, and wholly before its window, name blocks that do not exist.
+    """
+    rows, (_, width) = len(batch.context_tokens), batch.block_tables.shape
+    lines = np.random.default_rng(seed).permutation(rows + 2)[:rows]
+    tables = np.full((rows + 3, width), 1 << 30, np.int32)
+    lengths = np.concatenate([batch.context_tokens + 1, np.ones(padding, np.int32)])
+    for row, line in enumerate(lines):
+        first = max(0, lengths[row] - batch.window) // batch.block_tokens if batch.window else 0
+        stop = -(-lengths[row] // batch.block_tokens)
+        tables[line, first:stop] = batch.block_tables[row, first:stop]
+    tables[rows + 2] = 0
+    slots = np.concatenate([lines, np.full(padding, rows + 2)])
+    return DecodeRows(
+        slots_R=torch.from_numpy(slots.astype(np.int32)),
+        lengths_R=torch.from_numpy(lengths.astype(np.int32)),
+        positions_R=torch.from_numpy(lengths.astype(np.int64) - 1),
+        tables=torch.from_numpy(tables),
+        entry_tokens=batch.block_tokens,
+        window=batch.window,
+    )

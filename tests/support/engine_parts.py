@@ -7,16 +7,25 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from tests.sim.tokenspeed_sim.attention import Attention
+from tests.sim.tokenspeed_sim.moe import Experts
+from tests.sim.tokenspeed_sim.recording import record
+from tests.sim.tokenspeed_sim.sampler import Sampler
 from tests.support.moe_backends import bound_moe
 
+from tokenspeed import ops
 from tokenspeed._core import GroupSpec, Scheduler, SchedulerConfig
-from tokenspeed.contracts.model import ModelContext
+from tokenspeed.contracts.attention import CacheDemand
+from tokenspeed.contracts.model import ModelContext, expert_groups_of
 from tokenspeed.engine.drafting import Drafting
+from tokenspeed.errors import EngineError
 from tokenspeed.executor import Executor, InlineLink, load_weights
+from tokenspeed.executor.graphs import GraphSettings
 from tokenspeed.kernels.registry import KernelRegistry
 from tokenspeed.kv import Arena, solve_layout
 from tokenspeed.models.registry import resolve_architecture
@@ -24,11 +33,12 @@ from tokenspeed.plugins import load_plugins
 from tokenspeed.sampling import SamplingParams
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
 
+    from tokenspeed.contracts.device import DeviceGraph
     from tokenspeed.contracts.grammar import CompiledGrammar
     from tokenspeed.contracts.model import CacheGroup
     from tokenspeed.contracts.sampler import TokenLogprobs
@@ -68,6 +78,27 @@ class Run:
     results: list[StepResult] = field(default_factory=list)
     num_steps: int = 0
     embeddings: dict[int, NDArray[np.float32]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedParts:
+    """How the simulated device is used.
+
+    Args:
+        graph_sizes: rows of the decode steps that are captured; (): no graphs.
+        page_tokens: attention reads pages of so many tokens; 0: whole blocks.
+        max_bytes: that the graphs may keep.
+        samples: the sampler is captured too.
+        fails_at: sizes whose capture fails; only where the sampler is not captured.
+        attention: class of the backends.
+    """
+
+    graph_sizes: tuple[int, ...] = ()
+    page_tokens: int = 0
+    max_bytes: int = 1 << 30
+    samples: bool = True
+    fails_at: tuple[int, ...] = ()
+    attention: type[Attention] = Attention
 
 
 @dataclass(slots=True)
@@ -163,6 +194,25 @@ class Parts:
             self.drafting.committed(plan, result, done, 1e-3)
 
 
+def graph_settings(simulated: SimulatedParts, binder: Any) -> GraphSettings:
+    """Return the settings of graphs on the simulated device."""
+    to_fail = [size in simulated.fails_at for size in reversed(simulated.graph_sizes)]
+
+    def capture(work: Callable[[], None]) -> DeviceGraph:
+        if not simulated.samples and to_fail.pop(0):
+            raise EngineError("planned failure")
+        return record(work)
+
+    return GraphSettings(
+        sizes=simulated.graph_sizes,
+        max_bytes=simulated.max_bytes,
+        capture=capture,
+        samples=simulated.samples,
+        prepare=binder.bind(ops.step.prepare),
+        patch=binder.bind(ops.step.patch_tables),
+    )
+
+
 def build_parts(
     path: Path,
     *,
@@ -178,12 +228,14 @@ def build_parts(
     poison: bool = False,
     speculator: Speculator | None = None,
     max_drafts: int = 5,
+    simulated: SimulatedParts | None = None,
     link: HostLink | None = None,
 ) -> Parts:
     """Load a checkpoint and join the planes; the pool has `num_blocks` usable physical blocks.
 
     Args:
         speculator: all of its drafts are verified, whether they pay or not.
+        simulated: compute with what the simulated device computes with.
         link: to a device that is never waited for by the sampler; None: the host.
     """
     registry = load_plugins(tuple(plugins), role="engine")
@@ -191,9 +243,13 @@ def build_parts(
     config = source.config()
     model_class: Any = resolve_architecture(registry, config)
     groups = model_class.cache_groups(config)
-    binder = KernelRegistry(registry).binder({"device": "cpu", "dtype": "float32"})
+    kind = "cpu" if simulated is None else "sim"
+    binder = KernelRegistry(registry).binder({"device": kind, "dtype": "float32"})
+    load_attention: Any = _offer(registry, "attention").load
+    if simulated is not None:
+        load_attention = partial(simulated.attention, nan_every=0)
     attention = {
-        group.name: _offer(registry, "attention").load(
+        group.name: load_attention(
             num_heads=config["num_attention_heads"],
             num_kv_heads=group.fields[0].shape[0],
             head_dim=group.fields[0].shape[1],
@@ -206,6 +262,11 @@ def build_parts(
         if group.kind != "state"
     }
     moe = bound_moe(registry, model_class, config)
+    if simulated is not None:
+        moe = {
+            group.name: Experts(group, dtype=torch.float32, device=CPU)
+            for group in expert_groups_of(model_class, config)
+        }
     model = model_class(
         config, ModelContext(binder, attention, torch.float32, CPU, max_context_tokens, moe)
     )
@@ -213,13 +274,20 @@ def build_parts(
         model, source, dtype=torch.float32, device=torch.device("cpu"), keep_packed=keep_packed
     )
     source.close()
-    layout = layout_of(groups, block_tokens=block_tokens, num_blocks=num_blocks)
+    paged = simulated is not None and simulated.page_tokens
+    demands = {
+        name: CacheDemand(simulated.page_tokens, fields=tuple(field.name for field in fields))
+        for name, fields in ((group.name, group.fields) for group in groups)
+        if paged and name in attention
+    }
+    layout = layout_of(groups, block_tokens=block_tokens, num_blocks=num_blocks, demands=demands)
     storage = torch.zeros(layout.total_bytes, dtype=torch.uint8)
+    load_sampler = _offer(registry, "sampler").load if simulated is None else Sampler
     executor = Executor(
         model,
         arena=Arena(layout, storage),
         attention=attention,
-        sampler=_offer(registry, "sampler").load(
+        sampler=load_sampler(
             device=CPU, vocab_size=config["vocab_size"], **({"looks": False} if link else {})
         ),
         max_running=max_running,
@@ -229,6 +297,8 @@ def build_parts(
         link=link or InlineLink(CPU),
         poison=poison,
     )
+    if simulated is not None and simulated.graph_sizes:
+        executor.capture_graphs(graph_settings(simulated, binder))
     scheduler = Scheduler(
         SchedulerConfig(
             block_tokens=block_tokens,
@@ -264,7 +334,13 @@ def build_parts(
     return Parts(scheduler, executor, depth, layout.physical_bytes, drafting)
 
 
-def layout_of(groups: Sequence[CacheGroup], *, block_tokens: int, num_blocks: int) -> ArenaLayout:
+def layout_of(
+    groups: Sequence[CacheGroup],
+    *,
+    block_tokens: int,
+    num_blocks: int,
+    demands: Mapping[str, CacheDemand] | None = None,
+) -> ArenaLayout:
     """Return the layout with `num_blocks` usable physical blocks; their size follows the arena's.
 
     A small arena has small blocks, so the size is looked for from the largest down.
@@ -273,7 +349,11 @@ def layout_of(groups: Sequence[CacheGroup], *, block_tokens: int, num_blocks: in
     arena_bytes = 2**30
     while True:
         layout = solve_layout(
-            groups, block_tokens=block_tokens, dtype="float32", arena_bytes=arena_bytes
+            groups,
+            block_tokens=block_tokens,
+            dtype="float32",
+            arena_bytes=arena_bytes,
+            demands=demands or {},
         )
         if layout.physical_bytes == physical_bytes:
             assert layout.num_physical_blocks == num_blocks + 1

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from tests.support.hand_driven import Stream, Weights
 
     from tokenspeed.contracts.model import ForwardContext
-    from tokenspeed.executor.balancing import ExpertLoad
     from tokenspeed.placement.compiled import CompiledModel
     from tokenspeed.placement.cost import CostModel
+    from tokenspeed.placement.expert_load import ExpertLoad
     from tokenspeed.placement.mesh import Degrees, Mesh
     from tokenspeed_sdk.testkit.rank_processes import RankState
 

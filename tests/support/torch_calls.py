@@ -42,6 +42,8 @@ WHILE_LOADING: Mapping[str, str] = {
     "torch.Tensor.to": _ONCE + "weights go to their device and dtype",
     "torch.Tensor.contiguous": _ONCE + "weights are laid out",
     "torch.stack": _ONCE + "tensors of experts are stacked",
+    "torch.zeros": _ONCE + "counters of choices begin",
+    "torch.tensor": "while loading, and between steps when experts have moved: tables of slots",
     "torch.Tensor.mT.__get__": VIEW,
     "torch.Tensor.is_floating_point": FACT,
     "torch.Tensor.dtype.__get__": FACT,
@@ -51,10 +53,6 @@ WHILE_LOADING: Mapping[str, str] = {
 TABLE_FILE = "core/tokenspeed/layers/rotary.py"
 """The table of cosines and sines is a function of config.json alone and made once, on the host in
 float32, as the models' own code makes it: what is called here is free."""
-
-SLOTS_FILE = "core/tokenspeed/layers/expert_slots.py"
-"""Numbers of experts become numbers of slots, and are counted, only where experts move by their
-load: bookkeeping in whole numbers, exact on any device, no computation of a model."""
 
 
 class CallsOfModels(TorchFunctionMode):

@@ -13,13 +13,15 @@ import sys
 import tempfile
 import traceback
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 import triton
+from tests.support import triton_real_shapes
 from tests.support.portable import computed_by, dtypes_of, offers_of
-from tests.support.triton_targets import TARGETS, Launch
+from tests.support.triton_targets import REAL_SHAPES, TARGETS, Launch
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
@@ -51,6 +53,14 @@ class AbsentGpu:
 
     def get_current_stream(self, device: int) -> int:
         return 0
+
+    @property
+    def utils(self) -> AbsentGpu:
+        return self
+
+    def get_device_properties(self, device: int) -> dict[str, int]:
+        kib = {"cuda": 227, "hip": 64}[self._target.backend]
+        return {"multiprocessor_count": 132, "max_shared_mem": kib << 10}
 
 
 class Spy:
@@ -166,18 +176,24 @@ def _of_amdgcn(asm: dict[str, Any]) -> tuple[int, int]:
 
 
 def compile_family(family: str) -> None:
-    """Run every offer of a family for every target."""
+    """Run every offer of a family, and its calls in real shapes, for every target."""
     spy = Spy()
     spy.install()
     fill_new_tensors()
-    for slot, offer in offers_of(family):
+    calls: dict[str, Callable[[], None]] = {
+        offer.name: partial(run_offer, slot, offer, dtype_of(offer))
+        for slot, offer in offers_of(family)
+    }
+    if hasattr(triton_real_shapes, family):
+        calls[REAL_SHAPES] = getattr(triton_real_shapes, family)
+    for name, call in calls.items():
         for target in TARGETS:
             triton.runtime.driver.set_active(AbsentGpu(target))
             spy.compiled.clear()
-            key = {"offer": offer.name, "target": target}
+            key = {"offer": name, "target": target}
             print(json.dumps(key), flush=True)
             try:
-                run_offer(slot, offer, dtype_of(offer))
+                call()
                 launches = [asdict(launch_of(kernel, target)) for kernel in spy.compiled.values()]
                 print(json.dumps({**key, "launches": launches}), flush=True)
             except Exception:

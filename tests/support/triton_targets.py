@@ -24,6 +24,9 @@ TARGETS: Mapping[str, tuple[str, int | str, int]] = {
 }
 """Name -> backend, architecture and threads of a warp."""
 
+REAL_SHAPES = "real shapes"
+"""Stands for an offer: a family's function in `triton_real_shapes`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Launch:
@@ -52,6 +55,9 @@ class Launch:
 
 def launches_of(family: str) -> dict[tuple[str, str], list[Launch] | str]:
     """Compile what the offers of a family launch over all their cases, for every target.
+
+    Where `triton_real_shapes` has a function of the family's name, what that launches too, as if
+    it were an offer named REAL_SHAPES.
 
     Returns:
         (offer, target) -> its launches, or why there are none: the compiler's words, or that it

@@ -101,9 +101,10 @@ def _explained(args: argparse.Namespace, config: Mapping[str, Any]) -> Explanati
     from tokenspeed.models.registry import resolve_architecture
     from tokenspeed.placement.cost import CostModel
     from tokenspeed.placement.explain import explain
-    from tokenspeed.placement.fitting import check_experts
+    from tokenspeed.placement.fitting import TRIED, check_experts
     from tokenspeed.placement.mesh import Degrees, build_mesh
     from tokenspeed.placement.trace import MAX_CONTEXT_TOKENS, trace
+    from tokenspeed.placement.vocabulary import padded_config, roomy_config
     from tokenspeed.plugins.manager import load_plugins
 
     if args.tokens < 1:
@@ -120,9 +121,16 @@ def _explained(args: argparse.Namespace, config: Mapping[str, Any]) -> Explanati
         experts = expert_groups_of(model_class, config)
     check_experts(mesh.degrees, experts)
     count(config, "max_position_embeddings", MAX_CONTEXT_TOKENS)
-    graphs = trace(model_class, config)
-    is_tied = bool(config.get("tie_word_embeddings"))
-    return explain(graphs, mesh, CostModel(), args.tokens, groups, is_tied=is_tied)
+    graphs = trace(model_class, padded_config(config, mesh))
+    return explain(
+        graphs,
+        mesh,
+        CostModel(),
+        args.tokens,
+        groups,
+        is_tied=bool(config.get("tie_word_embeddings")),
+        roomy=lambda: trace(model_class, roomy_config(config, TRIED)),
+    )
 
 
 def _print(explanation: Explanation) -> None:

@@ -176,6 +176,27 @@ class EngineConfig:
         low=-1,
         high=1,
     )
+    graphs: str = setting(
+        "auto",
+        "decode steps as device graphs, see docs/decode-graphs.md; auto: where the device, the "
+        "model's kernels and its backends can, and the start report says why where not",
+        choices=("auto", "off"),
+    )
+    graph_rows: int = setting(
+        0,
+        "most rows of a decode step that is a graph; 0: max_running, up to 512, beyond which "
+        "launching costs little beside computing",
+        low=0,
+        high=1 << 13,
+    )
+    graph_memory_mib: int = setting(
+        2048,
+        "device memory that graphs may take beside the cache, in MiB; sizes of step that find no "
+        "room are launched without; the default holds the intermediate results of 512 rows of the "
+        "widest published models",
+        low=1,
+        high=1 << 17,
+    )
     prefix_cache: bool = setting(True, "reuse KV blocks of equal prefixes")
     state_cache_share: float = setting(
         0.3,
@@ -322,6 +343,14 @@ class EngineConfig:
         "replica is restarted; a first compilation that only one rank makes must fit in",
         low=0.5,
         high=3600,
+    )
+    start_timeout_s: float = setting(
+        120.0,
+        "seconds that ranks started by torchrun wait for rank 0's address, and that the server "
+        "waits for a sign of life of an engine that starts; raise it where hosts are started by "
+        "hand",
+        low=1,
+        high=86400,
     )
     threads: int = setting(
         0,

@@ -20,7 +20,9 @@ from tokenspeed.engine.choices import Choices
 from tokenspeed.engine.drafting import Drafting
 from tokenspeed.engine.engine import Engine
 from tokenspeed.engine.evidence import evidence_for
+from tokenspeed.engine.expert_loads import ExpertLoads
 from tokenspeed.engine.facts import EngineParts, model_info, start_report
+from tokenspeed.engine.graphs import capture_graphs
 from tokenspeed.engine.kv_events import EventGroup
 from tokenspeed.engine.kv_publisher import KvEventSettings, check_addresses
 from tokenspeed.engine.pins import idle_pins
@@ -30,34 +32,28 @@ from tokenspeed.engine.ranks.group import ON_THIS_HOST, RankGroup, RankStart
 from tokenspeed.engine.ranks.leading import LeadingExecutor
 from tokenspeed.engine.ranks.place import ALONE, world_of
 from tokenspeed.engine.reports import Progress, ProgressCallback
+from tokenspeed.engine.scheduling import make_scheduler, make_tenants, scheduler_settings
 from tokenspeed.engine.sizes import (
     EngineSizes,
     check_speculation,
     resolve_sizes,
-    slots_each,
     slots_of,
     with_depth,
 )
 from tokenspeed.engine.start_settings import plugins_of
-from tokenspeed.engine.tenant_file import read_tenants
-from tokenspeed.engine.tenants import Tenants, tenants_of
 from tokenspeed.engine.tiers import (
-    LAYER_RANGES,
     build_transfers,
     cache_namespace,
     check_tiers,
-    host_blocks,
-    write_policy,
 )
 from tokenspeed.engine.tuning import Tuning, tune
 from tokenspeed.engine.vocabulary import check_vocabulary, grammar_vocabulary
 from tokenspeed.env import is_strict
-from tokenspeed.errors import CapacityError, CheckpointError, ConfigError, RequestError
+from tokenspeed.errors import CapacityError, CheckpointError, RequestError
 from tokenspeed.log import LOGGER
 from tokenspeed.models.modules import register_model_modules
 from tokenspeed.plugins import BindingPlan, load_planned
 from tokenspeed.scheduler import Scheduler
-from tokenspeed.scheduler.partitioned import PartitionedScheduler
 from tokenspeed.scheduler.record import RecordWriter, check_record, scheduler_config
 from tokenspeed.tokenizer import load_tokenizer
 
@@ -72,9 +68,9 @@ if TYPE_CHECKING:
     from tokenspeed.engine.engine import StepExecutor
     from tokenspeed.engine.grammars import Grammars
     from tokenspeed.engine.rank_build import RankParts
+    from tokenspeed.executor import Executor
     from tokenspeed.executor.transfers import TierTransfers
     from tokenspeed.grammar import AnswerMasks
-    from tokenspeed.kv import ArenaLayout
     from tokenspeed.plugins import PluginPlan, Registry
 
 
@@ -230,6 +226,8 @@ def _build_parts(
         place = group.wait_joining()
     progress = group.progress if group is not None else None
     communicator = joined(choices, sizes, runtime, place, progress)
+    if group is not None:
+        group.join_plans(choices, place)
     set_threads(config.threads, place.local_world * config.replicas)
     rank = build_rank(
         config, registry, choices, runtime, source, described, communicator, place, placing,
@@ -239,25 +237,31 @@ def _build_parts(
     store = choices.kv_store(cache_namespace(path, layout, sizes.dtype))
     checked = None if store is None else CheckedStore(store)
     transfers = build_transfers(config, layout, rank.storage, runtime, checked)
-    settings = _scheduler_settings(config, layout, sizes)
+    settings = scheduler_settings(config, layout, sizes)
     grammars = choices.grammars(vocabulary)
     masks = _masks(sizes, vocabulary, grammars)
-    scheduler = _scheduler(config, settings, layout)
+    scheduler = make_scheduler(config, settings, layout)
     if transfers is not None:
         scheduler.notify_store(transfers.stored_keys(), True)
     executor = _build_executor(config, rank, sizes, choices, runtime, transfers, masks, group)
+    graphs = capture_graphs(
+        config, rank, choices, runtime, executor, tell, is_watched=tuning is not None
+    )
+    stepping: StepExecutor = executor
     if group is not None:
+        stepping = LeadingExecutor(executor, group, rank.check, num_partitions=config.dp)
         group.check_alike(rank_facts(rank, choices))
     return EngineParts(
         sizes=sizes,
         layout=layout,
-        executor=executor,
+        executor=stepping,
         scheduler=scheduler,
-        tenants=_tenants(config, scheduler, layout),
+        tenants=make_tenants(config, scheduler, layout),
         recorder=RecordWriter(Path(config.record), settings) if config.record else None,
         transfers=transfers,
         drafting=_drafting(config, choices, speculator, scheduler, settings, sizes),
         communicator=communicator,
+        connections=rank.connections,
         store=store,
         grammars=grammars,
         policy=policy,
@@ -267,24 +271,17 @@ def _build_parts(
         weights_bytes=rank.weights_bytes,
         cache_groups=tuple(item.name for item in layout.groups),
         group=group,
-        expert_load=rank.expert_load,
+        expert_loads=_expert_loads(config, rank, group),
+        graphs=graphs,
     )
 
 
-def _tenants(config: EngineConfig, scheduler: Scheduler, layout: ArenaLayout) -> Tenants:
-    """Return the tenants with the figures of the settings.
-
-    Raises:
-        ConfigError: the file, or a figure in it, is not as needed; or the model's cache cannot be
-            counted by tenant.
-    """
-    tenants = tenants_of(scheduler, layout)
-    try:
-        for name, figures in read_tenants(config.tenants).items():
-            tenants.change(name, figures.share(config.replicas), now_us=0)
-    except RequestError as error:
-        raise ConfigError(f"tenants {config.tenants!r}: {error}") from None
-    return tenants
+def _expert_loads(
+    config: EngineConfig, rank: RankParts, group: RankGroup | None
+) -> ExpertLoads | None:
+    if group is None or not config.eplb_steps:
+        return None
+    return ExpertLoads(rank.expert_load, group.expert_loads)
 
 
 def _build_executor(
@@ -296,11 +293,11 @@ def _build_executor(
     transfers: TierTransfers | None,
     masks: AnswerMasks,
     group: RankGroup | None,
-) -> StepExecutor:
+) -> Executor:
     from tokenspeed.executor import Executor
     from tokenspeed.executor.host_link import host_link
 
-    executor = Executor(
+    return Executor(
         rank.model,
         arena=rank.arena,
         attention=rank.attention,
@@ -316,24 +313,6 @@ def _build_executor(
         share=rank.communicator.broadcast if group is not None else None,
         partition=rank.partition,
     )
-    if group is None:
-        return executor
-    return LeadingExecutor(executor, group, rank.check, num_partitions=config.dp)
-
-
-def _scheduler(config: EngineConfig, settings: Mapping[str, Any], layout: ArenaLayout) -> Scheduler:
-    """Return what decides: one scheduler, or one for each partition of attention, seen as one."""
-    if config.dp == 1:
-        return Scheduler(scheduler_config(settings))
-    joined: Any = PartitionedScheduler(
-        config.dp,
-        lambda: scheduler_config({**settings, "kv_events": config.prefix_cache}),
-        slots_each=settings["max_running"],
-        block_tokens=settings["block_tokens"],
-        groups=tuple((group.kind, group.group.window) for group in layout.groups),
-        tells_events=settings["kv_events"],
-    )
-    return joined  # type: ignore[no-any-return]
 
 
 def _masks(
@@ -382,46 +361,6 @@ def _drafting(
     )
 
 
-def _scheduler_settings(
-    config: EngineConfig, layout: ArenaLayout, sizes: EngineSizes
-) -> dict[str, Any]:
-    groups = [
-        {
-            "name": group.name,
-            "kind": group.kind,
-            "packing": group.packing,
-            "share_tokens": group.group.share_tokens,
-            "window": group.group.window,
-            # Without drafts nothing is taken back, so any way will do.
-            "speculation": "replay" if group.group.speculation == "replay" else "rows_per_position",
-        }
-        for group in layout.groups
-    ]
-    return {
-        "block_tokens": sizes.block_tokens,
-        "groups": groups,
-        "num_physical_blocks": layout.num_physical_blocks,
-        "max_running": slots_each(config),
-        "max_waiting": -(-config.max_waiting // config.dp),
-        "max_step_tokens": max(sizes.max_step_tokens // config.dp, slots_each(config)),
-        "max_context_tokens": sizes.max_context_tokens,
-        "depth": config.depth,
-        "prefix_cache": config.prefix_cache,
-        "state_cache_share": config.state_cache_share,
-        "host_blocks": host_blocks(config, layout),
-        "write_policy": write_policy(config) if config.host_kv_gib else "none",
-        "min_reuse": config.kv_write_min_reuse,
-        "store": bool(config.kv_store),
-        "layer_ranges": LAYER_RANGES if config.host_kv_gib else 1,
-        "kv_events": bool(config.kv_events) or config.replicas > 1,
-        "retain_share": config.retain_share,
-        "max_queue_us": int(config.max_queue_s * 1e6),
-        "min_tps_per_user": config.min_tps_per_user,
-        "max_prefill_steps": config.max_prefill_steps,
-        "record_events": bool(config.record),
-    }
-
-
 def _finish(
     config: EngineConfig,
     registry: Registry,
@@ -454,12 +393,14 @@ def _finish(
         drafting=parts.drafting,
         transfers=parts.transfers,
         communicator=parts.communicator,
+        connections=parts.connections,
         group=parts.group,
         store=parts.store,
         grammars=parts.grammars,
         kv_events=_kv_events(config, parts),
         is_routed=config.replicas > 1,
-        expert_load=parts.expert_load,
+        expert_loads=parts.expert_loads,
+        graph_counts=parts.graphs.counts,
     )
 
 

@@ -1,7 +1,11 @@
-"""The choices of a start, each with its decision: device, checkpoint format, model, backends."""
+"""The choices of a start, each with its decision: device, checkpoint format, model, backends.
+
+Those that the model does not compute with are of `service_choices.py`.
+"""
 
 from __future__ import annotations
 
+import platform
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,26 +13,18 @@ from uuid import uuid4
 
 from tokenspeed.contracts.attention import CacheDemand
 from tokenspeed.contracts.model import LATENT
-from tokenspeed.contracts.speculator import SpeculatorFacts
 from tokenspeed.engine.built import building, check_built, check_kind
-from tokenspeed.engine.grammars import Grammars
-from tokenspeed.engine.pins import check_pins
-from tokenspeed.engine.policy_guard import GuardedPolicy
 from tokenspeed.engine.ranks.communicators import rivals_of, shared
 from tokenspeed.engine.ranks.group_seat import ALONE, GroupSeat
-from tokenspeed.engine.rules import device_traits, rules_of
+from tokenspeed.engine.rules import device_traits
+from tokenspeed.engine.service_choices import ServiceChoices
 from tokenspeed.engine.sizes import CPU
-from tokenspeed.engine.store_guard import GuardedStore
 from tokenspeed.errors import (
     CapabilityError,
     CheckpointError,
     ConfigError,
-    PluginError,
-    TokenSpeedError,
-    told,
 )
-from tokenspeed.kernels import Decision, select
-from tokenspeed.kernels.not_offered import not_offered
+from tokenspeed.kernels import Decision
 from tokenspeed.kernels.rules import AUTO
 from tokenspeed.log import LOGGER
 from tokenspeed.models.registry import architecture_of, candidates, load_model_class
@@ -37,40 +33,20 @@ from tokenspeed.plugins.model_suggestion import suggestion_text, unloaded_text
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tokenspeed.config.schema import EngineConfig
     from tokenspeed.contracts.attention import AttentionBackend
     from tokenspeed.contracts.binding import RegisteredOffer
     from tokenspeed.contracts.communicator import Communicator
     from tokenspeed.contracts.device import DeviceRuntime
-    from tokenspeed.contracts.grammar import GrammarEngine, GrammarVocabulary
-    from tokenspeed.contracts.kv_store import KVStore
     from tokenspeed.contracts.model import CacheGroup, CausalLM
     from tokenspeed.contracts.moe import ExpertGroup, MoEBackend
     from tokenspeed.contracts.registration import Offer
     from tokenspeed.contracts.sampler import Sampler
-    from tokenspeed.contracts.speculator import Speculator
     from tokenspeed.contracts.weights import WeightFormat, WeightSource
     from tokenspeed.engine.sizes import EngineSizes
-    from tokenspeed.kernels.registry import Evidence
-    from tokenspeed.plugins import Registry
 
 
-SPECULATOR_METHODS = ("start", "extend", "propose", "end")
-
-
-class Choices:
-    """Chooses and loads what fills each slot; `decisions` is what the BindingPlan is made of.
-
-    Whoever builds sets `evidence`, measured times, once the model's shapes are known.
-    """
-
-    def __init__(self, config: EngineConfig, registry: Registry) -> None:
-        self.decisions: dict[str, Decision] = {}
-        self.evidence: Evidence | None = None
-        self._config = config
-        self._registry = registry
-        self.rules = rules_of(config)
-        check_pins(self.rules.pins, registry.operators)
+class Choices(ServiceChoices):
+    """Chooses and loads what fills each slot."""
 
     def device(self, index: int = 0) -> DeviceRuntime:
         """Choose the accelerator.
@@ -245,80 +221,36 @@ class Choices:
             file=getattr(self.evidence, "file", None),
         )
 
-    def named(self, slot: str) -> Decision | None:
-        """Choose what is only used when the setting of the slot's name names it; None: it does not.
+    def host_communicator(self, seat: GroupSeat) -> Communicator:
+        """Choose what moves host memory between the ranks of a group, and join it.
+
+        A pin of the slot is of what moves the model's tensors, and does not count here.
 
         Raises:
-            CapabilityError: no loaded plugin offers it.
+            CapabilityError: no loaded plugin does.
+            EngineError: the group is not complete within its time.
         """
-        name: str = getattr(self._config, slot)
-        return self._decide(slot, self._offers_named(slot, name), {}) if name else None
+        import torch
 
-    def check_kv_store(self) -> None:
-        """Check that the store that is asked for is offered; it is opened when its name is known.
-
-        Raises:
-            CapabilityError: no loaded plugin offers it.
-        """
-        if self._config.kv_store:
-            self._offers_named("kv_store", self._config.kv_store)
-
-    def kv_store(self, namespace: str) -> GuardedStore | None:
-        """Open the store behind the host tier; None where none is asked for.
-
-        Raises:
-            CapabilityError: no loaded plugin offers it.
-        """
-        config, decision = self._config, self.named("kv_store")
-        if decision is None:
-            return None
-        store: KVStore = self._load(
-            "kv_store",
+        slot = f"communicator.{seat.name}"
+        traits = {
+            "device": CPU,
+            "arch": (platform.machine(),),
+            "dtype": "float32",
+            **seat.traits(),
+        }
+        offers = self._registry.offers("communicator")
+        decision = self._decide(slot, offers, traits, wishes=seat.wishes(), pin=AUTO)
+        joined: Communicator = self._load(
+            slot,
             decision,
-            namespace=namespace,
-            folder=config.kv_store_folder,
-            capacity_bytes=int(config.kv_store_gib * (1 << 30)),
+            rank=seat.rank,
+            size=seat.size,
+            rendezvous=seat.rendezvous,
+            device=torch.device(CPU),
+            timeout_s=seat.timeout_s,
         )
-        return GuardedStore(store, decision.winner.pin)
-
-    def speculator(self, sizes: EngineSizes) -> Speculator | None:
-        """Build the speculator that was asked for; None where none is.
-
-        Raises:
-            CapabilityError: no loaded plugin offers it.
-            PluginError: it cannot be built, or is not what it says.
-        """
-        decision = self.named("speculator")
-        if decision is None:
-            return None
-        speculator: Speculator = self._load(
-            "speculator",
-            decision,
-            max_drafts=self._config.max_drafts,
-            max_running=self._config.max_running,
-            vocab_size=sizes.vocab_size,
-        )
-        check_speculator(speculator, decision)
-        return speculator
-
-    def grammars(self, vocabulary: GrammarVocabulary) -> Grammars | None:
-        """Choose what keeps answers in a language; None where no loaded plugin offers it.
-
-        Raises:
-            PluginError: it cannot be built, or is not what it says.
-        """
-        offers = self._registry.offers("grammar")
-        if not offers:
-            return None
-        decision = self._decide("grammar", offers, {})
-        engine: GrammarEngine = self._load("grammar", decision, vocabulary=vocabulary)
-        cache_bytes = self._config.grammar_cache_mib << 20
-        return Grammars(engine, decision.winner.pin, cache_bytes=cache_bytes)
-
-    def policy(self) -> GuardedPolicy:
-        """Choose the policy; it is always named, so that installing a wheel changes no order."""
-        decision = self._decide("policy", self._registry.offers("policy"), {})
-        return GuardedPolicy(self._load("policy", decision), decision.winner.pin)
+        return joined
 
     def _attention_of(
         self, group: CacheGroup, sizes: EngineSizes, runtime: DeviceRuntime
@@ -367,84 +299,6 @@ class Choices:
             device=runtime.torch_device(),
         )
         return backend
-
-    def _offers_named(self, slot: str, name: str) -> Sequence[RegisteredOffer[Offer]]:
-        """Return the offers of a slot with this PLUGIN/NAME or NAME.
-
-        Raises:
-            CapabilityError: no loaded plugin has one.
-        """
-        offers = self._registry.offers(slot)
-        named = [item for item in offers if name in (item.pin, item.offer.name)]
-        if not named:
-            raise not_offered(slot, name, (item.pin for item in offers))
-        return named
-
-    def _decide(
-        self,
-        slot: str,
-        offers: Sequence[RegisteredOffer[Offer]],
-        traits: Mapping[str, object],
-        *,
-        wishes: Mapping[str, object] | None = None,
-    ) -> Decision:
-        """Choose for a slot, or for a part of it such as "attention.full"."""
-        rules, base = self.rules, slot.partition(".")[0]
-        pin, evidence = rules.pins.get(slot, rules.pins.get(base, AUTO)), self.evidence
-        decision = select(
-            slot,
-            offers,
-            traits,
-            pin=pin,
-            pinned_as="the default" if slot in rules.defaults else "pinned",
-            fallback=rules.fallback,
-            # What nobody computes with has no determinism to ask for.
-            objective=rules.objective if traits else "latency",
-            preferences={**(wishes or {}), **rules.preferences},
-            evidence=None if evidence is None else evidence.seconds(slot, traits),
-            failures=None if evidence is None else evidence.failures(slot, traits),
-            forced=rules.forced if pin != AUTO else (),
-        )
-        self.decisions[slot] = decision
-        return decision
-
-    def _load(self, slot: str, decision: Decision, **arguments: Any) -> Any:
-        winner = decision.winner
-        try:
-            with building(winner, f"load of {slot}/{winner.offer.name}"):
-                built = winner.offer.load(**arguments)
-        except (ConfigError, PluginError):
-            raise  # a setting is wrong, not the plugin; or the plugin has been named
-        except TokenSpeedError as error:  # of ours, but said by the plugin: it is named too
-            raise PluginError(
-                f"plugin {winner.plugin_id} {winner.plugin_version} failed at load of "
-                f"{slot}/{winner.offer.name}: {told(error)}; fix or leave out the plugin",
-                id="offer-load-failed",
-            ) from error
-        check_built(slot, built, winner.pin)
-        return built
-
-
-def check_speculator(speculator: Speculator, decision: Decision) -> None:
-    """Check that what a speculator declares is there.
-
-    Raises:
-        PluginError: a method is missing, or its facts are none.
-    """
-    facts = getattr(speculator, "facts", None)
-    is_sound, wanted = False, list(SPECULATOR_METHODS)
-    if isinstance(facts, SpeculatorFacts):
-        is_sound = facts.num_grades >= 1
-        wanted += ["observe"] if facts.observes else []
-    missing = [name for name in wanted if not callable(getattr(speculator, name, None))]
-    if is_sound and not missing:
-        return
-    problem = f"has no {', '.join(missing)}" if missing else f"has the facts {facts!r}"
-    raise PluginError(
-        f"speculator {decision.winner.pin} {problem}; needed are SpeculatorFacts with num_grades "
-        f"of 1 or more, and {', '.join(wanted)}; fix its plugin, or leave it out (--speculator '')",
-        id="offer-load-failed",
-    )
 
 
 def _kv_shape(group: CacheGroup) -> tuple[int, int, int]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.policy import Policy
     from tokenspeed.contracts.step import StepPlan, StepResult
     from tokenspeed.engine.drafting import Drafting
+    from tokenspeed.engine.expert_loads import ExpertLoads
     from tokenspeed.engine.grammars import Grammars
     from tokenspeed.engine.kv_publisher import KvEventSettings
     from tokenspeed.engine.messages import ModelInfo
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     from tokenspeed.engine.reports import StartReport
     from tokenspeed.engine.store_guard import GuardedStore
     from tokenspeed.engine.tenants import Tenants
-    from tokenspeed.executor.balancing import ExpertLoad
+    from tokenspeed.executor.connections import GroupConnections
+    from tokenspeed.executor.graphs import GraphCounts
     from tokenspeed.plugins import BindingPlan, Registry
     from tokenspeed.sampling.params import SamplingParams
     from tokenspeed.scheduler import Scheduler
@@ -111,6 +113,8 @@ class Engine:
     """Movers between the tiers; None where there is only the device."""
     communicator: Communicator | None = None
     """Collectives between the ranks of this replica."""
+    connections: GroupConnections | None = None
+    """Those between the ranks of rank 0's groups; None: there are no such groups."""
     group: RankGroup | None = None
     """The other ranks; None: there is one rank."""
     store: GuardedStore | None = None
@@ -119,8 +123,10 @@ class Engine:
     """Compiles the languages that answers are kept in; None: no plugin does."""
     kv_events: KvEventSettings | None = None
     """Where changes of the prefix cache are published; None: nowhere."""
-    expert_load: ExpertLoad | None = None
-    """Counts of the choices of experts, of rank 0's stage; None: experts stay where they are."""
+    expert_loads: ExpertLoads | None = None
+    """Counts of the choices of experts; None: experts stay where they are."""
+    graph_counts: GraphCounts | None = None
+    """What became of device graphs; None: decode steps are launched kernel by kernel."""
     is_routed: bool = False
     """One of several replicas: routers are told what it has cached."""
 
@@ -130,5 +136,6 @@ class Engine:
             self.transfers.close()
         if self.group is not None:
             self.group.close()  # first: the others leave the communicator when they are told to
-        if self.communicator is not None:
-            self.communicator.close()
+        for joined in (self.connections, self.communicator):
+            if joined is not None:
+                joined.close()

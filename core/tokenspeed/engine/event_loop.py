@@ -209,8 +209,9 @@ class EventLoop:
         """Return counters and gauges as of now."""
         counts = self._engine.scheduler.stats()
         drafting = self._engine.drafting
-        store = self._engine.store
+        store, experts = self._engine.store, self._engine.expert_loads
         grammars, feed = self._engine.grammars, self._kv_feed
+        graphs = self._engine.graph_counts
         return EngineStats(
             epoch=self._epoch,
             steps=self._meter.num_steps,
@@ -226,6 +227,7 @@ class EventLoop:
             created_tokens=self._tally.total.created,
             recomputed_tokens=self._tally.total.recomputed,
             tenants=self._engine.tenants.states(),
+            experts=() if experts is None else experts.figures(),
             match_ends=dict(self._tally.match_ends),
             evictions=counts["evictions"],
             loaded_tokens=counts["loaded_tokens"],
@@ -240,6 +242,8 @@ class EventLoop:
             speculator_detached=int(drafting is not None and drafting.detached_s is not None),
             store_failures=0 if store is None else store.num_failures,
             store_detached=int(store is not None and store.is_detached),
+            graph_steps=0 if graphs is None else graphs.replayed,
+            graph_sizes_failed=0 if graphs is None else len(graphs.failed),
             grammar_bytes=0 if grammars is None else grammars.cached_bytes,
             hook_calls_after_freeze=self._engine.registry.hook_calls_after_freeze,
             queued_tokens=0 if feed is None else self._engine.scheduler.queued_tokens(),

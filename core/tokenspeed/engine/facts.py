@@ -24,12 +24,14 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.device import DeviceRuntime
     from tokenspeed.engine.drafting import Drafting
     from tokenspeed.engine.engine import StepExecutor
+    from tokenspeed.engine.expert_loads import ExpertLoads
     from tokenspeed.engine.grammars import Grammars
+    from tokenspeed.engine.graphs import Graphs
     from tokenspeed.engine.policy_guard import GuardedPolicy
     from tokenspeed.engine.ranks.group import RankGroup
     from tokenspeed.engine.store_guard import GuardedStore
     from tokenspeed.engine.tenants import Tenants
-    from tokenspeed.executor.balancing import ExpertLoad
+    from tokenspeed.executor.connections import GroupConnections
     from tokenspeed.executor.transfers import TierTransfers
     from tokenspeed.kernels import Binder
     from tokenspeed.kv import ArenaLayout
@@ -57,10 +59,12 @@ class EngineParts:
     transfers: TierTransfers | None
     drafting: Drafting | None
     communicator: Communicator
+    connections: GroupConnections | None
     store: GuardedStore | None
     grammars: Grammars | None
+    graphs: Graphs
     group: RankGroup | None = None
-    expert_load: ExpertLoad | None = None
+    expert_loads: ExpertLoads | None = None
 
 
 def model_name(path: Path) -> str:
@@ -136,6 +140,7 @@ def start_report(
             for slot, name in {**chosen, **kernels}.items()
             if slot.partition(".")[0] in ("attention", "moe", "sampler") or slot in kernels
         ),
+        graphs=parts.graphs.text,
         mesh=mesh_text(degrees_of(config)),
         plan_digest=plan.digest,
         plan={**plan.to_json(), "plugins": [asdict(status) for status in registry.plugins]},

@@ -13,9 +13,8 @@ import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
-import zmq
-from zmq.utils.monitor import recv_monitor_message
 
+from tokenspeed.engine.engine_socket import EngineSocket
 from tokenspeed.engine.messages import (
     NO_POSITION,
     WIRE_VERSION,
@@ -27,15 +26,10 @@ from tokenspeed.engine.messages import (
     KvWatch,
     ModelInfo,
     Refused,
-    SessionQuery,
-    SessionRelease,
     SessionReply,
-    StateQuery,
     StateReply,
     Stop,
-    TenantChange,
     TenantFigures,
-    TenantsQuery,
     TenantsReply,
     TenantState,
     ToEngine,
@@ -43,11 +37,10 @@ from tokenspeed.engine.messages import (
     Unhealthy,
     Welcome,
 )
-from tokenspeed.engine.picture import spelled_out
+from tokenspeed.engine.questions import RELEASE_TIMEOUT_S, STATE_TIMEOUT_S, Questions
 from tokenspeed.engine.streams import Stream, error_of
 from tokenspeed.engine.submits import make_submit
 from tokenspeed.errors import EngineAwayError, EngineError, EngineGoneError, RequestError
-from tokenspeed.log import LOGGER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,13 +52,8 @@ if TYPE_CHECKING:
     from tokenspeed.sampling.params import SamplingParams
 
 HEARTBEAT_S = 1.0
-MAX_DRAINED = 32
-"""Messages taken in one go: an engine that is faster than this process must not keep its loop from
-seeing that clients went away."""
-STATE_TIMEOUT_S = 5.0
 MAX_UNTAKEN_BYTES = 256 << 20
 """Of messages on their way to an engine that is silent: sockets keep them without a bound."""
-RELEASE_TIMEOUT_S = 30.0
 
 
 class Listener(Protocol):
@@ -104,24 +92,17 @@ class Frontend:
         self.epoch = 0
         self.plan_digest = ""
         self._streams: dict[str, Stream] = {}
-        self._query_id = 0
-        self._state_id = 0
-        self._asked: asyncio.Future[bytes] | None = None
-        self._questions: dict[int, asyncio.Future[TenantsReply | SessionReply]] = {}
-        self._last_heard = time.monotonic()
         self._unhealthy_since: float | None = None
-        self._untaken_bytes = 0
         self._welcomed = asyncio.Event()
-        self._encoder = msgspec.msgpack.Encoder()
-        self._decoder = msgspec.msgpack.Decoder(FromEngine)
-        self._context = zmq.Context()
-        self._socket = _dealer(self._context)
+        self._socket = EngineSocket(
+            address,
+            take=self._take,
+            misread=self._misread,
+            vanished=listener.vanished if listener is not None else None,
+        )
+        self._send = self._socket.send
+        self._questions = Questions(self._send)
         self._loop = asyncio.get_running_loop()
-        self._monitor: zmq.Socket[bytes] | None = None
-        if listener is not None:
-            self._watch_connection()
-        self._socket.connect(address)
-        self._loop.add_reader(self._socket.fileno(), self._drain)
         self._heart = self._loop.create_task(self._beat())
 
     @classmethod
@@ -158,7 +139,7 @@ class Frontend:
     @property
     def silent_s(self) -> float:
         """Seconds since the engine was last heard of; it answers heartbeats between steps."""
-        return time.monotonic() - self._last_heard
+        return time.monotonic() - self._socket.last_heard_s
 
     @property
     def live_requests(self) -> int:
@@ -197,10 +178,11 @@ class Frontend:
         """
         if self.unhealthy_reason is not None:
             raise EngineGoneError(self.unhealthy_reason)
-        if self._untaken_bytes > MAX_UNTAKEN_BYTES:
+        untaken_bytes = self._socket.untaken_bytes
+        if untaken_bytes > MAX_UNTAKEN_BYTES:
             raise EngineAwayError(
                 f"the engine has taken no message for {self.silent_s:.0f} s and "
-                f"{self._untaken_bytes} bytes of requests wait for it, at most {MAX_UNTAKEN_BYTES} "
+                f"{untaken_bytes} bytes of requests wait for it, at most {MAX_UNTAKEN_BYTES} "
                 "may; it is in a long step, or is being restarted; send the request again later"
             )
 
@@ -259,26 +241,7 @@ class Frontend:
         Raises:
             EngineError: it does not answer in `timeout_s`, or could not draw it.
         """
-        if self.unhealthy_reason is not None:
-            raise EngineGoneError(self.unhealthy_reason)
-        if self._asked is None or self._asked.done():
-            self._state_id = self._next_query()
-            self._asked = self._loop.create_future()
-            self._send(StateQuery(self._state_id))
-        try:
-            async with asyncio.timeout(timeout_s):
-                packed = await asyncio.shield(self._asked)
-        except TimeoutError:
-            self._asked = None
-            raise EngineAwayError(
-                f"the engine did not tell its state in {timeout_s} s: it is in a long step, or is "
-                "being restarted; ask again"
-            ) from None
-        if not packed:
-            if self.unhealthy_reason is not None:
-                raise EngineGoneError(self.unhealthy_reason)
-            raise EngineError("the engine could not tell its state; its log has the reason")
-        return spelled_out(msgspec.msgpack.decode(packed))
+        return await self._questions.state(timeout_s)
 
     async def tenants(self, *, timeout_s: float = STATE_TIMEOUT_S) -> tuple[TenantState, ...]:
         """Ask what tenants with a floor or a cap have.
@@ -286,7 +249,7 @@ class Frontend:
         Raises:
             EngineError: it does not answer in `timeout_s`.
         """
-        return await self._ask_tenants(TenantsQuery(self._next_query()), timeout_s)
+        return await self._questions.tenants(timeout_s)
 
     async def change_tenant(
         self, name: str, figures: TenantFigures, *, timeout_s: float = STATE_TIMEOUT_S
@@ -298,8 +261,7 @@ class Frontend:
                 tenant.
             EngineError: it does not answer in `timeout_s`; whether it did it is not known.
         """
-        question = TenantChange(self._next_query(), self.epoch, name, figures)
-        return await self._ask_tenants(question, timeout_s)
+        return await self._questions.change_tenant(self.epoch, name, figures, timeout_s)
 
     async def session(
         self, owner: str, session: str, *, timeout_s: float = STATE_TIMEOUT_S
@@ -309,8 +271,7 @@ class Frontend:
         Raises:
             EngineError: the engine does not answer in `timeout_s`, or is gone.
         """
-        query = SessionQuery(query_id=self._next_query(), owner=owner, session=session)
-        return await self._ask_session(query, timeout_s)
+        return await self._questions.session(owner, session, timeout_s)
 
     async def release_session(
         self,
@@ -326,10 +287,9 @@ class Frontend:
         Raises:
             EngineError: the engine does not answer in `timeout_s`, or is gone.
         """
-        release = SessionRelease(
-            query_id=self._next_query(), owner=owner, session=session, group=group, abort=abort
+        return await self._questions.release_session(
+            owner, session, timeout_s, group=group, abort=abort
         )
-        return await self._ask_session(release, timeout_s)
 
     def give_up(self, reason: str) -> None:
         """End every live request with an EngineError, after what was delivered; take no more."""
@@ -343,59 +303,7 @@ class Frontend:
             self.abort(request_id)
         self._heart.cancel()
         await asyncio.gather(self._heart, return_exceptions=True)
-        self._loop.remove_reader(self._socket.fileno())
-        if self._monitor is not None:
-            self._loop.remove_reader(self._monitor.fileno())
-            self._socket.disable_monitor()
-            self._monitor.close()
         self._socket.close()
-        self._context.term()
-
-    def _next_query(self) -> int:
-        self._query_id += 1
-        return self._query_id
-
-    async def _ask_tenants(
-        self, question: TenantsQuery | TenantChange, timeout_s: float
-    ) -> tuple[TenantState, ...]:
-        hint = "look at GET /tenants and ask again"
-        reply = await self._ask(question, timeout_s, f"about tenants in {timeout_s} s", hint)
-        assert isinstance(reply, TenantsReply)
-        if reply.refused is not None:
-            raise error_of(reply.refused)
-        return reply.tenants
-
-    async def _ask_session(
-        self, question: SessionQuery | SessionRelease, timeout_s: float
-    ) -> SessionReply:
-        about = f"about session {question.session!r} in {timeout_s} s"
-        reply = await self._ask(question, timeout_s, about, "ask again")
-        assert isinstance(reply, SessionReply)
-        return reply
-
-    async def _ask(
-        self,
-        question: TenantsQuery | TenantChange | SessionQuery | SessionRelease,
-        timeout_s: float,
-        about: str,
-        hint: str,
-    ) -> TenantsReply | SessionReply:
-        if self.unhealthy_reason is not None:
-            raise EngineGoneError(self.unhealthy_reason)
-        answer: asyncio.Future[TenantsReply | SessionReply] = self._loop.create_future()
-        self._questions[question.query_id] = answer
-        self._send(question)
-        try:
-            async with asyncio.timeout(timeout_s):
-                reply = await answer
-        except TimeoutError:
-            raise EngineAwayError(
-                f"the engine did not answer {about}: it is in a long step, or is being restarted; "
-                f"{hint}"
-            ) from None
-        finally:
-            self._questions.pop(question.query_id, None)
-        return reply
 
     def _end(self, request_id: str, message: ToEngine) -> None:
         stream = self._streams.pop(request_id, None)
@@ -403,57 +311,10 @@ class Frontend:
             self._send(message)
             stream.finish()
 
-    def _send(self, message: ToEngine) -> None:
-        payload = self._encoder.encode(message)
-        self._untaken_bytes += len(payload)
-        self._socket.send(payload, zmq.NOBLOCK)
-        # Sending may eat the edge that says a message has arrived: look for one.
-        self._loop.call_soon(self._drain)
-
-    def _watch_connection(self) -> None:
-        """Have the socket say when the engine's end goes: heartbeats would tell seconds later."""
-        monitor: zmq.Socket[bytes] = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-        self._monitor = monitor
-        self._loop.add_reader(monitor.fileno(), self._drain_monitor)
-        self._loop.call_soon(self._drain_monitor)  # its descriptor tells of edges only
-
-    def _drain_monitor(self) -> None:
-        assert self._monitor is not None
-        assert self._listener is not None
-        has_vanished = False
-        while int(self._monitor.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
-            event = recv_monitor_message(self._monitor, zmq.NOBLOCK)
-            has_vanished = has_vanished or event["event"] == zmq.EVENT_DISCONNECTED
-        if has_vanished:
-            self._drain()  # what it still said comes first
-            self._listener.vanished()
-
     async def _beat(self) -> None:
         while True:
             self._send(Hello(wire_version=WIRE_VERSION, seen_epoch=self.epoch))
             await asyncio.sleep(HEARTBEAT_S)
-
-    def _drain(self) -> None:
-        for _ in range(MAX_DRAINED):
-            if self._socket.closed:
-                return
-            try:
-                payload = self._socket.recv(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            self._last_heard = time.monotonic()
-            self._untaken_bytes = 0  # it turns, and takes what has come before it computes
-            try:
-                self._take(self._decoder.decode(payload))
-            except Exception as error:  # nothing may leave a stream, or a start, waiting for ever
-                LOGGER.debug("a message of the engine could not be taken", exc_info=error)
-                self._give_up(
-                    Unhealthy(
-                        f"this process cannot read a message of the engine: {error}; both must be "
-                        "of one version; restart the server"
-                    )
-                )
-        self._loop.call_soon(self._drain)  # there may be more, and no edge will say so
 
     def _take(self, message: FromEngine) -> None:
         if isinstance(message, TokensOut):
@@ -472,13 +333,8 @@ class Frontend:
         elif isinstance(message, KvChanges):
             if self._listener is not None and message.epoch == self.epoch:
                 self._listener.changed(message)
-        elif isinstance(message, StateReply):
-            if message.query_id == self._state_id and self._asked and not self._asked.done():
-                self._asked.set_result(message.state)
-        elif isinstance(message, TenantsReply | SessionReply):
-            answer = self._questions.get(message.query_id)
-            if answer is not None and not answer.done():
-                answer.set_result(message)
+        elif isinstance(message, StateReply | TenantsReply | SessionReply):
+            self._questions.take(message)
         else:
             self._give_up(message)
 
@@ -547,28 +403,22 @@ class Frontend:
         )
         return False
 
+    def _misread(self, error: Exception) -> None:
+        self._give_up(
+            Unhealthy(
+                f"this process cannot read a message of the engine: {error}; both must be "
+                "of one version; restart the server"
+            )
+        )
+
     def _give_up(self, message: Unhealthy) -> None:
         if self.unhealthy_reason is None:
             self._unhealthy_since = time.monotonic()
         self.unhealthy_reason = message.reason
         self._welcomed.set()
-        if self._asked is not None and not self._asked.done():
-            self._asked.set_result(b"")
-        for answer in self._questions.values():
-            if not answer.done():
-                answer.set_exception(EngineGoneError(message.reason))
+        self._questions.give_up(message.reason)
         if self._listener is not None:
             self._listener.given_up()  # which takes the streams that another one can go on with
         for stream in tuple(self._streams.values()):
             stream.fail(EngineGoneError(message.reason))
         self._streams.clear()
-
-
-def _dealer(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
-    """Open the socket; queued messages wait for a restarted engine to listen again."""
-    socket = context.socket(zmq.DEALER)
-    socket.setsockopt(zmq.SNDHWM, 0)
-    socket.setsockopt(zmq.RCVHWM, 0)
-    socket.setsockopt(zmq.LINGER, 200)
-    socket.setsockopt(zmq.RECONNECT_IVL, 20)
-    return socket

@@ -326,6 +326,27 @@ class TenantsReply(msgspec.Struct, frozen=True, tag=True):
     refused: Refused | None = None
 
 
+class ExpertFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """How evenly the experts of some layers, those of one pipeline stage, load their ranks.
+
+    Args:
+        layers: first and last one, such as "0-46".
+        imbalance: choices of the busiest rank over those of the average one, in the last interval,
+            of the layer where that is most.
+        imbalance_mean: the same, mean of the layers.
+        looks: times that a layer's load was looked at.
+        rebalances: those after which experts were moved.
+        moved: experts' weights that went to another slot.
+    """
+
+    layers: str
+    imbalance: float
+    imbalance_mean: float
+    looks: int
+    rebalances: int
+    moved: int
+
+
 class EngineStats(msgspec.Struct, frozen=True, tag=True, kw_only=True, omit_defaults=True):
     """Counters and gauges for /metrics and /health, sent about once a second and when idle."""
 
@@ -345,6 +366,8 @@ class EngineStats(msgspec.Struct, frozen=True, tag=True, kw_only=True, omit_defa
     recomputed_tokens: int = 0
     tenants: tuple[TenantState, ...] = ()
     """Those with a floor or a cap."""
+    experts: tuple[ExpertFigures, ...] = ()
+    """With experts that move between ranks, of each pipeline stage."""
     match_ends: dict[str, int] = {}
     """Why matches ended: reason -> prompts."""
     evictions: int = 0
@@ -364,6 +387,9 @@ class EngineStats(msgspec.Struct, frozen=True, tag=True, kw_only=True, omit_defa
     store_failures: int = 0
     store_detached: int = 0
     """1: the KV store failed too often and is not asked any more."""
+    graph_steps: int = 0
+    graph_sizes_failed: int = 0
+    """Decode steps that were graphs; sizes of step that were to be and could not be captured."""
     grammar_bytes: int = 0
     """Host memory of compiled grammars that are kept."""
     hook_calls_after_freeze: int = 0

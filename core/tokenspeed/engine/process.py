@@ -33,6 +33,7 @@ GAVE_UP_EXIT_CODE = 70
 """The engine ended itself to be restarted (EX_SOFTWARE)."""
 
 PROGRESS_INTERVAL_S = 0.05
+ALIVE_INTERVAL_S = 0.5
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -46,6 +47,8 @@ def main(argv: list[str] | None = None) -> int:
     settings = sys.stdin.buffer.readline()
     threading.Thread(target=_die_with_launcher, daemon=True).start()
     reporter = Reporter(args.report_fd)
+    started = threading.Event()
+    threading.Thread(target=reporter.live, args=(started,), daemon=True).start()
     try:
         engine = _build(msgspec.json.decode(settings, type=EngineSettings), reporter)
         kv_publisher = _open_publisher(engine)
@@ -54,6 +57,8 @@ def main(argv: list[str] | None = None) -> int:
             LOGGER.debug("the engine could not be built", exc_info=error)
         reporter.send(failure_of(error))
         return 1
+    finally:
+        started.set()
     _serve(engine, args, reporter, started_s, kv_publisher)
     return GAVE_UP_EXIT_CODE
 
@@ -71,6 +76,11 @@ class Reporter:
         if time.monotonic() >= self._next_s or progress.done == progress.total:
             self._next_s = time.monotonic() + PROGRESS_INTERVAL_S
             self.send(progress)
+
+    def live(self, started: threading.Event) -> None:
+        """Say that this process is not stopped, until it has started."""
+        while not started.wait(ALIVE_INTERVAL_S):
+            self.send(Alive())
 
     def send(self, report: EngineReport) -> None:
         """Write one line; a launcher that is gone is noticed elsewhere."""

@@ -48,11 +48,11 @@ if TYPE_CHECKING:
     from tokenspeed.engine.reports import ProgressCallback
     from tokenspeed.engine.sizes import EngineSizes
     from tokenspeed.engine.tuning import Tuning
-    from tokenspeed.executor.balancing import ExpertLoad
     from tokenspeed.executor.connections import GroupConnections
     from tokenspeed.executor.partition import Partition
     from tokenspeed.kernels import Binder
     from tokenspeed.kv import ArenaLayout
+    from tokenspeed.placement.expert_load import ExpertLoad
     from tokenspeed.plugins import Registry
 
 
@@ -82,6 +82,14 @@ class RankParts:
     partition: Partition | None = None
     connections: GroupConnections | None = None
 
+    @property
+    def tells_late(self) -> bool:
+        """Whether a group may break in a step that goes on."""
+        from tokenspeed.executor.connections import tells_late
+
+        groups = self.connections
+        return tells_late(self.communicator) or (groups is not None and groups.tells_late)
+
     def check(self) -> None:
         """Raise if a group broke during a step whose results are about to be used."""
         from tokenspeed.executor.connections import check_late
@@ -89,6 +97,12 @@ class RankParts:
         check_late(self.communicator)
         if self.connections is not None:
             self.connections.check()
+
+    def close(self) -> None:
+        """Leave the other ranks in peace."""
+        if self.connections is not None:
+            self.connections.close()
+        self.communicator.close()
 
 
 def describe_model(

@@ -42,6 +42,7 @@ class StartReport(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
         start_s: seconds from the process's first line to ready.
         parsers: what answers are parsed with, by what it parses; {}: nobody has said.
         mesh: the degrees of parallelism.
+        graphs: sizes and memory of the decode steps that are device graphs; "off", and why.
         replicas: engines like this one behind one server.
     """
 
@@ -71,6 +72,7 @@ class StartReport(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     start_s: float = 0.0
     parsers: dict[str, str] = {}
     mesh: str = "tp=1 dp=1 ep=1"
+    graphs: str = "off"
     replicas: int = 1
 
     def lines(self) -> tuple[str, ...]:
@@ -84,7 +86,7 @@ class StartReport(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
             _row(
                 "mesh",
                 self.mesh,
-                "graphs   off",
+                f"graphs   {self.graphs}",
                 f"format   {self.weight_format}",
                 *((f"replicas {self.replicas}",) if self.replicas > 1 else ()),
             ),
@@ -152,7 +154,8 @@ class StartFailure(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
 
 
 class Alive(msgspec.Struct, frozen=True, tag="alive"):
-    """An engine of several ranks is not stopped; said a few times a second once it is ready."""
+    """An engine is not stopped; said a few times a second: by any while it starts, then by one of
+    several ranks."""
 
 
 EngineReport = Progress | StartReport | StartFailure | Alive

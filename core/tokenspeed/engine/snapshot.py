@@ -102,7 +102,7 @@ class Snapshot:
             "roots": self._tally.roots.shown(),
             "tenants": self._tally.tenants.shown(),
             "speculation": self._speculation(counters),
-            "experts": self._engine.expert_load and self._engine.expert_load.shown(),
+            "experts": self._engine.expert_loads and self._engine.expert_loads.shown(),
             "blocks": blocks_of(counters, state["groups"]),
             **{name: state[name] for name in ("partitions",) if name in state},
             "tiers": self._tiers(state, counters),

@@ -111,9 +111,11 @@ class EngineSupervisor:
             config, plugins or plugins_of(config), ranks, device_index
         )
         self._num_ranks, self._rank_timeout_s = world_of(config), config.rank_timeout_s
+        self._start_timeout_s = config.start_timeout_s
         self._alive_s = 0.0
         self._passed_fds = () if ranks is None else (ranks.listener_fd,)
         self.has_plugins = False
+        self._is_starting = False
         self._record = record_of(folder)
         self._on_progress = on_progress or (lambda progress: None)
         self._hang_timeout_s = hang_timeout_s
@@ -219,6 +221,7 @@ class EngineSupervisor:
                     return
                 self.epoch += 1
                 self._process = process = self._spawn(writing)
+                self._alive_s, self._is_starting = time.monotonic(), True
         finally:
             os.close(writing)
         with open(reading, "rb", buffering=0) as reports, process:
@@ -265,6 +268,7 @@ class EngineSupervisor:
             data = os.read(descriptor, 65536)
             if not data:
                 return
+            self._alive_s = time.monotonic()
             *lines, rest = (rest + data).split(b"\n")
             try:
                 for line in lines:
@@ -290,17 +294,17 @@ class EngineSupervisor:
                 self.kill()
                 return
             self.report = report
-            self._alive_s = time.monotonic()
+            self._is_starting = False
             self.state = EngineState.READY
             self._settled.set()
-        elif isinstance(report, Alive):
-            self._alive_s = time.monotonic()
-        else:
+        elif not isinstance(report, Alive):
             self._failure = report
             if self.report is not None:  # a first start's failure is raised by `start`
                 LOGGER.error("engine %d could not start: %s", self.epoch, error_of(report))
 
     def _kill_if_hung(self, process: subprocess.Popen[bytes], *, is_heard: bool) -> None:
+        if self._is_starting:
+            self._kill_if_silent(process, is_heard=is_heard)
         if self.state is not EngineState.READY:
             return
         doing = read_doing(self._record)
@@ -315,6 +319,20 @@ class EngineSupervisor:
                 "rank 0 (pid %d) hangs: it says nothing for %.1f s; killed", process.pid, silent_s
             )
             process.kill()
+
+    def _kill_if_silent(self, process: subprocess.Popen[bytes], *, is_heard: bool) -> None:
+        """End an engine that is stopped while it starts."""
+        silent_s = 0.0 if is_heard else time.monotonic() - self._alive_s
+        if silent_s <= self._start_timeout_s:
+            return
+        self._failure = StartFailure(
+            kind="EngineError",
+            message=f"engine {self.epoch} (pid {process.pid}) gives no sign of life for "
+            f"{silent_s:.1f} s while it starts, allowed are {self._start_timeout_s:g}; it was "
+            "killed: look who stops it, or raise --start-timeout-s",
+        )
+        LOGGER.error("%s", self._failure.message)
+        process.kill()
 
     def _reason_to_give_up(self) -> str:
         """Return why the engine that ended is not started again, or ""."""

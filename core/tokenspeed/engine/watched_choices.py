@@ -52,8 +52,9 @@ class WatchedChoices(Choices):
         traits: Mapping[str, object],
         *,
         wishes: Mapping[str, object] | None = None,
+        pin: str | None = None,
     ) -> Decision:
-        decision = super()._decide(slot, offers, traits, wishes=wishes)
+        decision = super()._decide(slot, offers, traits, wishes=wishes, pin=pin)
         if _is_timed(slot, decision):
             self.requests[slot] = request_key(slot, traits)
             self.texts[slot] = _text(decision.record["traits"])

@@ -8,11 +8,11 @@ have their turns one after the other, so that no step waits for all of them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tokenspeed.placement.balance import balanced, copies_between, peak
+from tokenspeed.placement.expert_load import ExpertLoad
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,37 +23,6 @@ if TYPE_CHECKING:
     from tokenspeed.layers.expert_slots import ExpertSlots
     from tokenspeed.layers.moe import Experts
     from tokenspeed.placement.balance import Copy
-
-
-@dataclass(slots=True)
-class ExpertLoad:
-    """What is known of a stage's experts since the start; written between steps.
-
-    Args:
-        counts: layer -> choices of each expert.
-        placements: layer -> the expert in each slot of all ranks.
-        peaks: layer -> choices of the busiest rank over those of the average one, of the last
-            interval, as they were placed then.
-        times, moved: looks at a layer, and experts' weights that went to another slot.
-    """
-
-    counts: dict[int, list[int]] = field(default_factory=dict)
-    placements: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    peaks: dict[int, float] = field(default_factory=dict)
-    times: int = 0
-    moved: int = 0
-
-    def shown(self) -> dict[str, Any]:
-        """Return it as plain data."""
-        layers = {
-            str(layer): {
-                "counts": list(counts),
-                "slots": list(self.placements[layer]),
-                "peak": round(self.peaks.get(layer, 1.0), 3),
-            }
-            for layer, counts in self.counts.items()
-        }
-        return {"times": self.times, "moved": self.moved, "layers": layers}
 
 
 class ExpertBalancer:
@@ -99,6 +68,7 @@ class ExpertBalancer:
             self._copy(tensor, copies, experts.num_slots)
         experts.slots.put(then)
         self.load.placements[layer] = then
+        self.load.rebalanced += 1
         self.load.moved += len(copies)
 
     def _counts(self, slots: ExpertSlots, placement: Sequence[int]) -> list[int]:

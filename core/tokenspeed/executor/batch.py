@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class _TabledGroup:
+class TabledGroup:
     """A group of the plan that has block tables."""
 
     index: int
@@ -84,11 +84,13 @@ class StepBatcher:
         views = arena.layer_views()  # a pipeline stage has some layers only
         self._views: list[Any] = [views.get(layer) for layer in range(1 + max(views))]
         self._poison = poison
-        self._block_tokens = block_tokens
+        self.block_tokens = block_tokens
         self._max_token_id = vocab_size - 1
         self._link = link
         blocks_per_row = -(-max_context_tokens // block_tokens)
-        self._tabled, self._states = [], []
+        self.tabled: list[TabledGroup] = []
+        """The groups that have tables."""
+        self._states = []
         for index, group in enumerate(arena.layout.groups):
             if group.kind == "state":
                 self._states.append((group.layers, group.group.speculation))
@@ -97,7 +99,17 @@ class StepBatcher:
             tables = GroupTables(max_running, blocks_per_row, pages)
             page_tokens = pages.page_tokens if pages else 0
             backend = attention[group.name]
-            self._tabled.append(_TabledGroup(index, group, backend, tables, page_tokens))
+            self.tabled.append(TabledGroup(index, group, backend, tables, page_tokens))
+
+    @property
+    def views(self) -> list[Any]:
+        """What a ForwardContext says of the cache, by layer."""
+        return self._views
+
+    @property
+    def state_layers(self) -> list[tuple[int, ...]]:
+        """The layers of each state group, in the plan's order."""
+        return [layers for layers, _ in self._states]
 
     @property
     def num_state_groups(self) -> int:
@@ -145,12 +157,12 @@ class StepBatcher:
     def _patch_tables(self, plan: StepPlan) -> None:
         # A new owner's slot is cleared before its first entries are written.
         for _, slot in plan.admitted.tolist():
-            for group in self._tabled:
+            for group in self.tabled:
                 group.tables.clear(slot)
         updates = plan.block_updates
         if len(updates) == 0:
             return
-        for group in self._tabled:
+        for group in self.tabled:
             group.tables.patch(*updates[updates[:, 1] == group.index][:, (0, 2, 3)].T)
 
     def _state_rows(self, plan: StepPlan, rows_SWR: torch.Tensor) -> dict[int, StateRows]:
@@ -175,15 +187,15 @@ class StepBatcher:
         self, rows: AttendedRows, positions_T: torch.Tensor
     ) -> Mapping[str, object]:
         lengths = rows.context_tokens + np.diff(rows.query_start)
-        num_blocks = -(-int(lengths.max(initial=0)) // self._block_tokens)
+        num_blocks = -(-int(lengths.max(initial=0)) // self.block_tokens)
         metadata = {}
-        for group in self._tabled:
+        for group in self.tabled:
             batch = AttentionBatch(
                 query_start=rows.query_start,
                 context_tokens=rows.context_tokens,
                 num_decode_rows=rows.num_decode_rows,
                 block_tables=group.tables.block_rows(rows.slots, num_blocks),
-                block_tokens=self._block_tokens,
+                block_tokens=self.block_tokens,
                 positions_T=positions_T,
                 window=group.layout.group.window,
                 page_tables=group.tables.page_rows(rows.slots, num_blocks),

@@ -51,6 +51,11 @@ class GroupConnections:
         sender = self._rank + (self._mesh.stage(self._rank) - stage) * stage_ranks
         return self._of((sender, sender - stage_ranks))
 
+    @property
+    def tells_late(self) -> bool:
+        """Whether a group may break without a call of this rank that raises."""
+        return any(map(tells_late, self._by_ranks.values()))
+
     def check(self) -> None:
         """Raise if a group broke: what its calls gave since the last check is worth nothing.
 
@@ -82,7 +87,12 @@ class GroupConnections:
         return self._by_ranks[ranks]
 
 
+def tells_late(communicator: Communicator) -> bool:
+    """Say whether errors of its calls may come after them."""
+    return "late_errors" in communicator.features
+
+
 def check_late(communicator: Communicator) -> None:
     """Raise what a communicator with the feature "late_errors" has to tell of calls made before."""
-    if "late_errors" in communicator.features:
+    if tells_late(communicator):
         communicator.check()  # type: ignore[attr-defined]

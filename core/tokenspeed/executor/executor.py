@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from tokenspeed.executor.batch import StepBatcher
+from tokenspeed.executor.graphs import DecodeGraphs
 from tokenspeed.executor.launched import LaunchedStep, SampledOnDevice
 from tokenspeed.executor.masked import MaskedSampler
 from tokenspeed.executor.partition import PartitionBatcher
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.model import CausalLM
     from tokenspeed.contracts.sampler import Sampler, Scores
     from tokenspeed.contracts.step import StepPlan, StepResult
+    from tokenspeed.executor.graphs import GraphCounts, GraphSettings
     from tokenspeed.executor.host_link import HostLink
     from tokenspeed.executor.masked import MaskLogits
     from tokenspeed.executor.partition import Partition
@@ -98,6 +100,7 @@ class Executor:
         self._share = share
         self._transfers = transfers
         self._link = link
+        self._plain_sampler = sampler
         self._sampler = MaskedSampler(sampler, mask_logits or mask_formula.signature, link)
         self._masks = masks or AnswerMasks(vocab_size)
         self._max_token_id = vocab_size - 1
@@ -117,8 +120,33 @@ class Executor:
         self._scorer = PromptScorer(model, sampler, vocab_size=vocab_size, link=link)
         self._requests: dict[int, ExecutorRequest] = {}
         self._by_slot: list[ExecutorRequest | None] = [None] * max_running
-        self._last_tokens_S = torch.zeros(max_running, dtype=torch.int64, device=link.device)
+        # One more, for rows of a graph that a step does not use.
+        self._last_tokens_S = torch.zeros(max_running + 1, dtype=torch.int64, device=link.device)
         self._launched: deque[LaunchedStep] = deque()
+        self._graphs: DecodeGraphs | None = None
+
+    def capture_graphs(
+        self, settings: GraphSettings, progress: Callable[[int, int], None] | None = None
+    ) -> GraphCounts:
+        """Capture decode steps; once, before the first plan.
+
+        Args:
+            progress: called with (sizes done, sizes in all).
+        """
+        assert isinstance(self._batcher, StepBatcher), "partitions have no graphs"
+        self._graphs = DecodeGraphs(
+            self._model,
+            self._batcher,
+            self._plain_sampler,
+            settings,
+            last_tokens_S=self._last_tokens_S,
+            max_running=len(self._by_slot),
+            block_tokens=self._batcher.block_tokens,
+            vocab_size=self._max_token_id + 1,
+            upload=self._link.upload,
+        )
+        self._graphs.capture(progress)
+        return self._graphs.counts
 
     def add_request(
         self,
@@ -156,6 +184,8 @@ class Executor:
         if self._transfers is not None:
             self._transfers.start(plan)
         self._batcher.apply(plan)
+        if self._graphs is not None:
+            self._graphs.follow(plan)
         step = LaunchedStep(plan.step_id, plan.num_rows)
         if plan.num_rows:
             self._run(plan, step)
@@ -208,37 +238,65 @@ class Executor:
         targets = targets_of(plan)
         slots = plan.slots[targets.rows_N]
         self._refresh(slots, plan.output_index[targets.rows_N])
-        inputs = self._batcher.build(plan, self._last_tokens_S)
+        graphs = self._graphs if self._graphs is not None and self._graphs.serves(plan) else None
+        inputs = self._batcher.build(plan, self._last_tokens_S) if graphs is None else None
         is_masked = self._masks.concern(slots.tolist())
         # Where the steps before are done already, masks are made while this one is launched.
         pending = self._start_masks(targets) if is_masked and self._settle_arrived() else None
         try:
-            hidden_TD = self._model.forward(inputs.token_ids, inputs.context)
+            if graphs is not None:
+                logits_RV = graphs.forward(plan)
+            else:
+                assert inputs is not None
+                hidden_TD = self._model.forward(inputs.token_ids, inputs.context)
             if is_masked and pending is None:
                 self._settle()  # while the device computes
                 pending = self._start_masks(targets)
-            if len(slots):
-                step.sampled = self._sample(plan, targets, hidden_TD, pending)
+            if graphs is not None:
+                step.sampled = self._sample_replayed(plan, targets, logits_RV, pending, graphs)
+            elif len(slots):
+                logits_PV = self._logits_of(plan, targets, hidden_TD)
+                step.sampled = self._sample(plan, targets, logits_PV, pending)
         finally:
             if pending is not None:
                 wait([pending])  # until then the answers belong to the thread that fills
-        step.prompt_scores = self._score_prompts(plan, hidden_TD)
-        step.embedded = self._embed(plan, hidden_TD)
+        if graphs is None:  # whose steps have no prompts
+            step.prompt_scores = self._score_prompts(plan, hidden_TD)
+            step.embedded = self._embed(plan, hidden_TD)
+
+    def _logits_of(self, plan: StepPlan, targets: Targets, hidden_TD: torch.Tensor) -> torch.Tensor:
+        """Return (P, V)."""
+        if len(targets.places_P) < plan.num_tokens:
+            hidden_TD = hidden_TD.index_select(0, *self._link.upload(targets.places_P))
+        return self._model.compute_logits(hidden_TD)
+
+    def _sample_replayed(
+        self,
+        plan: StepPlan,
+        targets: Targets,
+        logits_RV: torch.Tensor,
+        pending: PendingMasks | None,
+        graphs: DecodeGraphs,
+    ) -> SampledOnDevice:
+        """Sample a graph's logits as a graph too, unless a row asks for what that does not do."""
+        if pending is not None or not self._table.are_plain(plan.slots):
+            return self._sample(plan, targets, logits_RV, pending)
+        tokens_R = graphs.sample(plan, is_drawn=not self._table.are_greedy(plan.slots))
+        if tokens_R is None:
+            return self._sample(plan, targets, logits_RV, pending)
+        return self._sent(plan, targets, tokens_R, None)
 
     def _sample(
         self,
         plan: StepPlan,
         targets: Targets,
-        hidden_TD: torch.Tensor,
+        logits_PV: torch.Tensor,
         pending: PendingMasks | None,
     ) -> SampledOnDevice:
         """Sample, keep each row's token for its next step, and send all to the host."""
-        places_P, first_N, slots_N = self._link.upload(
-            targets.places_P, targets.first_N, plan.slots[targets.rows_N].astype(np.int64)
+        first_N, slots_N = self._link.upload(
+            targets.first_N, plan.slots[targets.rows_N].astype(np.int64)
         )
-        if len(targets.places_P) < plan.num_tokens:
-            hidden_TD = hidden_TD.index_select(0, places_P)
-        logits_PV = self._model.compute_logits(hidden_TD)
         masks = pending.result() if pending is not None else None
         batch = self._table.batch(
             targets.slots_P,
@@ -254,11 +312,17 @@ class Executor:
             self._share(last_N)
         self._last_tokens_S.index_copy_(0, slots_N, last_N)
         self._count(targets, last_N)
+        return self._sent(plan, targets, tokens_P.masked_fill(sample.failed_R, -1), sample.logprobs)
+
+    def _sent(
+        self, plan: StepPlan, targets: Targets, tokens_P: torch.Tensor, logprobs: Scores | None
+    ) -> SampledOnDevice:
+        """Send tokens, -1 where a position failed, to the host."""
         return SampledOnDevice(
             targets,
             tuple(self._request_of(plan, row) for row in targets.rows_N.tolist()),
-            self._link.download(tokens_P.masked_fill(sample.failed_R, -1)),
-            sample.logprobs,
+            self._link.download(tokens_P),
+            logprobs,
         )
 
     def _count(self, targets: Targets, last_N: torch.Tensor) -> None:
@@ -319,6 +383,8 @@ class Executor:
                     request.prompt_ids,
                     np.asarray(request.output_ids[:index], dtype=np.int32),
                 )
+                if self._graphs is not None:
+                    self._graphs.admit(slot, self._table.parameters(slot))
                 guide = request.params.grammar
                 self._masks.admit(
                     slot,

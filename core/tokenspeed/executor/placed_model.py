@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.kernel import KernelBinder
     from tokenspeed.contracts.model import CausalLM, ForwardContext
     from tokenspeed.contracts.weights import LinearWeight
-    from tokenspeed.executor.balancing import ExpertLoad
     from tokenspeed.executor.program import Connections
     from tokenspeed.placement.compiled import CompiledModel
+    from tokenspeed.placement.expert_load import ExpertLoad
 
 
 class PlacedModel:
@@ -56,6 +56,7 @@ class PlacedModel:
         self._model = model
         self._mesh, self._rank = compiled.mesh, rank
         stage = compiled.mesh.stage(rank)
+        self._vocab_size = compiled.vocab_size
         self.has_logits = bool(compiled.logits[stage].outputs)
         """Whether this rank's stage is the last: others return the empty tensors of their calls."""
         runner = partial(
@@ -111,11 +112,11 @@ class PlacedModel:
         Raises:
             ConfigError: the model does not say so.
         """
-        wanted: Callable[[], dict[str, tuple[int, ...]]] | None
-        wanted = getattr(self._model, "wanted_weights", None)
-        if wanted is None:
+        wanted_weights = getattr(self._model, "wanted_weights", None)
+        if wanted_weights is None:
             raise ConfigError(made_up_refusal(type(self._model)))
-        return wanted()
+        wanted: dict[str, tuple[int, ...]] = wanted_weights()
+        return wanted
 
     def load_weights(self, weights: Iterable[tuple[str, LinearWeight]]) -> None:
         """Give every tensor to the layer of its name, cut to what the rank holds."""
@@ -137,8 +138,10 @@ class PlacedModel:
         """Return logits (R, V) float32; (R, 0) but in the last stage."""
         if not self.has_logits:
             return hidden_RD.new_empty(len(hidden_RD), 0)
-        logits: torch.Tensor = self._logits.run(hidden_RD)[0]
-        return logits
+        logits_RV: torch.Tensor = self._logits.run(hidden_RD)[0]
+        if self._vocab_size is None:
+            return logits_RV
+        return logits_RV[:, : self._vocab_size].contiguous()  # what is behind it are no tokens
 
 
 def _features_over(connections: Connections, axes: tuple[str, ...]) -> frozenset[str]:

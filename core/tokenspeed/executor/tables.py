@@ -57,6 +57,33 @@ class GroupTables:
             return None
         return self._pages[slots, :num_blocks].reshape(len(slots), num_blocks * self._ids.num_pages)
 
+    @property
+    def num_slots(self) -> int:
+        """Lines of the tables."""
+        return len(self._blocks)
+
+    @property
+    def page_arguments(self) -> dict[str, int]:
+        """How `step.patch_tables` makes entries of block ids."""
+        if self._ids is None:
+            return {"num_pages": 1, "per_block": 1, "step": 0}
+        return {
+            "num_pages": self._ids.num_pages,
+            "per_block": self._ids.per_block,
+            "step": self._ids.step,
+        }
+
+    def sentinel_lines(self, num_lines: int) -> NDArray[np.int32]:
+        """Return (num_lines, M) entries of slots that have nothing."""
+        blocks_per_row = self._blocks.shape[1]
+        if self._ids is None:
+            return np.full((num_lines, blocks_per_row), SENTINEL_BLOCK, dtype=np.int32)
+        return np.tile(self._pages_of(SENTINEL_BLOCK), (num_lines, blocks_per_row))
+
+    def changed(self, slots: NDArray[np.int32], indices: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Return (U, 3) [slot, index, block id] as the tables are now: equal where named twice."""
+        return np.stack([slots, indices, self._blocks[slots, indices]], axis=1)
+
     def _pages_of(self, blocks: NDArray[np.int32] | int) -> NDArray[np.int32]:
         assert self._ids is not None
         ids: NDArray[np.int32] = np.asarray(blocks * self._ids.per_block + self._steps, np.int32)

@@ -39,6 +39,8 @@ class Cuttable(Protocol):
     def units(self) -> Mapping[str, Sequence[int]]: ...
     @property
     def added(self) -> str: ...
+    @property
+    def padded(self) -> Mapping[str, int]: ...
 
 
 def cut(name: str, weight: LinearWeight, slot: Cuttable, shards: Shards) -> LinearWeight:
@@ -55,11 +57,29 @@ def cut(name: str, weight: LinearWeight, slot: Cuttable, shards: Shards) -> Line
     ]
     for dim, (own, size) in enumerate(zip(ranges, slot.shape, strict=bool(dims))):
         if own != ((0, size),):
-            weight = _narrow(name, weight, dim, own)
+            weight = _narrow(name, _filled(weight, own[-1][1], size, dim), dim, own)
     if any(_place_of(letter, slot, shards) for letter in slot.added):
         assert weight.plain is not None, "biases are never packed"
         weight = LinearWeight(weight.shape, weight.plain.new_zeros(weight.shape))
     return weight
+
+
+def _filled(weight: LinearWeight, end: int, size: int, dim: int) -> LinearWeight:
+    """Return the tensor with zeros in rows [size, end), those of packed tensors being zero, too."""
+    if end <= size:
+        return weight
+    assert dim == 0, "rows alone are padded"
+
+    def filled(tensor: torch.Tensor) -> torch.Tensor:
+        import torch
+
+        return torch.cat((tensor, tensor.new_zeros(end - size, *tensor.shape[1:])))
+
+    shape = (end, *weight.shape[1:])
+    if weight.plain is not None:
+        return LinearWeight(shape, filled(weight.plain))
+    packed = {key: filled(part) for key, part in weight.packed.items()}
+    return LinearWeight(shape, None, weight.packing, packed)
 
 
 def _ranges(name: str, text: str, size: int, slot: Cuttable, shards: Shards) -> Ranges:
@@ -67,6 +87,7 @@ def _ranges(name: str, text: str, size: int, slot: Cuttable, shards: Shards) -> 
     if found is None or found[2] not in slot.spread:
         return ((0, size),)
     letter, count = found[2], int(found[1] or 1)
+    size = slot.padded.get(letter, size)
     sizes = slot.parts.get(letter, (size // count,) * count)
     units = slot.units.get(letter, sizes)
     group = slot.spread[letter]

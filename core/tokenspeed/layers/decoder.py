@@ -19,6 +19,7 @@ from tokenspeed.layers.norm import RMSNorm
 from tokenspeed.layers.placements import column_parallel
 from tokenspeed.layers.rotary import RotaryEmbedding
 from tokenspeed.layers.weights import fill_slots, shared_slot
+from tokenspeed.placement.vocabulary import rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -174,7 +175,8 @@ class DecoderForCausalLM(ABC, Generic[Config]):
         self.layers = [self.make_layer(layer) for layer in range(self.config.num_layers)]
         self.norm = self.make_norm()
         spread = column_parallel(ParallelGroup.VOCAB_TP)
-        self.head = Linear(context, hidden_size, (vocab_size,), spread=spread)
+        rows = rows_of(vocab_size, context.shards)
+        self.head = Linear(context, hidden_size, (rows,), spread=spread)
 
     def make_layer(self, layer: int) -> Layer:
         """Build one layer: attention and MLP, each normalised before."""
@@ -229,7 +231,7 @@ class DecoderForCausalLM(ABC, Generic[Config]):
         """Return every slot by Hugging Face name; a tied head shares the embedding's."""
         shards = self.context.shards
         slots = dict(self.weight_slots())
-        head = dict(self.head.weight_slots("lm_head"))["lm_head.weight"]
+        head = self._head_slot()
         if shards is not None:
             slots = {name: _of_stage(name, slot, shards) for name, slot in slots.items()}
             head = _of_stage("lm_head.weight", head, shards)
@@ -239,6 +241,12 @@ class DecoderForCausalLM(ABC, Generic[Config]):
         else:
             slots["lm_head.weight"] = head
         return slots
+
+    def _head_slot(self) -> WeightSlot:
+        """Return the slot of the head: the checkpoint has the vocabulary's rows alone."""
+        slot = dict(self.head.weight_slots("lm_head"))["lm_head.weight"]
+        rows, hidden_size = slot.shape
+        return replace(slot, shape=(self.config.vocab_size, hidden_size), padded={"O": rows})
 
     def load_weights(self, weights: Iterable[tuple[str, LinearWeight]]) -> None:
         """Take every checkpoint tensor by its Hugging Face name."""

@@ -8,6 +8,7 @@ from tokenspeed.contracts.placement import ParallelGroup
 from tokenspeed.layers.placements import Spread
 from tokenspeed.layers.weights import WeightSlot
 from tokenspeed.ops import embedding
+from tokenspeed.placement.vocabulary import rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,14 +26,15 @@ class TokenEmbedding:
 
     def __init__(self, context: ModelContext, vocab_size: int, hidden_size: int) -> None:
         self.vocab_size = vocab_size
+        self._rows = rows_of(vocab_size, context.shards)
         self.hidden_size = hidden_size
         self.spread: Spread = {"V": ParallelGroup.VOCAB_TP}
         self._context = context
         self._lookup: Lookup
         self._first_row = 0
         if context.shards is not None:
-            parts, place = context.shards.place(ParallelGroup.VOCAB_TP, vocab_size)
-            self._first_row = vocab_size // parts * place
+            parts, place = context.shards.place(ParallelGroup.VOCAB_TP, self._rows)
+            self._first_row = self._rows // parts * place
         if context.recorder is not None:
             self._lookup = context.recorder.module(
                 self,
@@ -45,7 +47,10 @@ class TokenEmbedding:
     def weight_slots(self, name: str) -> Iterator[tuple[str, WeightSlot]]:
         """Yield the slot of `name`.weight."""
         shape = (self.vocab_size, self.hidden_size)
-        yield f"{name}.weight", WeightSlot(shape, self._accept, "V D", self.spread)
+        yield (
+            f"{name}.weight",
+            WeightSlot(shape, self._accept, "V D", self.spread, padded={"V": self._rows}),
+        )
 
     def __call__(self, token_ids_T: torch.Tensor) -> torch.Tensor:
         """Return (T, D)."""

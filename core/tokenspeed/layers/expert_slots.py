@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tokenspeed.ops import moe
 from tokenspeed.placement.balance import first_placement
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import torch
+
+    from tokenspeed.contracts.kernel import KernelBinder
 
 
 class ExpertSlots:
@@ -24,12 +27,24 @@ class ExpertSlots:
         experts: of the layer.
         ranks, place: of the group over which experts are spread, and this rank's place in it.
         spare: slots of a rank beyond its share.
+        kernels: bind what steps compute.
+        device: of the tables and counts.
     """
 
     def __init__(
-        self, experts: int, *, ranks: int, place: int, spare: int, device: torch.device
+        self,
+        experts: int,
+        *,
+        ranks: int,
+        place: int,
+        spare: int,
+        kernels: KernelBinder,
+        device: torch.device,
     ) -> None:
         import torch
+
+        self._slots: Callable[..., torch.Tensor] = kernels.bind(moe.slots)
+        self._count: Callable[..., torch.Tensor] = kernels.bind(moe.count)
 
         self.num_slots = experts // ranks + spare
         self.first = place * self.num_slots
@@ -55,20 +70,11 @@ class ExpertSlots:
 
     def slots_of(self, experts_TX: torch.Tensor) -> torch.Tensor:
         """Return (T, X) int64: the slot of all ranks that computes each choice."""
-        import torch
-
-        rows_T1 = torch.arange(len(experts_TX), device=experts_TX.device)[:, None]
-        return self._slots_EC[experts_TX, rows_T1 % self._copies_E[experts_TX]]
+        return self._slots(experts_TX, self._slots_EC, self._copies_E)
 
     def own(self, slots_TX: torch.Tensor) -> torch.Tensor:
         """Return the numbers that this rank's backend knows, counted; others are out of range."""
-        import torch
-
-        own_TX = slots_TX - self.first
-        is_elsewhere = (own_TX < 0) | (own_TX >= self.num_slots)
-        counted = own_TX.masked_fill(is_elsewhere, self.num_slots).flatten()
-        self._counts_S.scatter_add_(0, counted, torch.ones_like(counted))
-        return own_TX
+        return self._count(slots_TX, self._counts_S, first=self.first)
 
     def take_counts(self) -> torch.Tensor:
         """Return (S,) int64, the choices that each own slot computed; counting begins anew."""

@@ -81,7 +81,12 @@ class Experts:
             if (spare := context.shards.spare_experts) is not None:
                 _check_movable(self.backend)
                 self.slots = ExpertSlots(
-                    group.num_experts, ranks=parts, place=place, spare=spare, device=self._device
+                    group.num_experts,
+                    ranks=parts,
+                    place=place,
+                    spare=spare,
+                    kernels=context.kernels,
+                    device=self._device,
                 )
         if context.recorder is not None:
             self._compute = context.recorder.module(

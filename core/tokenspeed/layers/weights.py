@@ -39,6 +39,8 @@ class WeightSlot:
             many as elements.
         added: letters that the layer sums over before it adds this tensor: where they are cut, the
             first rank has it and the others have zeros.
+        padded: letter -> elements that are cut in place of those that the tensor has; zeros fill
+            the last ones.
         is_held: this rank needs it; False: it is not read.
     """
 
@@ -49,6 +51,7 @@ class WeightSlot:
     parts: Mapping[str, Sequence[int]] = field(default_factory=dict)
     units: Mapping[str, Sequence[int]] = field(default_factory=dict)
     added: str = ""
+    padded: Mapping[str, int] = field(default_factory=dict)
     is_held: bool = True
 
 

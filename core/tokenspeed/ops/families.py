@@ -59,7 +59,7 @@ FAMILIES = (
     Family("Products", (linear.linear, linear.heads_linear, linear.packed_linear)),
     Family("Embeddings", (embedding.embedding, embedding.packed_embedding)),
     Family("Weight formats", (quantise.decode, quantise.encode)),
-    Family("Mixture of experts", (moe.route, moe.experts, moe.add_shared)),
+    Family("Mixture of experts", (moe.route, moe.slots, moe.count, moe.experts, moe.add_shared)),
     Family(
         "Attention",
         (attention.paged_attention, attention.varlen_attention, attention.merge_attention),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tokenspeed.contracts.kernel import Case
 from tokenspeed.contracts.moe import ClampedSwiGLU, ExpertGroup, Routing
-from tokenspeed.ops.declare import FLOAT_TOLERANCE, operator
+from tokenspeed.ops.declare import EXACT, FLOAT_TOLERANCE, operator
 from tokenspeed.ops.draw import Draw
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tokenspeed.contracts.kernel import Domain
 
-__all__ = ["ClampedSwiGLU", "Routing", "add_shared", "experts", "route"]
+__all__ = ["ClampedSwiGLU", "Routing", "add_shared", "count", "experts", "route", "slots"]
 
 
 EXPERTS_TOLERANCE = {**FLOAT_TOLERANCE, "bfloat16": (4e-2, 4e-2), "float16": (6e-3, 6e-3)}
@@ -110,6 +110,36 @@ def _shared_cases(domain: Domain) -> Iterator[Case]:
         args = (routed, shared, draw.floats(tokens, 1, scale=4))
         yield Case(f"{tokens} rows of {hidden}", args)
         yield Case(f"{tokens} rows of {hidden}, no gate", args[:2])
+
+
+def _slot_cases(domain: Domain) -> Iterator[Case]:
+    import torch
+
+    draw = Draw(domain)
+    for name, tokens, copies in (
+        ("no tokens", 0, (1, 1, 1)),
+        ("one slot each", 5, (1, 1, 1, 1)),
+        ("copies of some", 9, (3, 1, 2, 1)),
+        ("one expert everywhere", 7, (4, 1)),
+    ):
+        numbers = draw.distinct(sum(copies), sum(copies)).split_with_sizes(copies)
+        rows = [[*own.tolist(), *own[:1].tolist() * (max(copies) - len(own))] for own in numbers]
+        args = draw.distinct(len(copies), tokens, 2), torch.tensor(rows), torch.tensor(copies)
+        yield Case(name, args)
+
+
+def _count_cases(domain: Domain) -> Iterator[Case]:
+    import torch
+
+    draw = Draw(domain)
+    for name, tokens, own, first in (
+        ("no tokens", 0, 3, 0),
+        ("all slots are its own", 6, 8, 0),
+        ("the second of two ranks", 9, 4, 4),
+        ("none of its own", 5, 2, 20),
+    ):
+        counts = torch.arange(own + 1)
+        yield Case(name, (draw.distinct(8, tokens, 2), counts), {"first": first})
 
 
 @operator(
@@ -217,6 +247,55 @@ def _gated(gate_up: torch.Tensor, clamped: ClampedSwiGLU | None) -> torch.Tensor
         return gate * gate.sigmoid() * up
     gate, up = gate.clamp(max=clamped.limit), up.clamp(-clamped.limit, clamped.limit)
     return gate * (clamped.alpha * gate).sigmoid() * (up + 1)
+
+
+@operator(
+    "moe.slots",
+    cases=_slot_cases,
+    tolerance=EXACT,
+    placement="T! X, E! C!, E! -> T! X",
+)
+def slots(experts_TX: torch.Tensor, slots_EC: torch.Tensor, copies_E: torch.Tensor) -> torch.Tensor:
+    """Return the slot that computes each choice: the copies of an expert take turns by token.
+
+    Args:
+        experts_TX: (T, X) int64, device, in [0, E).
+        slots_EC: (E, C) int64, device; the slots of each expert, the first ones of each row.
+        copies_E: (E,) int64, device, in [1, C]; how many those are.
+    Returns:
+        (T, X) int64: of the token in place t, the slot of number t modulo the copies.
+    Source: ours; copies of experts: DeepSeek-V3 Technical Report, 2024, section 3.4.1.
+    """
+    out = experts_TX.new_empty(experts_TX.shape)
+    for token, chosen in enumerate(experts_TX.tolist()):
+        for place, expert in enumerate(chosen):
+            out[token, place] = slots_EC[expert, token % int(copies_E[expert])]
+    return out
+
+
+@operator(
+    "moe.count",
+    cases=_count_cases,
+    tolerance=EXACT,
+    tokens=("slots_TX",),
+    placement="T! X!, - -> T! X!",
+)
+def count(slots_TX: torch.Tensor, counts_S: torch.Tensor, *, first: int) -> torch.Tensor:
+    """Count the choices that this rank's slots compute, and number slots from its first one.
+
+    Args:
+        slots_TX: (T, X) int64, device; slots of all ranks.
+        counts_S: (S + 1,) int64, device, of a rank of S slots; raised in place by the choices of
+            each slot, the last by those of other ranks' slots.
+        first: number of the rank's first slot.
+    Returns:
+        (T, X) int64: slots less the first one; other ranks' are outside [0, S).
+    Source: ours.
+    """
+    own_TX = slots_TX - first
+    for slot in own_TX.flatten().tolist():
+        counts_S[slot if 0 <= slot < len(counts_S) - 1 else -1] += 1
+    return own_TX
 
 
 @operator(

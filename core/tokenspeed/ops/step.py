@@ -97,6 +97,7 @@ def prepare(
         lengths_R: (R,) int32; written: one more than those.
         slots_R: (R,) int32; written.
         further_GR: (G, R) int64, contiguous; written: the further fields.
+        vocab_size: token ids are below it.
     Returns:
         Nothing.
     Source: ours; the token that is still on the device is the `future token` of SGLang's overlap
@@ -134,7 +135,9 @@ def patch_tables(
         updates_U3: (U, 3) int32, device, contiguous; [line, index, block id] in the tables' bounds:
             the block's pages take the places [index num_pages, (index + 1) num_pages) of the line.
             Two updates of one place are equal.
-        num_pages: pages of a block; 1: the table has block ids, of per_block 1 and step 0.
+        num_pages: pages of a block; 1: the table may have block ids, of per_block 1 and step 0.
+        per_block: page ids from one block's first page to the next block's.
+        step: page ids from one page of a block to its next.
     Returns:
         Nothing.
     Source: ours; see `kv.layout.PageIds` for the ids.

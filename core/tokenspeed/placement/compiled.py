@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from tokenspeed.placement.compiler import compile_graph
 from tokenspeed.placement.cost import CostModel
-from tokenspeed.placement.fitting import fitting_told
+from tokenspeed.placement.fitting import TRIED, fitting_told
 from tokenspeed.placement.shards import RankShards
 from tokenspeed.placement.stages import layers_of_stages
 from tokenspeed.placement.trace import trace
+from tokenspeed.placement.vocabulary import NAME, padded_config, roomy_config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,6 +35,7 @@ class CompiledModel:
         forward, logits: of each pipeline stage, the first stage first.
         layers: decoder layers of each stage.
         spare_experts: slots of a rank beyond its share of experts; None: experts never move.
+        vocab_size: logits that count, of those that `logits` gives; None: all.
     """
 
     mesh: Mesh
@@ -40,6 +43,7 @@ class CompiledModel:
     logits: tuple[Program, ...]
     layers: tuple[range, ...]
     spare_experts: int | None = None
+    vocab_size: int | None = None
 
     @property
     def digest(self) -> str:
@@ -73,10 +77,18 @@ def compile_model(
             the numbers of ranks that work.
         ConfigError: there are more stages than layers.
     """
-    graphs = trace(model_class, config, dtype=dtype)
+    padded = padded_config(config, mesh)
+    graphs = trace(model_class, padded, dtype=dtype)
     links = cost or CostModel()
-    with fitting_told(graphs, mesh.degrees, links, tokens):
+    roomy = partial(trace, model_class, roomy_config(config, TRIED), dtype=dtype)
+    with fitting_told(roomy, mesh.degrees, links, tokens):
         forward = compile_graph(graphs.forward, mesh, links, tokens)
         logits = compile_graph(graphs.logits, mesh, links, tokens)
     num_layers = 1 + max(node.layer for node in graphs.forward.nodes)
-    return CompiledModel(mesh, forward, logits, layers_of_stages(num_layers, mesh.degrees.pp))
+    return CompiledModel(
+        mesh,
+        forward,
+        logits,
+        layers_of_stages(num_layers, mesh.degrees.pp),
+        vocab_size=None if padded is config else config[NAME],
+    )

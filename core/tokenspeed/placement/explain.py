@@ -25,7 +25,7 @@ from tokenspeed.placement.stages import layers_of_stages
 from tokenspeed.placement.text import layout_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from tokenspeed.contracts.model import CacheGroup
     from tokenspeed.placement.cost import CostModel
@@ -133,19 +133,22 @@ def explain(
     *,
     dtype: str = "bfloat16",
     is_tied: bool = False,
+    roomy: Callable[[], Graphs] | None = None,
 ) -> Explanation:
     """Compile a model for a mesh and say what came out.
 
     Args:
+        graphs: of the model with its vocabulary padded for the mesh.
         tokens: of a step, all ranks together; as many rows have logits, as in a step of decodes.
         cache_groups: of the whole model.
         dtype: torch's name, of weights and of cache fields that name none.
+        roomy: see `fitting_told`; None: numbers that pad otherwise are not told.
         is_tied: the head has the embedding's weight.
     Raises:
         PlacementError, ConfigError: as `compile_graph`.
     """
     start = perf_counter()
-    with fitting_told(graphs, mesh.degrees, cost, tokens):
+    with fitting_told(roomy or (lambda: graphs), mesh.degrees, cost, tokens):
         forward = compile_graph(graphs.forward, mesh, cost, tokens)
         logits = compile_graph(graphs.logits, mesh, cost, tokens)
     compile_ms = (perf_counter() - start) * 1e3

@@ -11,7 +11,7 @@ from tokenspeed.placement.compiler import compile_graph
 from tokenspeed.placement.mesh import Degrees, build_mesh
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from tokenspeed.placement.cost import CostModel
     from tokenspeed.placement.trace import Graphs
@@ -34,15 +34,20 @@ def check_experts(degrees: Degrees, experts: Sequence[object]) -> None:
 
 
 @contextmanager
-def fitting_told(graphs: Graphs, degrees: Degrees, cost: CostModel, tokens: int) -> Iterator[None]:
+def fitting_told(
+    roomy: Callable[[], Graphs], degrees: Degrees, cost: CostModel, tokens: int
+) -> Iterator[None]:
     """Add to a placement error the numbers of ranks that work, where another number helps.
 
+    Args:
+        roomy: traces the model with a vocabulary that any of the numbers divides: it is padded.
     Raises:
         PlacementError: what was raised inside, with each degree that could be another.
     """
     try:
         yield
     except PlacementError as error:
+        graphs = roomy()
         if not _fits(graphs, Degrees(), cost, tokens):
             raise  # the model's text is wrong, whatever the ranks are
         given = ", ".join(f"{name} {value}" for name, value in _asked(degrees))

@@ -15,6 +15,7 @@ import numpy as np
 from tokenspeed.contracts.sampler import Penalties, SamplingBatch
 from tokenspeed.sampling.counts import TokenCounts
 from tokenspeed.sampling.params import MIN_TEMPERATURE
+from tokenspeed.sampling.slots import SlotParameters
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -90,6 +91,28 @@ class SamplingTable:
         stop_ids = tuple(stop_token_ids) if params.min_tokens else ()
         if params.logit_bias or stop_ids:
             self._bias[slot] = _Bias(params.logit_bias or {}, params.min_tokens, stop_ids)
+
+    def parameters(self, slot: int) -> SlotParameters:
+        """Return what a slot's tokens are drawn with."""
+        return SlotParameters(
+            float(self._temperature[slot]),
+            int(self._top_k[slot]),
+            float(self._top_p[slot]),
+            float(self._min_p[slot]),
+            int(self._seed[slot]),
+        )
+
+    def are_plain(self, slots_R: NDArray[np.int32]) -> bool:
+        """Say whether these slots ask for nothing beyond their `parameters`."""
+        if (self._num_logprobs[slots_R] >= 0).any():
+            return False
+        if not (self._counts or self._bias):
+            return True
+        return not any(slot in self._counts or slot in self._bias for slot in slots_R.tolist())
+
+    def are_greedy(self, slots_R: NDArray[np.int32]) -> bool:
+        """Say whether these slots draw nothing."""
+        return not self._temperature[slots_R].any()
 
     def append(self, slot: int, tokens: Sequence[int]) -> None:
         """Count sampled tokens that the host knows; call before the slot's next `batch`."""

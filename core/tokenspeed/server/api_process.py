@@ -232,6 +232,7 @@ def make_app(
     from tokenspeed.server.http.api_keys import read_api_keys
     from tokenspeed.server.http.bodies import Bodies
     from tokenspeed.server.http.unread import Unread
+    from tokenspeed.server.loop_lag import LoopLag
     from tokenspeed.server.metrics import Metrics
     from tokenspeed.server.parts import ApiParts
     from tokenspeed.tokenizer.chat import ChatTemplate
@@ -253,6 +254,7 @@ def make_app(
     }
     host_memory = HostMemory(metrics.host, stores, unread)
     host_memory.keep_telling()
+    LoopLag(metrics.loop_lag.observe).keep_measuring()
     health: EngineHealth | FleetHealth
     if isinstance(frontend, Fleet):
         health = FleetHealth(frontend, stall_s=config.health_stall_s)

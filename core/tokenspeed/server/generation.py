@@ -22,7 +22,7 @@ from tokenspeed.server.sampling import choice_seed
 from tokenspeed.server.structured import language_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from tokenspeed.contracts.grammar import GrammarSpec
     from tokenspeed.contracts.thinking import ThinkingBudget
@@ -48,6 +48,7 @@ class Generation:
         conversation: what the prompt was rendered from, for the parser; None: a plain text.
         thinking_tokens: how many tokens each choice may think; None: as many as it likes.
         unread: counts what the client has not taken; None: by itself.
+        note_answer: called when a choice is whole, before the client hears of it.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Generation:
         conversation: Conversation | None = None,
         thinking_tokens: int | None = None,
         unread: Unread | None = None,
+        note_answer: Callable[[], None] | None = None,
     ) -> None:
         self.request_id = request_id
         self.prompts = prompts
@@ -79,6 +81,7 @@ class Generation:
         self._frontend = frontend
         self._tokenizer = tokenizer
         self._terms = terms
+        self._note_answer = note_answer
         eos = () if params.ignore_eos else frontend.model.eos_token_ids
         self._stop_ids = frozenset((*eos, *params.stop_token_ids))
         said = self._conversation
@@ -165,7 +168,7 @@ class Generation:
         prompt = self.prompt_of(choice)
         if prompt.next_turn is None:
             return None
-        return prompt.next_turn.recorder(prompt, self._stop_ids)
+        return prompt.next_turn.recorder(prompt.token_ids, prompt.reuse_points, self._stop_ids)
 
     async def _run(self, index: int) -> None:
         try:
@@ -199,6 +202,8 @@ class Generation:
                 self.timer.observe(piece)
                 if recorder is not None:  # before the client hears of the end and comes back
                     recorder.push(delta.tokens, piece)
+                if piece.finish_reason is not None and self._note_answer is not None:
+                    self._note_answer()
                 self.mailbox.put(index, piece)
                 if piece.finish_reason is not None:
                     self._frontend.stop(engine_id)

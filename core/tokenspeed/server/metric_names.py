@@ -12,6 +12,7 @@ GAUGES = {
     "host_blocks_total": "KV blocks of the host tier; 0: there is none",
     "host_blocks_free": "KV blocks of the host tier that hold nothing",
     "speculator_detached": "1: the speculator failed too often and is not asked any more",
+    "graph_sizes_failed": "sizes of decode step that could not be captured as a device graph",
     "store_records": "records that the KV store behind the host tier keeps",
     "store_detached": "1: the KV store failed too often and is not asked any more",
     "step_us_p50": "median time of a step, microseconds",
@@ -27,6 +28,17 @@ TENANT_GAUGES = {
     "waiting": "a tenant's requests in the queue",
 }
 """Of tenants with a floor or a cap."""
+EXPERT_GAUGES = {
+    "imbalance": "choices of the busiest rank over the average one's, in the last interval, of the "
+    "layer where that is most",
+    "imbalance_mean": "choices of the busiest rank over the average one's, mean of the layers",
+}
+EXPERT_COUNTERS = {
+    "looks": "times that the load of a layer's experts was looked at",
+    "rebalances": "looks after which experts were moved between ranks",
+    "moved": "experts' weights that went to another slot",
+}
+"""Of experts that move between ranks, by the layers of each pipeline stage."""
 COUNTERS = {
     "steps": "steps run",
     "prompt_tokens": "prompt tokens of admitted requests",
@@ -42,6 +54,7 @@ COUNTERS = {
     "accepted_tokens": "guessed tokens that were right",
     "speculator_failures": "calls of the speculator that raised or returned what is not allowed",
     "store_failures": "calls of the KV store that raised or answered what is not allowed",
+    "graph_steps": "decode steps replayed as a device graph",
     "tps_floor_violated": "steps in which running streams alone were below min_tps_per_user",
     "hook_calls_after_freeze": "plugin hook calls after the plan was frozen; must stay 0",
 }

@@ -16,18 +16,25 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from tokenspeed.server.fleet_metrics import FleetCollector, RouterMetrics
-from tokenspeed.server.metric_names import COUNTERS, GAUGES, TENANT_GAUGES
+from tokenspeed.server.metric_names import (
+    COUNTERS,
+    EXPERT_COUNTERS,
+    EXPERT_GAUGES,
+    GAUGES,
+    TENANT_GAUGES,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from prometheus_client.core import Metric
 
-    from tokenspeed.engine.messages import EngineStats, TenantState
+    from tokenspeed.engine.messages import EngineStats, ExpertFigures, TenantState
     from tokenspeed.engine.replicas.fleet import Fleet
     from tokenspeed.server.pieces import Piece
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+_LAG_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0)
 
 REFUSALS = ("unknown", "edited", "reasoning", "template", "context")
@@ -89,7 +96,12 @@ class Metrics:
             buckets=_SECONDS,
             registry=own,
         )
-
+        self.loop_lag = Histogram(
+            "tokenspeed_event_loop_lag_seconds",
+            "how late the event loop of an API process was, looked at 50 times a second",
+            buckets=_LAG_SECONDS,
+            registry=own,
+        )
         self.rule_changes = Counter(
             "tokenspeed_client_rule_changes",
             "chats that a rule against client noise changed",
@@ -225,6 +237,7 @@ class _EngineCollector:
             ends.add_metric((reason,), count)
         yield ends
         yield from _tenant_gauges(stats.tenants)
+        yield from _expert_metrics(stats.experts)
 
 
 def _tenant_gauges(tenants: Sequence[TenantState]) -> Iterator[Metric]:
@@ -236,6 +249,17 @@ def _tenant_gauges(tenants: Sequence[TenantState]) -> Iterator[Metric]:
             if value is not None:
                 family.add_metric((tenant.name,), value)
         yield family
+
+
+def _expert_metrics(experts: Sequence[ExpertFigures]) -> Iterator[Metric]:
+    """Yield the figures of experts that move, with a value for the layers of each stage."""
+    family: GaugeMetricFamily | CounterMetricFamily
+    for names, kind in ((EXPERT_GAUGES, GaugeMetricFamily), (EXPERT_COUNTERS, CounterMetricFamily)):
+        for name, text in names.items():
+            family = kind(f"tokenspeed_experts_{name}", text, labels=("layers",))
+            for figures in experts:
+                family.add_metric((figures.layers,), getattr(figures, name))
+            yield family
 
 
 class _PlanCollector:

@@ -35,7 +35,7 @@ def follow_as_rank(config: ServeConfig, world: int) -> bool:
     set_up_logging(config.log_level)
     stop = _StopSoon()
     LOGGER.info("rank %d of %d: agent of rank 0's server", variables.rank, world)
-    address = TorchrunMeeting(variables).address()
+    address = TorchrunMeeting(variables, config.start_timeout_s).address()
     run_agent(address, variables.rank, is_stopping=stop.is_due)
     return True
 
@@ -50,7 +50,7 @@ def open_ranks(config: ServeConfig, world: int) -> Iterator[RankSource | None]:
     if world == 1 or config.launcher == "local":
         yield None
     elif config.launcher == "torchrun":
-        meeting = TorchrunMeeting(torchrun_place(world))
+        meeting = TorchrunMeeting(torchrun_place(world), config.start_timeout_s)
         listener, address = meeting.open()
         with listener:
             yield source_of(listener, address)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tokenspeed.errors import RequestError
@@ -144,6 +145,7 @@ class Service:
             parser=form,
             conversation=conversation,
             unread=self.parts.unread,
+            note_answer=partial(self.parts.sessions.note_answer, terms.owner, terms.session),
             thinking_tokens=asked.tokens(self.parts.prompts.template_reads, can_bound=can_bound),
         )
 

@@ -14,6 +14,7 @@ from tokenspeed.engine.messages import TenantFigures
 from tokenspeed.errors import RequestError
 from tokenspeed.server.conversation.terms import KEY_TENANT
 from tokenspeed.server.http.errors import JsonResponse
+from tokenspeed.server.http.numbers import Integer
 from tokenspeed.server.http.schema import Body
 
 if TYPE_CHECKING:
@@ -31,8 +32,8 @@ MAX_BYTES = 1 << 60
 class TenantBody(Body):
     """What a tenant is to have from now on; null, or nothing: none."""
 
-    floor_bytes: int | None = None
-    cap_bytes: int | None = None
+    floor_bytes: Integer | None = None
+    cap_bytes: Integer | None = None
 
 
 class TenantRoutes:

@@ -23,7 +23,7 @@ def causal_conv(
     past_RCP = read_rows(state_BCP, rows).float()
     out_TC = torch.empty_like(x_TC)
     singles, longer = split_rows(query_start, x_TC.device)
-    if len(singles.rows):
+    if singles is not None:
         inputs = torch.cat((past_RCP[singles.rows], x_TC[singles.tokens, :, None].float()), dim=-1)
         out_TC[singles.tokens] = silu((inputs * weight).sum(-1)).type_as(x_TC)
         state_BCP[rows.write_R[singles.rows]] = inputs[..., 1:].type_as(state_BCP)

@@ -69,7 +69,7 @@ def delta_rule(
     state_RNKV = read_rows(state_BNKV, rows).float()
     out_TNV = torch.empty_like(v_TNV)
     singles, longer = split_rows(query_start, v_TNV.device)
-    if len(singles.rows):
+    if singles is not None:
         now = (x[singles.tokens].float() for x in inputs)
         out, state = _step(state_RNKV[singles.rows], *now)
         out_TNV[singles.tokens] = out.type_as(out_TNV)

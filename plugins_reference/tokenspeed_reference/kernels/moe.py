@@ -36,6 +36,22 @@ def _within_best_groups(ranks_TE: torch.Tensor, routing: ops.moe.Routing) -> tor
     return grouped.scatter(1, others, -torch.inf).view_as(ranks_TE)
 
 
+def slots(experts_TX: torch.Tensor, slots_EC: torch.Tensor, copies_E: torch.Tensor) -> torch.Tensor:
+    """Compute moe.slots: two look-ups."""
+    rows_T1 = torch.arange(len(experts_TX), device=experts_TX.device)[:, None]
+    return slots_EC[experts_TX, rows_T1 % copies_E[experts_TX]]
+
+
+def count(slots_TX: torch.Tensor, counts_S: torch.Tensor, *, first: int) -> torch.Tensor:
+    """Compute moe.count: one scatter of ones, without a wait of the host."""
+    own_TX = slots_TX - first
+    num_slots = len(counts_S) - 1
+    is_elsewhere = (own_TX < 0) | (own_TX >= num_slots)
+    counted = own_TX.masked_fill(is_elsewhere, num_slots).flatten()
+    counts_S.scatter_add_(0, counted, torch.ones_like(counted))
+    return own_TX
+
+
 def experts(
     x_TD: torch.Tensor,
     experts_TX: torch.Tensor,
@@ -58,7 +74,7 @@ def experts(
             continue  # another rank holds it
         tokens, slots = torch.where(experts_TX == expert)
         gate_up = multiply(x_TD[tokens], gate_up_EFD[expert], _of(gate_up_bias_EF, expert))
-        result = multiply(_gated(gate_up, clamped), down_EDF[expert], _of(down_bias_ED, expert))
+        result = multiply(gated(gate_up, clamped), down_EDF[expert], _of(down_bias_ED, expert))
         out_TD.index_add_(0, tokens, result.float() * weights_TX[tokens, slots, None])
     return out_TD.type_as(x_TD)
 
@@ -67,7 +83,8 @@ def _of(bias: torch.Tensor | None, expert: int) -> torch.Tensor | None:
     return None if bias is None else bias[expert]
 
 
-def _gated(gate_up: torch.Tensor, clamped: ops.moe.ClampedSwiGLU | None) -> torch.Tensor:
+def gated(gate_up: torch.Tensor, clamped: ops.moe.ClampedSwiGLU | None) -> torch.Tensor:
+    """Multiply the second half of the features by the gate in the first."""
     gate, up = gate_up.chunk(2, dim=-1)
     if clamped is None:
         return torch.nn.functional.silu(gate) * up

@@ -13,15 +13,22 @@ from tokenspeed_sdk import StateRows
 
 @dataclass(frozen=True, slots=True)
 class Singles:
-    """Rows of one query token, (S,) int64 each: the row, and its token."""
+    """Rows of one query token, (S,) int64 each: the row, and its token.
 
-    rows: torch.Tensor
-    tokens: torch.Tensor
+    Where all rows are such, both are slices: nothing is copied to the device, and nothing gathered.
+    """
+
+    rows: torch.Tensor | slice
+    tokens: torch.Tensor | slice
 
 
-def split_rows(query_start: Any, device: torch.device) -> tuple[Singles, list[tuple[int, slice]]]:
-    """Return the rows of one token, and (row, its tokens) of the longer ones."""
+def split_rows(
+    query_start: Any, device: torch.device
+) -> tuple[Singles | None, list[tuple[int, slice]]]:
+    """Return the rows of one token, None where there is none, and (row, its tokens) of others."""
     lengths = np.diff(query_start)
+    if len(lengths) and (lengths == 1).all():
+        return Singles(slice(None), slice(None)), []
     singles = np.flatnonzero(lengths == 1)
     tokens = query_start[singles].astype(np.int64)
     longer = [
@@ -29,7 +36,7 @@ def split_rows(query_start: Any, device: torch.device) -> tuple[Singles, list[tu
         for row in np.flatnonzero(lengths > 1).tolist()
     ]
     on_device = (torch.from_numpy(array).to(device) for array in (singles, tokens))
-    return Singles(*on_device), longer
+    return (Singles(*on_device) if len(singles) else None), longer
 
 
 def read_rows(state: torch.Tensor, rows: StateRows) -> torch.Tensor:

@@ -40,7 +40,7 @@ def patch_tables(
     step: int,
 ) -> None:
     """Write all pages with one index."""
-    lines_U1, indices_U1, blocks_U1 = updates_U3.split(1, dim=1)
+    lines_U1, indices_U1, blocks_U1 = updates_U3.split_with_sizes((1, 1, 1), dim=1)
     pages = torch.arange(num_pages, dtype=torch.int32, device=tables_LM.device)
     places_UP = indices_U1 * num_pages + pages
     tables_LM[lines_U1, places_UP] = blocks_U1 * per_block + pages * step

@@ -83,7 +83,10 @@ LOAD_KEYWORDS: Mapping[str, Mapping[str, str]] = {
 """Slot -> keywords that an offer's `load` is called with; other slots: none."""
 
 OPTIONAL: Mapping[str, tuple[tuple[str, str, str], ...]] = {
-    "device": (("features", "pinned", "allocate_pinned"),),
+    "device": (
+        ("features", "pinned", "allocate_pinned"),
+        ("features", "graphs", "capture"),
+    ),
     "moe": (("fuses_routing", "", "route_and_forward"),),
     "parser": (("structures", "", "structure"),),
     "speculator": (("facts.observes", "", "observe"),),

@@ -25,7 +25,16 @@ if TYPE_CHECKING:
 
 __all__ = ["FAMILIES", "offers"]
 
-FAMILIES: tuple[str, ...] = ("elementwise", "cache", "sampling")
+FAMILIES: tuple[str, ...] = (
+    "elementwise",
+    "cache",
+    "attention",
+    "latent",
+    "recurrent",
+    "experts",
+    "linear",
+    "sampling",
+)
 
 
 def offers(slot: str, *, device: str) -> tuple[Offer | KernelOffer, ...]:

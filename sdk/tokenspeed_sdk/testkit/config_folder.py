@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tokenspeed_sdk import CheckpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from tokenspeed_sdk import WeightSource
@@ -21,7 +20,8 @@ class ConfigFolderFormat:
     """
 
     name: ClassVar[str]
-    source: ClassVar[Callable[[Mapping[str, Any]], WeightSource]]
+    source: ClassVar[type[Any]]
+    """A WeightSource class; built with what config.json says."""
 
     def matches(self, path: Path) -> bool:
         """Say whether the folder's config.json names this format."""
@@ -37,7 +37,8 @@ class ConfigFolderFormat:
             CheckpointError: config.json cannot be read.
         """
         try:
-            return type(self).source(_read(path))
+            opened: WeightSource = self.source(_read(path))
+            return opened
         except (OSError, ValueError) as error:
             raise CheckpointError(
                 f"{path}/config.json cannot be read: {error}; write it as JSON"

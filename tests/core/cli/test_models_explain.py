@@ -80,7 +80,7 @@ def test_the_table_has_every_node_and_collective(
 @pytest.mark.parametrize(
     ("flags", "text"),
     [
-        (("--tp", "3"), "cannot be placed: found 320 units of V over 3 ranks, expected a cut over"),
+        (("--tp", "3"), "the others as given: tp 1, 2, 4, 8"),
         (("--tp", "6", "--ep", "4"), "do not fit together"),
         (("--tp", "0"), "tp is 0, allowed is 1 to 1024"),
         (("--pp", "9"), "9 pipeline stages for 4 layers"),

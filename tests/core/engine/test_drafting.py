@@ -12,8 +12,8 @@ from tests.support.scripted import PRINTABLE_TOKENS, write_scripted_model
 
 from tokenspeed import LLM, SamplingParams
 from tokenspeed.contracts.speculator import Draft, SpeculatorFacts
-from tokenspeed.engine.choices import check_speculator
 from tokenspeed.engine.drafting import MAX_FAILURES, Drafting
+from tokenspeed.engine.service_choices import check_speculator
 from tokenspeed.errors import CapabilityError, CapacityError, ConfigError, PluginError
 
 if TYPE_CHECKING:

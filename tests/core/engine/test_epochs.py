@@ -214,7 +214,7 @@ def test_an_engine_that_takes_nothing_is_sent_no_more_than_fits(
         with pytest.raises(EngineAwayError, match=r"bytes of requests wait for it, at most 2000"):
             fill()
         engine.deliver("r0", 5, epoch=1)
-        while frontend._untaken_bytes > 2000:
+        while frontend._socket.untaken_bytes > 2000:
             await asyncio.sleep(0.005)
         submit(frontend, "again")
         return frontend.live_requests

@@ -240,7 +240,7 @@ def test_a_fast_engine_does_not_keep_the_loop_from_anything_else(tmp_path: Path)
             nonlocal taken
             taken += 1
 
-        frontend._take = count  # type: ignore[method-assign]
+        frontend._socket._take = count  # type: ignore[method-assign]
         payload = msgspec.msgpack.encode(TokensOut((), 7))
         for _ in range(num_messages):
             socket.send_multipart((client, payload))

@@ -66,7 +66,7 @@ def make_snapshot(
     engine: Any = SimpleNamespace(
         store=None,
         drafting=None,
-        expert_load=None,
+        expert_loads=None,
         scheduler=scheduler,
         info=SimpleNamespace(name="m"),
         report=SimpleNamespace(**dict.fromkeys(limits, 1), kv_bytes=4096),

@@ -49,6 +49,24 @@ def test_an_exception_in_the_watching_thread_ends_the_start_with_its_text(tmp_pa
     assert not is_running(pid)
 
 
+def test_an_engine_that_is_stopped_while_it_starts_is_named(tmp_path: Path) -> None:
+    def stop(progress: Progress) -> None:
+        pid = engine.supervisor.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+
+    engine = RunningEngine(write_scripted_model(tmp_path / "model"), start_timeout_s=1.0)
+    engine.supervisor._on_progress = stop
+    started_s = time.monotonic()
+    with pytest.raises(EngineError, match=r"engine 1 \(pid \d+\) gives no sign of life for"):
+        engine.supervisor.start()
+    assert time.monotonic() - started_s < 10.0
+    pid = engine.supervisor.pid
+    engine.__exit__()
+    assert pid is not None
+    assert not is_running(pid)
+
+
 def test_a_model_setting_out_of_range_is_a_config_error(tmp_path: Path) -> None:
     model = write_scripted_model(tmp_path / "model")
     engine = RunningEngine(model, max_context_tokens=100_000)

@@ -9,9 +9,9 @@ from tests.core.executor.test_placed_models import EXCHANGING, decoded
 from tests.support.placed_runs import check_logits, placed_logits
 from tests.support.traced_models import even, model_class, random_weights
 
-from tokenspeed.executor.balancing import ExpertLoad
 from tokenspeed.placement.compiled import compile_model
 from tokenspeed.placement.cost import CostModel
+from tokenspeed.placement.expert_load import ExpertLoad
 from tokenspeed.placement.mesh import Degrees, build_mesh
 
 MESHES = {

@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.support.definitions import DefinitionBinder
 from tests.support.model_contexts import definition_context
 from tests.support.moe_backends import DefinitionExperts
+from tests.support.torch_calls import IN_A_STEP, CallsOfModels
 
 from tokenspeed.contracts.moe import ExpertGroup, Routing
 from tokenspeed.errors import ConfigError
@@ -21,7 +23,7 @@ CPU = torch.device("cpu")
 
 def slots(place: int) -> ExpertSlots:
     """Four experts on two ranks of three slots; expert 3 is on both."""
-    made = ExpertSlots(4, ranks=2, place=place, spare=1, device=CPU)
+    made = ExpertSlots(4, ranks=2, place=place, spare=1, kernels=DefinitionBinder(), device=CPU)
     made.put((0, 1, 3, 2, 3, 3))
     return made
 
@@ -42,6 +44,14 @@ def test_ranks_count_what_they_compute_and_begin_anew() -> None:
         counts += own.take_counts().tolist()
         assert own.take_counts().tolist() == [0, 0, 0]
     assert counts == [1, 1, 2, 2, 1, 1]
+
+
+def test_a_step_computes_slots_and_counts_with_operators_only() -> None:
+    own = slots(1)
+    with CallsOfModels() as calls:
+        own.own(own.slots_of(torch.tensor([[3, 0], [3, 1]])))
+    assert calls.beyond(IN_A_STEP) == {}
+    assert own.take_counts().sum() == 1
 
 
 def test_a_backend_that_cannot_move_experts_is_refused_by_name() -> None:

@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.plugin_wheels import WheelFolder
 from tests.support.processes import command_of, descendants, wait_gone
 from tests.support.scripted import write_scripted_model
 from tests.support.server import ServerProcess, run_cli
@@ -52,9 +53,22 @@ def worker_pid(server: ServerProcess, number: int) -> int:
         time.sleep(0.1)
 
 
+ELSEWHERE = """
+import os, socket
+if os.environ.get("RANK") == "1":
+    socket.gethostname = lambda: "elsewhere"
+"""
+"""What makes rank 1 a rank of another host: nothing else tells."""
+
+
 @pytest.mark.slow
-def test_torchrun_starts_ranks_that_come_back_and_end_in_order(model: Path, tmp_path: Path) -> None:
-    environ = {"PYTHONSAFEPATH": "1"}
+@pytest.mark.parametrize("num_hosts", [1, 2])
+def test_torchrun_starts_ranks_that_come_back_and_end_in_order(
+    model: Path, tmp_path: Path, num_hosts: int
+) -> None:
+    wheels = WheelFolder(tmp_path / "startup")
+    wheels.at_startup(ELSEWHERE if num_hosts == 2 else "")
+    environ = {"PYTHONSAFEPATH": "1", "PYTHONPATH": wheels.environ()["PYTHONPATH"]}
     with ServerProcess(
         model, tmp_path, *TWO, "--launcher", "torchrun", through=TORCHRUN, environ=environ
     ) as server:
@@ -70,6 +84,7 @@ def test_torchrun_starts_ranks_that_come_back_and_end_in_order(model: Path, tmp_
         assert wait_gone([*pids, second], timeout_s=10.0) == []
     log = server.log.read_text()
     assert f"rank 1 (pid {first} on" in log
+    assert ("on elsewhere)" in log) is (num_hosts == 2)
     assert log.count(" ERROR ") == 2, "the rank's death, and the engine's"
 
 

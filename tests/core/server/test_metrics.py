@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tokenspeed.engine.messages import EngineStats
+from tokenspeed.engine.messages import EngineStats, ExpertFigures
 from tokenspeed.server.metrics import Metrics
 
 
@@ -34,5 +34,23 @@ def test_drafts_and_a_failing_speculator_are_shown() -> None:
         "tokenspeed_accepted_tokens_total 40.0",
         "tokenspeed_speculator_failures_total 3.0",
         "tokenspeed_speculator_detached 1.0",
+    ):
+        assert line in lines
+
+
+def test_experts_that_move_are_shown_by_the_layers_of_each_stage() -> None:
+    stages = (("0-2", 1.5, 1.25, 9, 2, 7), ("3-5", 2.0, 1.5, 9, 0, 0))
+    names = ("layers", "imbalance", "imbalance_mean", "looks", "rebalances", "moved")
+    experts = tuple(ExpertFigures(**dict(zip(names, values, strict=True))) for values in stages)
+    stats = EngineStats(epoch=1, experts=experts)
+    lines = Metrics(lambda: stats).render().decode().splitlines()
+    for line in (
+        'tokenspeed_experts_imbalance{layers="0-2"} 1.5',
+        'tokenspeed_experts_imbalance{layers="3-5"} 2.0',
+        'tokenspeed_experts_imbalance_mean{layers="3-5"} 1.5',
+        'tokenspeed_experts_looks_total{layers="0-2"} 9.0',
+        'tokenspeed_experts_rebalances_total{layers="0-2"} 2.0',
+        'tokenspeed_experts_rebalances_total{layers="3-5"} 0.0',
+        'tokenspeed_experts_moved_total{layers="0-2"} 7.0',
     ):
         assert line in lines

@@ -26,7 +26,8 @@ class SimPlugin:
     @hookimpl
     def register_devices(self, context: Registration) -> None:
         """Offer the device."""
-        load = _build("device:Runtime", memory_mib=context.config["memory_mib"])
+        settings = {name: context.config[name] for name in ("memory_mib", "graphs")}
+        load = _build("device:make_runtime", **settings)
         context.offer(Offer("device", KIND, load, facts={"kind": KIND}))
 
     @hookimpl
@@ -63,6 +64,7 @@ class SimPlugin:
             "expert_bias": (True, False),
             "routing": ("*",),
             "deterministic": (True,),
+            "graph_safe": (True, False),
         }
         load = _build("moe:Experts")
         context.offer(Offer("moe", "experts", load, "SPECIALIZED", requires))
@@ -92,6 +94,7 @@ class SimPlugin:
             "arch": ("*",),
             "dtype": ("float32",),
             "deterministic": (True,),
+            "graph_safe": (True, False),
         }
         load = _build("sampler:Sampler")
         context.offer(Offer("sampler", "seeded", load, "SPECIALIZED", requires))

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tokenspeed_reference.attention import PagedAttention
+from tokenspeed_reference.attention import PagedAttention, Plan
 
 if TYPE_CHECKING:
-    from tokenspeed_reference.attention import Plan
+    from tokenspeed_reference.attention_decode import DecodePlan
     from tokenspeed_sdk import AttentionBatch, KVView
 
 
@@ -21,7 +21,7 @@ class Attention(PagedAttention):
     """AttentionBackend that asks for pages; computes on them with the reference.
 
     Args:
-        nan_every: every so many plans the first row's result is NaN; 0: never.
+        nan_every: every so many plans of one step the first row's result is NaN; 0: never.
     """
 
     def __init__(self, *, nan_every: int, **options: Any) -> None:
@@ -42,7 +42,7 @@ class Attention(PagedAttention):
         self,
         q_TNH: torch.Tensor,
         kv: KVView,
-        metadata: Plan,
+        metadata: Plan | DecodePlan,
         *,
         scale: float,
         sinks_N: torch.Tensor | None = None,
@@ -50,6 +50,7 @@ class Attention(PagedAttention):
     ) -> torch.Tensor:
         """Attend, and fail as planned."""
         out_TNH = super().attend(q_TNH, kv, metadata, scale=scale, sinks_N=sinks_N, softcap=softcap)
-        if self._nan_every and self._num_plans % self._nan_every == 0:
+        fails = self._nan_every and self._num_plans % self._nan_every == 0
+        if fails and isinstance(metadata, Plan):
             out_TNH[metadata.chunks[0].query] = torch.nan
         return out_TNH

@@ -9,7 +9,11 @@ from tokenspeed_sdk import CapacityError
 from tokenspeed_sim.probe import find_devices
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
+
+    from tokenspeed_sdk import DeviceGraph
 
 MIB = 1 << 20
 
@@ -44,3 +48,24 @@ class Runtime(CpuRuntime):
         arena = super().allocate_arena(num_bytes)
         self._free_bytes -= num_bytes
         return arena
+
+
+class GraphRuntime(Runtime):
+    """The same, and it records work."""
+
+    features = Runtime.features | {"graphs"}
+
+    def capture(self, work: Callable[[], None]) -> DeviceGraph:
+        """Record what `work` computes.
+
+        Raises:
+            EngineError: it waits for a result.
+        """
+        from tokenspeed_sim.recording import record
+
+        return record(work)
+
+
+def make_runtime(*, memory_mib: int, graphs: bool) -> Runtime:
+    """Return the device; with `graphs` it records work."""
+    return GraphRuntime(memory_mib=memory_mib) if graphs else Runtime(memory_mib=memory_mib)

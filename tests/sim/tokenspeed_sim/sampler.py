@@ -1,6 +1,8 @@
-"""Logits to tokens."""
+"""Logits to tokens, by calls that never look at a result: fit for graphs."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from tokenspeed_reference.sampler import PhiloxSampler
 
@@ -8,6 +10,9 @@ from tokenspeed_reference.sampler import PhiloxSampler
 class Sampler(PhiloxSampler):
     """Sampler; the methods that are not here are the reference's.
 
-    Replace first: `sample` for rows that are all greedy, an argmax. Draws must stay Philox numbers
-    keyed by (seed, output position, purpose): a seeded request then answers the same everywhere.
+    Draws must stay Philox numbers keyed by (seed, output position, purpose): a seeded request then
+    answers the same everywhere.
     """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"looks": False, **options})

@@ -2,7 +2,7 @@
 
 engine process (rank 0)              worker process (rank 1, 2, ...)
   scheduler, event loop
-  LeadingExecutor ---- plans ------> FollowingExecutor        ring or socket
+  LeadingExecutor ---- plans ------> FollowingExecutor        ring, or group between hosts
   Executor        <--- collectives ---> model's part          communicator plugin
   RankWatch       <--- beats, errors -- Beats                 control socket
 """

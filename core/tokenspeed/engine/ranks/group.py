@@ -9,6 +9,7 @@ import contextlib
 import logging
 import os
 import socket
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,16 +17,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tokenspeed.config.load import replace_settings
+from tokenspeed.engine.ranks.failure import RankFailure
 from tokenspeed.engine.ranks.messages import RankSettings
 from tokenspeed.engine.ranks.place import Place, make_rendezvous
-from tokenspeed.engine.ranks.plans import (
-    END,
-    RING_BYTES,
-    RingSender,
-    SocketSender,
-    make_ring_memory,
-    map_ring_memory,
-)
+from tokenspeed.engine.ranks.plan_channels import PlanChannels
+from tokenspeed.engine.ranks.plans import END
 from tokenspeed.engine.ranks.progress import RankProgress
 from tokenspeed.engine.ranks.watch import CAUSE_S, RankWatch
 from tokenspeed.engine.ranks.wire import send_frame
@@ -37,10 +33,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from tokenspeed.config.schema import EngineConfig
+    from tokenspeed.engine.choices import Choices
     from tokenspeed.engine.ranks.plans import PlanSender
     from tokenspeed.engine.ranks.workers import Worker
     from tokenspeed.errors import TokenSpeedError
+    from tokenspeed.placement.expert_load import ExpertLoad
     from tokenspeed.plugins import PluginPlan
+
+
+LOOK_S = 20e-6
+"""How long rank 0 sleeps before it looks again whether the others have made a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,6 @@ class RankGroup:
         self.device_index = start.device_index
         self._config, self._plugins, self._world, self._start = config, plugins, world, start
         self._rendezvous = make_rendezvous(start.host)
-        self._ring = make_ring_memory(world - 1) if start.listener is None else -1
         self._watch = RankWatch(
             self._bring,
             self.progress,
@@ -91,7 +92,9 @@ class RankGroup:
             ends_process=start.ends_process,
             tick=start.tick,
         )
-        self._sender: PlanSender | None = None
+        self._channels = PlanChannels(self._watch.check)
+        self._is_open = False
+        self._telling: Sequence[Worker] = ()
 
     @property
     def place(self) -> Place:
@@ -111,6 +114,10 @@ class RankGroup:
         self._watch.wait_for(lambda worker: worker.is_joining, self._world - 1)
         return self._places(self._watch.workers)[0]
 
+    def join_plans(self, choices: Choices, place: Place) -> None:
+        """Join what brings plans to other hosts, right behind the communicator of all ranks."""
+        self._channels.join(choices, place)
+
     def check_alike(self, facts: Mapping[str, str]) -> None:
         """Wait until every worker is built, and compare its facts with rank 0's.
 
@@ -124,18 +131,45 @@ class RankGroup:
             if error is not None:
                 raise error
             LOGGER.info("%s is ready on %s", worker.name, worker.ready.device)
-        self._sender = self._make_sender()
+        self._channels.open()
+        self._is_open = True
+        self._telling = [
+            worker for worker in self._watch.workers if worker.ready and worker.ready.tells_health
+        ]
         self._watch.begin_running()
 
     @property
     def sender(self) -> PlanSender:
         """What plans are sent with, once all ranks are there."""
-        assert self._sender is not None, "no plan is sent before all ranks are ready"
-        return self._sender
+        assert self._is_open, "no plan is sent before all ranks are ready"
+        return self._channels
+
+    def expert_loads(self) -> list[ExpertLoad]:
+        """Return what other pipeline stages said last of the load of their experts."""
+        found = (worker.experts for worker in self._watch.workers)
+        return [load for load in found if load is not None]
 
     def check(self) -> None:
         """Raise if a rank has failed."""
         self._watch.check()
+
+    def wait_well(self, num_steps: int) -> None:
+        """Wait until so many steps went well on every rank that tells of them.
+
+        Raises:
+            RankFailure: one of them failed, or does not come so far.
+        """
+        waits_since_s = time.monotonic()
+        for worker in self._telling:
+            while self._channels.steps_well(worker) < num_steps:
+                self._watch.check()
+                waited_s = time.monotonic() - waits_since_s
+                if waited_s > self._config.rank_timeout_s:
+                    raise RankFailure(
+                        f"{worker.name} hangs: it has not made step {num_steps - 1} for "
+                        f"{waited_s:.1f} s, rank 0 has"
+                    )
+                time.sleep(LOOK_S)
 
     def cause_of(self, error: BaseException) -> TokenSpeedError:
         """Return why a step, or the start, failed on rank 0: often another rank's failure."""
@@ -149,34 +183,37 @@ class RankGroup:
 
     def close(self) -> None:
         """End the workers: in peace between two steps, else at once. Safe to call twice."""
-        if self._sender is not None and not self.is_in_step:
+        if self._is_open and not self.is_in_step:
             with contextlib.suppress(OSError, RuntimeError):
                 self._watch.check()
-                self._sender.send(END)
-        self._sender = None
+                self._channels.send(END)
+        self._is_open = False
         self._watch.close(in_peace=not self.is_in_step)
-        if self._ring >= 0:
-            os.close(self._ring)
-            self._ring = -1
+        self._channels.close()
 
     def _bring(self) -> Sequence[Worker]:
         """Start or accept the workers and tell each its settings; runs on the watch's thread."""
         listener = self._start.listener
         if listener is None:
-            workers: Sequence[Worker] = spawn_workers(self._world, self._ring)
+            self._channels.reach([socket.gethostname()] * self._world)
+            workers: Sequence[Worker] = spawn_workers(self._world, self._channels.descriptor)
         else:
             LOGGER.info("rank 0 (pid %d) waits for %d ranks", os.getpid(), self._world - 1)
             workers = accept_workers(
                 listener, self._world, self._start.token, self._watch.check_open
             )
+            self._channels.reach(_hosts(workers))
         places = self._places(workers)
         for worker in workers:
             settings = RankSettings(
                 config=_absolute(self._config),
                 plugins=self._plugins.to_json(),
                 place=places[worker.rank],
-                ring_bytes=RING_BYTES if listener is None else 0,
                 log_level=logging.getLevelName(LOGGER.getEffectiveLevel()).lower(),
+                num_readers=len(self._channels.readers),
+                reader=self._channels.reader_of(worker.rank),
+                ring_path="" if listener is None else self._channels.path,
+                plan_ranks=self._channels.plan_ranks,
             )
             with contextlib.suppress(OSError):  # it died at once, which is seen soon
                 send_frame(worker.sock, msgspec.json.encode(settings))
@@ -185,9 +222,8 @@ class RankGroup:
 
     def _places(self, workers: Sequence[Worker]) -> list[Place]:
         """Return every rank's place; ranks of one host share its processors."""
-        own = socket.gethostname()
+        hosts = _hosts(workers)
         hellos = [worker.hello for worker in workers if worker.hello is not None]
-        hosts = [own, *(hello.host for hello in hellos)]
         local = [hosts[:rank].count(host) for rank, host in enumerate(hosts)]
         devices = [self.device_index]
         for hello, by_place in zip(hellos, local[1:], strict=True):
@@ -205,11 +241,11 @@ class RankGroup:
             for rank, host in enumerate(hosts)
         ]
 
-    def _make_sender(self) -> PlanSender:
-        if self._start.listener is not None:
-            return SocketSender([worker.sock for worker in self._watch.workers])
-        memory = map_ring_memory(self._ring, self._world - 1)
-        return RingSender(memory, self._world - 1, self._watch.check)
+
+def _hosts(workers: Sequence[Worker]) -> list[str]:
+    """Return the host of every rank."""
+    hellos = (worker.hello for worker in workers)
+    return [socket.gethostname(), *(hello.host for hello in hellos if hello is not None)]
 
 
 def _absolute(config: EngineConfig) -> EngineConfig:

@@ -28,7 +28,7 @@ class LeadingExecutor:
     are no longer at the same place.
 
     Args:
-        check: raises if a group of ranks broke since the last call; the device is synchronised.
+        check: raises if a group of this rank broke since the last call; the device is synchronised.
         num_partitions: of data-parallel attention; with several, plans are joined ones.
     """
 
@@ -43,6 +43,7 @@ class LeadingExecutor:
         self._executor = executor
         self._check = check
         self._group = group
+        self._num_collected = 0
         self._encoder: Any = PlanEncoder() if num_partitions == 1 else JoinedEncoder(num_partitions)
 
     def add_request(
@@ -83,10 +84,16 @@ class LeadingExecutor:
         self._group.is_in_step = False
 
     def collect(self) -> StepResult:
-        """Wait for the oldest launched step and return its result, unless a group broke in it."""
+        """Wait for the oldest launched step and return its result.
+
+        Raises:
+            RankFailure: a group of ranks broke in it, this rank's or another.
+        """
         try:
             result = self._executor.collect()
             self._check()
+            self._num_collected += 1
+            self._group.wait_well(self._num_collected)
             return result
         except (Exception, SystemExit) as error:
             self._group.is_in_step = True

@@ -9,6 +9,7 @@ import msgspec
 from tokenspeed.config.schema import EngineConfig
 from tokenspeed.engine.ranks.place import Place
 from tokenspeed.engine.reports import StartFailure
+from tokenspeed.placement.expert_load import ExpertLoad
 
 
 class RankHello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
@@ -33,14 +34,20 @@ class RankSettings(msgspec.Struct, frozen=True, kw_only=True, tag="settings"):
 
     Args:
         plugins: `PluginPlan.to_json()`.
-        ring_bytes: capacity of the plan ring; 0: plans come over this socket.
+        num_readers: of the plan ring, the workers of rank 0's host.
+        reader: which of them this one is; -1: it is on another host, and plans come by the group.
+        ring_path: file that is the ring's memory; "": it was inherited.
+        plan_ranks: those of the group that brings plans to other hosts.
     """
 
     config: EngineConfig
     plugins: dict[str, Any]
     place: Place
-    ring_bytes: int
     log_level: str
+    num_readers: int = 0
+    reader: int = -1
+    ring_path: str = ""
+    plan_ranks: tuple[int, ...] = ()
 
 
 class RankJoining(msgspec.Struct, frozen=True, kw_only=True, tag="joining"):
@@ -58,11 +65,19 @@ class RankReady(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
 
     Args:
         facts: what must be alike on all ranks, by name.
+        tells_health: it says of each step whether it went well (health.py).
         device: where it computes, for the log.
     """
 
     facts: dict[str, str]
     device: str
+    tells_health: bool = False
+
+
+class RankHealth(msgspec.Struct, frozen=True, kw_only=True, tag="health"):
+    """So many steps went well on a worker of another host."""
+
+    steps: int
 
 
 class RankBeat(msgspec.Struct, frozen=True, kw_only=True, tag="beat"):
@@ -77,6 +92,12 @@ class RankBeat(msgspec.Struct, frozen=True, kw_only=True, tag="beat"):
     calls: int
 
 
+class RankExperts(msgspec.Struct, frozen=True, kw_only=True, tag="experts"):
+    """What a pipeline stage knows of the load of its experts; its first rank says it."""
+
+    load: ExpertLoad
+
+
 class RankFailed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
     """A worker ends because of an error.
 
@@ -88,4 +109,4 @@ class RankFailed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
     in_collective: bool = False
 
 
-FromRank = RankHello | RankJoining | RankReady | RankBeat | RankFailed
+FromRank = RankHello | RankJoining | RankReady | RankBeat | RankHealth | RankExperts | RankFailed

@@ -1,4 +1,4 @@
-"""How plans get from rank 0 to the others: a ring in shared memory, or a worker's own socket.
+"""How plans get from rank 0 to the others: a ring in shared memory, a group between hosts.
 
 Every plan goes to all of them as the same bytes. An empty message is the end.
 """
@@ -10,12 +10,11 @@ import os
 import tempfile
 from typing import TYPE_CHECKING, Protocol
 
-from tokenspeed.engine.ranks.wire import receive_frame, send_frame
+from tokenspeed.engine.ranks.health import board_bytes
 from tokenspeed.scheduler import PlanRing
 
 if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
 RING_BYTES = 1 << 22
 """Holds hundreds of steps' plans; longer ones pass in pieces."""
@@ -27,12 +26,20 @@ class PlanSender(Protocol):
     """Rank 0's end."""
 
     def send(self, message: bytes) -> None:
-        """Send to every worker; waits where one has no room."""
+        """Send to the workers; waits where one has no room."""
+        ...
+
+
+class PlanReceiver(Protocol):
+    """A worker's end."""
+
+    def receive(self) -> bytes:
+        """Return the next message."""
         ...
 
 
 class RingSender:
-    """To the workers of this host.
+    """To the workers of rank 0's host.
 
     Args:
         check: called while there is no room; raises when that will not change.
@@ -46,22 +53,6 @@ class RingSender:
         """Send to every worker of this host."""
         while not self._ring.write(message, _PATIENCE_US):
             self._check()
-
-
-class SocketSender:
-    """To workers elsewhere, one after another."""
-
-    def __init__(self, sockets: Sequence[socket.socket]) -> None:
-        self._sockets = sockets
-
-    def send(self, message: bytes) -> None:
-        """Send to each of them.
-
-        Raises:
-            OSError: one is gone.
-        """
-        for sock in self._sockets:
-            send_frame(sock, message)
 
 
 class RingReceiver:
@@ -79,23 +70,8 @@ class RingReceiver:
                 return message
 
 
-class SocketReceiver:
-    """A worker's end of its socket."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
-
-    def receive(self) -> bytes:
-        """Return the next message.
-
-        Raises:
-            EOFError: rank 0 is gone.
-        """
-        return receive_frame(self._sock)
-
-
 def make_ring_memory(num_readers: int) -> int:
-    """Return the descriptor of memory for a ring, which goes with the last process that has it."""
+    """Return the descriptor of memory that goes with the last process that has it."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("tokenspeed-plans")
     else:
@@ -111,5 +87,5 @@ def map_ring_memory(descriptor: int, num_readers: int) -> mmap.mmap:
 
 
 def ring_memory_bytes(num_readers: int) -> int:
-    """Return the bytes of memory that a ring for so many workers needs."""
-    return PlanRing.memory_bytes(RING_BYTES, num_readers)
+    """Return the bytes of memory that so many workers share with rank 0: the ring, the board."""
+    return PlanRing.memory_bytes(RING_BYTES, num_readers) + board_bytes(num_readers)

@@ -22,7 +22,9 @@ import msgspec
 from tokenspeed.engine.ranks.messages import (
     FromRank,
     RankBeat,
+    RankExperts,
     RankFailed,
+    RankHealth,
     RankJoining,
     RankReady,
     RankSettings,
@@ -32,12 +34,15 @@ from tokenspeed.engine.ranks.progress import RankProgress
 from tokenspeed.engine.ranks.wire import encoded, receive_frame, send_frame
 from tokenspeed.engine.reports import StartFailure, failure_of
 from tokenspeed.engine.start_settings import adopt_plan
-from tokenspeed.errors import TokenSpeedError, told
+from tokenspeed.errors import EngineError, TokenSpeedError, told
 from tokenspeed.log import LOGGER, set_up_logging
 
 if TYPE_CHECKING:
-    from tokenspeed.engine.ranks.plans import RingReceiver, SocketReceiver
+    from collections.abc import Callable
+
+    from tokenspeed.engine.ranks.plans import PlanReceiver
     from tokenspeed.engine.ranks.rank import RankExecutor
+    from tokenspeed.placement.expert_load import ExpertLoad
 
 BEAT_S = 0.25
 
@@ -49,6 +54,8 @@ class Control:
         self.sock = sock
         self.progress = RankProgress()
         self.is_ready = False
+        self.experts: ExpertLoad | None = None
+        """Load that this rank tells rank 0 of."""
         self._lock = threading.Lock()  # orders the frames of two threads
 
     def send(self, message: FromRank) -> None:
@@ -59,17 +66,17 @@ class Control:
         except OSError:
             os._exit(1)
 
-    def beat(self, *, watches: bool) -> NoReturn:
-        """Say for ever that this process lives, and end it with rank 0.
-
-        Args:
-            watches: nobody else reads the socket, so its end is looked for here.
-        """
+    def beat(self) -> NoReturn:
+        """Say for ever that this process lives, and end it with rank 0."""
+        told_times = 0
         while True:
-            ready = select.select([self.sock] if watches else [], [], [], BEAT_S)[0]
+            ready = select.select([self.sock], [], [], BEAT_S)[0]
             if ready and not self.sock.recv(1, socket.MSG_PEEK):
                 os._exit(1)
             self.send(RankBeat(steps=self.progress.steps, calls=self.progress.calls))
+            if self.experts is not None and self.experts.times != told_times:
+                told_times = self.experts.times
+                self.send(RankExperts(load=self.experts))
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -84,9 +91,7 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     # What a worker chooses, rank 0 chooses too, and says.
     set_up_logging("warning" if settings.log_level == "info" else settings.log_level)
-    threading.Thread(
-        target=control.beat, kwargs={"watches": settings.ring_bytes > 0}, daemon=True
-    ).start()
+    threading.Thread(target=control.beat, daemon=True).start()
     try:
         _work(settings, control, args.ring)
     except EOFError:
@@ -94,7 +99,9 @@ def main(argv: list[str] | None = None) -> int:
     except Exception as error:
         if not isinstance(error, TokenSpeedError):
             LOGGER.error("rank %d failed", args.rank, exc_info=error)
-        in_collective = control.progress.calls % 2 == 1
+        from tokenspeed.engine.ranks.plan_group import PlansLost
+
+        in_collective = control.progress.calls % 2 == 1 or isinstance(error, PlansLost)
         control.send(RankFailed(failure=_failure_of(error, control), in_collective=in_collective))
         return 1
     return 0
@@ -118,19 +125,26 @@ def _work(settings: RankSettings, control: Control, ring_descriptor: int) -> Non
         plugins,
         place,
         control.progress,
+        plan_ranks=() if settings.reader >= 0 else settings.plan_ranks,
         joining=lambda: control.send(RankJoining(pid=os.getpid())),
     )
-    receiver = _receiver(settings, control, ring_descriptor)
+    receiver, tell = _channels(settings, control, executor, ring_descriptor)
+    if executor.tells_health:
+        executor.begin_health(tell, lambda error: _end_failed(error, control))
     gc.collect()
     gc.freeze()
-    control.is_ready = True
-    control.send(RankReady(facts=executor.facts, device=executor.device_text))
+    control.is_ready, control.experts = True, executor.expert_load
+    control.send(
+        RankReady(
+            facts=executor.facts,
+            device=executor.device_text,
+            tells_health=executor.tells_health,
+        )
+    )
     _follow(receiver, executor, control.progress)
 
 
-def _follow(
-    receiver: RingReceiver | SocketReceiver, executor: RankExecutor, progress: RankProgress
-) -> None:
+def _follow(receiver: PlanReceiver, executor: RankExecutor, progress: RankProgress) -> None:
     """Carry out plans until an empty message comes."""
     while message := receiver.receive():
         executor.run(message)
@@ -138,16 +152,39 @@ def _follow(
     executor.close()
 
 
-def _receiver(
-    settings: RankSettings, control: Control, descriptor: int
-) -> RingReceiver | SocketReceiver:
-    from tokenspeed.engine.ranks.plans import RingReceiver, SocketReceiver, map_ring_memory
+def _end_failed(error: Exception, control: Control) -> NoReturn:
+    """End with an error that is no call's: groups broke in a step that had returned."""
+    control.send(RankFailed(failure=_failure_of(error, control), in_collective=True))
+    os._exit(1)
 
-    if not settings.ring_bytes:
-        return SocketReceiver(control.sock)
-    num_readers = settings.place.world - 1
-    memory: mmap.mmap = map_ring_memory(descriptor, num_readers)
-    return RingReceiver(memory, num_readers, settings.place.rank - 1)
+
+def _channels(
+    settings: RankSettings, control: Control, executor: RankExecutor, descriptor: int
+) -> tuple[PlanReceiver, Callable[[int], None]]:
+    """Return what plans come from, and what takes the number of steps that went well."""
+    from tokenspeed.engine.ranks.health import HealthBoard
+    from tokenspeed.engine.ranks.plans import RingReceiver, map_ring_memory
+
+    if executor.plans is not None:
+        return executor.plans, lambda steps: control.send(RankHealth(steps=steps))
+    if settings.ring_path:
+        descriptor = _opened(settings.ring_path)
+    memory: mmap.mmap = map_ring_memory(descriptor, settings.num_readers)
+    os.close(descriptor)
+    reader, board = settings.reader, HealthBoard(memory, settings.num_readers)
+    receiver = RingReceiver(memory, settings.num_readers, reader)
+    return receiver, lambda steps: board.write(reader, steps)
+
+
+def _opened(path: str) -> int:
+    try:
+        return os.open(path, os.O_RDWR)
+    except OSError as error:
+        raise EngineError(
+            f"the memory that plans come by, {path} of rank 0, cannot be opened: {error}; ranks of "
+            "one host name must be in one container and of one user, or give each container a host "
+            "name of its own"
+        ) from error
 
 
 def _parser() -> argparse.ArgumentParser:

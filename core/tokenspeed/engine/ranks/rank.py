@@ -8,7 +8,10 @@ from tokenspeed.engine.build import model_path
 from tokenspeed.engine.choices import Choices
 from tokenspeed.engine.placing import placing_of
 from tokenspeed.engine.rank_build import build_rank, describe_model, joined, rank_facts, set_threads
+from tokenspeed.engine.ranks.health import StepHealth
+from tokenspeed.engine.ranks.place import degrees_of
 from tokenspeed.engine.ranks.plan_frames import JoinedDecoder
+from tokenspeed.engine.ranks.plan_group import join_plan_group
 from tokenspeed.engine.sizes import slots_each, slots_of, with_depth
 from tokenspeed.env import is_strict
 from tokenspeed.errors import EngineError
@@ -21,12 +24,15 @@ from tokenspeed.plugins import load_planned
 from tokenspeed.scheduler import PlanDecoder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from tokenspeed.config.schema import EngineConfig
-    from tokenspeed.contracts.communicator import Communicator
+    from tokenspeed.contracts.device import DeviceRuntime
+    from tokenspeed.engine.rank_build import RankParts
     from tokenspeed.engine.ranks.place import Place
+    from tokenspeed.engine.ranks.plan_group import PlanGroup
     from tokenspeed.engine.ranks.progress import RankProgress
+    from tokenspeed.placement.expert_load import ExpertLoad
     from tokenspeed.plugins import PluginPlan
 
 
@@ -35,32 +41,52 @@ class RankExecutor:
 
     Args:
         decoder: of what rank 0 sends.
+        parts: what it computes with.
+        expert_load: that rank 0 must be told of; None: it has it, or another rank tells.
         facts: see `rank_facts`.
         device_text: where it computes, for the log.
+        event: see StepHealth.
+        plans: the group that brings plans; None: they come by the ring.
     """
 
     def __init__(
         self,
         place: Place,
         executor: FollowingExecutor,
-        communicator: Communicator,
+        parts: RankParts,
         *,
+        expert_load: ExpertLoad | None,
         decoder: PlanDecoder | JoinedDecoder,
         facts: Mapping[str, str],
         device_text: str,
+        event: Callable[[], Any] | None,
+        plans: PlanGroup | None,
     ) -> None:
         self.facts = dict(facts)
+        self.expert_load = expert_load
         self.device_text = device_text
         self._rank = place.rank
         self._executor = executor
-        self._communicator = communicator
+        self._parts = parts
+        self._event = event
+        self.plans = plans
+        self._health: StepHealth | None = None
         self._decoder = decoder
+
+    @property
+    def tells_health(self) -> bool:
+        """Whether rank 0 must be told that steps went well: they may end although they did not."""
+        return self._parts.tells_late
+
+    def begin_health(self, tell: Callable[[int], None], fail: Callable[[Exception], None]) -> None:
+        """Tell of each step from now on; see StepHealth."""
+        self._health = StepHealth(self._parts.check, tell, fail, event=self._event)
 
     def run(self, message: bytes) -> None:
         """Carry out one plan.
 
         Raises:
-            EngineError: it is not the one that is due, or not as it was sent.
+            EngineError: it is not the one that is due, or not as it was sent; or a group broke.
         """
         try:
             plan: Any
@@ -70,10 +96,14 @@ class RankExecutor:
                 f"rank {self._rank} disagrees with rank 0: {error}; the replica starts anew"
             ) from error
         self._executor.run(plan, spans)
+        if self._health is not None:
+            self._health.note_launched()
 
     def close(self) -> None:
         """Leave the other ranks in peace."""
-        self._communicator.close()
+        if self.plans is not None:
+            self.plans.close()
+        self._parts.close()
 
 
 def build_worker(
@@ -82,11 +112,13 @@ def build_worker(
     place: Place,
     progress: RankProgress,
     *,
+    plan_ranks: Sequence[int],
     joining: Callable[[], None],
 ) -> RankExecutor:
     """Build this rank's part of a replica.
 
     Args:
+        plan_ranks: of the group that brings plans; (): they come by the ring.
         joining: called when nothing but the other ranks can stop the communicator.
     Raises:
         TokenSpeedError: as `build_engine`.
@@ -103,6 +135,7 @@ def build_worker(
         placing = placing_of(config, described, place)
         joining()
         communicator = joined(choices, described.sizes, runtime, place, progress)
+        plans = join_plan_group(choices, place, plan_ranks) if plan_ranks else None
         parts = build_rank(
             config, registry, choices, runtime, source, described, communicator, place, placing,
             progress, tell=lambda _: None,
@@ -136,6 +169,25 @@ def build_worker(
         if parts.partition is None
         else JoinedDecoder(config.dp, slots_each=slots_each(config))
     )
+    is_first_of_stage = place.rank % degrees_of(config).stage_ranks == 0
     return RankExecutor(
-        place, executor, communicator, decoder=decoder, facts=facts, device_text=text
+        place,
+        executor,
+        parts,
+        expert_load=parts.expert_load if is_first_of_stage else None,
+        decoder=decoder,
+        facts=facts,
+        device_text=text,
+        event=_events(runtime),
+        plans=plans,
     )
+
+
+def _events(runtime: DeviceRuntime) -> Callable[[], Any] | None:
+    """Return what makes an event of the device; None: what it is given is made at once."""
+    if "streams" not in runtime.features:
+        return None
+    import torch
+
+    device: Any = runtime.torch_device()
+    return lambda: torch.Event(device)

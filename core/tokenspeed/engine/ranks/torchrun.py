@@ -8,6 +8,7 @@ it there and becomes an agent.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -15,18 +16,17 @@ import msgspec
 
 from tokenspeed.engine.ranks.source import RankAddress, listen_for_ranks
 from tokenspeed.env import torchrun_variables
-from tokenspeed.errors import ConfigError
+from tokenspeed.errors import ConfigError, EngineError
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Iterator
 
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     from tokenspeed.env import TorchrunVariables
 
 _ADVICE = "start it as `torchrun --nproc-per-node N -m tokenspeed serve MODEL --launcher torchrun`"
-MEET_S = 300.0
-"""Longest that the ranks wait for rank 0's address; hosts are started by hand at times."""
 
 
 def torchrun_place(world: int) -> TorchrunVariables:
@@ -61,20 +61,27 @@ def torchrun_place(world: int) -> TorchrunVariables:
 
 
 class TorchrunMeeting:
-    """The store in which rank 0 says where it listens. It must live as long as rank 0."""
+    """The store in which rank 0 says where it listens. It must live as long as rank 0.
 
-    def __init__(self, variables: TorchrunVariables) -> None:
+    Args:
+        timeout_s: longest that the ranks wait for it, and for the address.
+    Raises:
+        EngineError: nobody serves the store within that time.
+    """
+
+    def __init__(self, variables: TorchrunVariables, timeout_s: float) -> None:
         from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-        self._variables = variables
+        self._variables, self._timeout_s = variables, timeout_s
         self._key = f"tokenspeed/{variables.run_id}/{variables.restarts}"
-        self._store: TCPStore = TCPStore(
-            variables.master_host,
-            variables.master_port,
-            is_master=variables.rank == 0 and not variables.has_store,
-            wait_for_workers=False,
-            timeout=timedelta(seconds=MEET_S),
-        )
+        with self._errors_named():
+            self._store: TCPStore = TCPStore(
+                variables.master_host,
+                variables.master_port,
+                is_master=variables.rank == 0 and not variables.has_store,
+                wait_for_workers=False,
+                timeout=timedelta(seconds=timeout_s),
+            )
 
     def open(self) -> tuple[socket.socket, RankAddress]:
         """Listen as rank 0, and tell the others."""
@@ -83,5 +90,23 @@ class TorchrunMeeting:
         return listener, address
 
     def address(self) -> RankAddress:
-        """Wait for rank 0's address."""
-        return msgspec.json.decode(self._store.get(self._key), type=RankAddress)
+        """Wait for rank 0's address.
+
+        Raises:
+            EngineError: it does not come within the time.
+        """
+        with self._errors_named():
+            return msgspec.json.decode(self._store.get(self._key), type=RankAddress)
+
+    @contextmanager
+    def _errors_named(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            found = self._variables
+            first = str(error).partition("\n")[0]
+            raise EngineError(
+                f"rank {found.rank} does not meet rank 0 at {found.master_host}:"
+                f"{found.master_port} within {self._timeout_s:g} s ({first}); start rank 0's host, "
+                "correct --master-addr and --master-port of torchrun, or raise --start-timeout-s"
+            ) from error

@@ -20,7 +20,9 @@ import msgspec
 from tokenspeed.engine.ranks.failure import RankFailure
 from tokenspeed.engine.ranks.messages import (
     RankBeat,
+    RankExperts,
     RankFailed,
+    RankHealth,
     RankJoining,
     RankReady,
 )
@@ -205,6 +207,10 @@ class RankWatch:
     def _take(self, worker: Worker, message: FromRank) -> None:
         if isinstance(message, RankBeat):
             worker.steps, worker.calls = message.steps, message.calls
+        elif isinstance(message, RankHealth):
+            worker.well = message.steps
+        elif isinstance(message, RankExperts):
+            worker.experts = message.load
         elif isinstance(message, RankFailed):
             self._take_failure(worker, message)
         elif isinstance(message, RankReady):

@@ -1,7 +1,6 @@
 """Frames on the control socket between rank 0 and one worker: 4 bytes of length, then the message.
 
-Towards rank 0 each frame is a control message; from it, the first is the settings, and every other
-is a plan, an empty one being the end.
+Towards rank 0 each frame is a control message; from it there is one, the settings.
 """
 
 from __future__ import annotations

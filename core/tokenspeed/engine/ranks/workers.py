@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tokenspeed.engine.ranks.messages import RankReady
+    from tokenspeed.placement.expert_load import ExpertLoad
 
 HELLO_S = 10.0
 """Longest that a connection may take to say who it is."""
@@ -36,6 +37,8 @@ class Worker:
     Args:
         process: None where somebody else has started it.
         has_failed: it has said why it ends.
+        well: steps that it said went well, by message.
+        experts: load of its stage's, as it said last.
         heard_s: when it last said something, on the monotonic clock.
     """
 
@@ -49,6 +52,8 @@ class Worker:
     has_failed: bool = False
     steps: int = 0
     calls: int = 0
+    well: int = 0
+    experts: ExpertLoad | None = None
     heard_s: float = field(default_factory=time.monotonic)
 
     @property

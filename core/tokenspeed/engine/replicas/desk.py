@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from tokenspeed.engine.frontend import RELEASE_TIMEOUT_S, STATE_TIMEOUT_S
 from tokenspeed.engine.messages import SessionReply, TenantState
+from tokenspeed.engine.questions import RELEASE_TIMEOUT_S, STATE_TIMEOUT_S
 from tokenspeed.engine.replicas.picture import merged
 from tokenspeed.errors import EngineAwayError, EngineGoneError
 

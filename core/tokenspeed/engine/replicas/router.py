@@ -23,13 +23,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tokenspeed.engine.replicas.homes import Homes
+from tokenspeed.engine.replicas.known_prompts import KnownPrompts
 from tokenspeed.engine.requests import number_of
-from tokenspeed.scheduler import PrefixKeys, PrefixView
+from tokenspeed.scheduler import PrefixView
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tokenspeed.engine.messages import EngineStats, KvChanges, ModelInfo, Submit
+    from tokenspeed.scheduler import PrefixKeys
 
 BOUND = 1.25
 """Most tokens of a replica that may begin more conversations, over the mean of all."""
@@ -139,6 +141,7 @@ class Router:
         self.homes = Homes(num_replicas, clock=clock)
         self._limits = limits
         self._block_tokens = model.block_tokens
+        self._prompts = KnownPrompts(model.block_tokens)
         self._numbers = [-1] * num_replicas
         self._clock = clock
 
@@ -149,8 +152,7 @@ class Router:
             here: which replicas can be asked now; at least one.
         """
         tokens = np.frombuffer(message.prompt_ids, dtype="<i4")
-        keys = PrefixKeys(self._block_tokens, tenant=number_of(message.tenant), salt=message.salt)
-        keys.extend(tokens)
+        keys = self._prompts.keys_of(message, tokens)
         session = number_of(message.session, owner=message.owner)
         offers = [
             self._offer(replica, tokens.size, match)

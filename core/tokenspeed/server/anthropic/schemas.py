@@ -13,6 +13,7 @@ from tokenspeed.errors import RequestError
 from tokenspeed.server.anthropic.tables import INERT, NEUTRAL
 from tokenspeed.server.conversation.term_fields import CacheControl, TermFields, ttl_s
 from tokenspeed.server.conversation.thinking import Budget, Effort, Thinking
+from tokenspeed.server.http.numbers import Integer
 from tokenspeed.server.http.schema import Lenient, unsupported
 from tokenspeed.server.structured import output_format
 
@@ -191,12 +192,12 @@ class PromptFields(TermFields):
 class MessagesRequest(PromptFields):
     """The body of /v1/messages."""
 
-    max_tokens: int
+    max_tokens: Integer
     stream: bool = False
     stop_sequences: list[str] = Field(default=[], max_length=MAX_STOPS)
     temperature: float = 1.0
     top_p: float = 1.0
-    top_k: int = 0
+    top_k: Integer = 0
 
 
 def _check_blocks(content: Any, place: str) -> None:

@@ -18,7 +18,6 @@ from tokenspeed.server.conversation.turn_memory import memory_faults
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from tokenspeed.server.conversation.prompts import Prompt
     from tokenspeed.server.conversation.turn_memory import Place, TurnMemory
     from tokenspeed.server.pieces import Piece
 
@@ -38,33 +37,49 @@ class NextTurn:
         self._place = place
         self._continues = continues
 
-    def recorder(self, prompt: Prompt, stop_ids: Collection[int]) -> TurnRecorder:
+    def recorder(
+        self, prompt_ids: array[int], reuse_points: tuple[int, ...], stop_ids: Collection[int]
+    ) -> TurnRecorder:
         """Begin to write an answer down.
 
         Args:
+            prompt_ids, reuse_points: of the prompt that it answers.
             stop_ids: tokens that end it.
         """
-        return TurnRecorder(self, prompt, stop_ids)
+        return TurnRecorder(self, prompt_ids, reuse_points, stop_ids)
 
-    def remember(self, prompt: Prompt, output: Sequence[int], answer: Message) -> None:
+    def remember(
+        self,
+        prompt_ids: array[int],
+        reuse_points: tuple[int, ...],
+        output: Sequence[int],
+        answer: Message,
+    ) -> None:
         """Keep a whole answer."""
         with memory_faults():
             self._memory.remember(
                 self._place,
-                prompt.token_ids,
+                prompt_ids,
                 output,
                 message_print(answer),
                 continues=self._continues,
-                reuse_points=prompt.reuse_points,
+                reuse_points=reuse_points,
             )
 
 
 class TurnRecorder:
     """Writes one answer down; told of all its tokens and pieces in order."""
 
-    def __init__(self, turn: NextTurn, prompt: Prompt, stop_ids: Collection[int]) -> None:
+    def __init__(
+        self,
+        turn: NextTurn,
+        prompt_ids: array[int],
+        reuse_points: tuple[int, ...],
+        stop_ids: Collection[int],
+    ) -> None:
         self._turn = turn
-        self._prompt = prompt
+        self._prompt_ids = prompt_ids
+        self._reuse_points = reuse_points
         self._stop_ids = stop_ids
         self._output = array("i")
         self._num_shown = 0
@@ -92,7 +107,7 @@ class TurnRecorder:
         else:
             is_whole = self._take_end() and bool(answer.text or answer.tool_calls)
         if is_whole and self._num_shown:
-            self._turn.remember(self._prompt, self._output, answer)
+            self._turn.remember(self._prompt_ids, self._reuse_points, self._output, answer)
 
     def _take_end(self) -> bool:
         """Take the token off that ended the answer; False: it was not a token that did."""

@@ -11,6 +11,14 @@ has another head, is a child of that session.
     session   system, tools | user, answer, result          (its last turn)
     child     other system  | user, answer, result, "Summarise."
 
+Some that name their sessions compact under the same name, system prompt and tools (Claude Code):
+they keep the latest answers as they are and ask about what stands before them. So a chat that has
+all of its session's last turn, and goes on in the place of the answer that it was given whole, is
+a child too.
+
+    session   system, tools | user, answer, result -> call  (its last turn, and what was answered)
+    child     system, tools | user, answer, result, "Summarise."
+
 Bounded; each API process knows the turns that it has seen. Thread: the event loop's only.
 """
 
@@ -25,7 +33,7 @@ from tokenspeed.server.conversation.identity import COMPACTION, Identity, by_hea
 from tokenspeed.server.conversation.term_fields import MAX_SESSION_CHARS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from tokenspeed.server.conversation.cleaned import Chat
     from tokenspeed.server.conversation.term_fields import TermFields
@@ -42,11 +50,13 @@ class _Known:
     Args:
         said: digest of its last turn, system prompt left out; b"": it had no answer in it yet.
         has_tools: its last turn had some.
+        is_answered: its last turn was answered to the end.
     """
 
     root: str
     said: bytes = b""
     has_tools: bool = False
+    is_answered: bool = False
 
 
 class Sessions:
@@ -82,6 +92,12 @@ class Sessions:
         self._remember((owner, found.session), root, chat, body.cache_salt)
         return Identity(found.session, found.parent, root if root != found.session else "")
 
+    def note_answer(self, owner: str, session: str) -> None:
+        """Note that a session's last turn has its whole answer."""
+        known = self._known.get((owner, session))
+        if known is not None:
+            known.is_answered = True
+
     def _with_parent(
         self, found: Identity, given: Identity, scope: tuple[str, str], chat: Chat
     ) -> Identity:
@@ -89,14 +105,16 @@ class Sessions:
         if found.parent or not found.session:
             return found
         owner, salt = scope
-        ancestor = self._ancestor(owner, _beginnings(chat, salt))
+        beginnings = _beginnings(chat, salt)
+        ancestor = self._ancestor(owner, beginnings)
         if ancestor == found.session:
-            is_next = bool(chat.conversation.tools) or not self._known[owner, ancestor].has_tools
+            if not _compacts(chat, beginnings, self._known[owner, ancestor]):
+                return found
             name = ancestor[: MAX_SESSION_CHARS - len(COMPACTION)] + COMPACTION
-            return found if is_next else Identity(name, ancestor, found.root)
+            return Identity(name, ancestor, found.root)
         return found if given.session else Identity(found.session, ancestor)
 
-    def _ancestor(self, owner: str, beginnings: list[bytes]) -> str:
+    def _ancestor(self, owner: str, beginnings: Iterable[bytes]) -> str:
         """Return the session whose last turn is the longest of a chat's beginnings."""
         found = ""
         for said in beginnings:
@@ -115,7 +133,8 @@ class Sessions:
         self._known.move_to_end(key)
         if chat is not None and chat.has_answer:
             self._forget_turn(key, known)
-            known.said = _beginnings(chat, salt)[-1]
+            known.said = next(reversed(_beginnings(chat, salt)))
+            known.is_answered = False
             known.has_tools = bool(chat.conversation.tools)
             self._last[key[0], known.said] = key[1]
         if len(self._known) > MAX_SESSIONS:
@@ -141,14 +160,27 @@ def head_name(chat: Chat, salt: str) -> str:
     return ""
 
 
-def _beginnings(chat: Chat, salt: str) -> list[bytes]:
-    """Return a digest of each beginning that has an answer in it, the system prompt left out."""
-    said, found, has_answer = digest(salt.encode()), [], False
+def _compacts(chat: Chat, beginnings: Mapping[bytes, bool | None], known: _Known) -> bool:
+    """Whether a chat that begins with a session's last turn is asked beside it."""
+    if known.has_tools and not chat.conversation.tools:
+        return True
+    return known.is_answered and beginnings[known.said] is False
+
+
+def _beginnings(chat: Chat, salt: str) -> dict[bytes, bool | None]:
+    """Digest each beginning that has an answer in it, the system prompt left out.
+
+    Returns:
+        whether an answer of the model follows, by digest, the shortest first; None: nothing does.
+    """
+    said, found, has_answer = digest(salt.encode()), dict[bytes, bool | None](), False
     for message, printed in zip(chat.conversation.messages, chat.prints, strict=True):
         if message.role == "system":
             continue
+        if has_answer:
+            found[said] = printed.is_assistant
         said = digest(said, printed.body)
         has_answer = has_answer or printed.is_assistant
         if has_answer:
-            found.append(said)
+            found[said] = None
     return found

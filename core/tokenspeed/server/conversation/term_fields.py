@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from tokenspeed.engine.submits import MAX_TIMEOUT_S
+from tokenspeed.server.http.numbers import Integer
 from tokenspeed.server.http.schema import Body, Strict
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class CacheOptions(Strict):
 class TermFields(Body):
     """What every API takes."""
 
-    priority: int = Field(0, ge=-(2**31), le=2**31 - 1)
+    priority: Integer = Field(0, ge=-(2**31), le=2**31 - 1)
     cache_salt: str = Field("", max_length=MAX_SALT_CHARS)
     cache_retention_s: float = Field(0.0, ge=0, le=MAX_RETENTION_S)
     timeout_s: float | None = Field(None, gt=0, le=MAX_TIMEOUT_S)

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from tokenspeed.errors import RequestError
+from tokenspeed.server.http.numbers import Integer
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
-Budget = Annotated[int, Field(ge=0, le=2**31 - 1)]
+Budget = Annotated[Integer, Field(ge=0, le=2**31 - 1)]
 
 EFFORT_TOKENS: Mapping[str, int] = {"minimal": 512, "low": 1024, "medium": 8192, "high": 24_576}
 """Budgets where the template has no levels; above "high" nothing is bounded."""

@@ -13,6 +13,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from tokenspeed.errors import RequestError
+from tokenspeed.server.http.numbers import is_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,7 +51,7 @@ def known_fields(
 def _require_neutral(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
     if value is None or any(type(value) is type(item) and value == item for item in allowed):
         return
-    if type(value) is int and any(type(item) is float and value == item for item in allowed):
+    if is_number(value) and any(is_number(item) and value == item for item in allowed):
         return
     shown = ", ".join(["null", *(shorten(item) for item in allowed)])
     raise RequestError(

@@ -10,6 +10,7 @@ from pydantic import Field
 from tokenspeed.engine.vectors import unit_vector
 from tokenspeed.errors import EngineError
 from tokenspeed.server.conversation.term_fields import TermFields
+from tokenspeed.server.http.numbers import Integer
 from tokenspeed.server.openai.open_fields import PromptForms
 from tokenspeed.server.openai.replies import usage
 from tokenspeed.server.openai.tables import INERT, NEUTRAL
@@ -32,7 +33,7 @@ class EmbeddingsRequest(TermFields):
     model: str
     input: PromptForms
     encoding_format: Literal["float", "base64"] = "float"
-    dimensions: int | None = Field(None, ge=1)
+    dimensions: Integer | None = Field(None, ge=1)
 
 
 def embeddings_body(

@@ -24,6 +24,7 @@ from tokenspeed.server.conversation.thinking import (
     budget_of,
 )
 from tokenspeed.server.http.fields import known_fields
+from tokenspeed.server.http.numbers import Integer
 from tokenspeed.server.http.schema import Body, Lenient, Strict, unsupported, with_tables
 from tokenspeed.server.openai.open_fields import (
     Choices,
@@ -146,23 +147,23 @@ class _Sampling(OpenAiTermFields):
     model: str
     stream: bool = False
     stream_options: StreamOptions | None = None
-    n: int = Field(1, ge=1, le=MAX_CHOICES)
-    max_tokens: int | None = None
-    min_tokens: int = 0
+    n: Integer = Field(1, ge=1, le=MAX_CHOICES)
+    max_tokens: Integer | None = None
+    min_tokens: Integer = 0
     temperature: float = 1.0
     top_p: float = 1.0
-    top_k: int = 0
+    top_k: Integer = 0
     min_p: float = 0.0
-    seed: int | None = None
+    seed: Integer | None = None
     stop: str | Annotated[list[str], Field(max_length=MAX_STOPS)] | None = None
-    stop_token_ids: list[int] = Field(default=[])
+    stop_token_ids: list[Integer] = Field(default=[])
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
     repetition_penalty: float = 1.0
     logit_bias: dict[str, float] = Field(default={})
-    prompt_logprobs: int | None = None
+    prompt_logprobs: Integer | None = None
     response_format: ResponseFormat = None
     structured_outputs: StructuredOutputs = None
     guided_json: JsonSchema = None
@@ -179,9 +180,9 @@ class ChatRequest(_Sampling):
     reasoning_effort: Effort | None = None
     thinking_budget: Budget | None = None
     thinking_token_budget: Budget | None = None
-    max_completion_tokens: int | None = None
+    max_completion_tokens: Integer | None = None
     logprobs: bool = False
-    top_logprobs: int | None = None
+    top_logprobs: Integer | None = None
     chat_template_kwargs: dict[str, Any] = Field(default={})
 
     @classmethod
@@ -209,7 +210,7 @@ class CompletionRequest(_Sampling):
 
     prompt: PromptForms
     echo: bool = False
-    logprobs: int | None = None
+    logprobs: Integer | None = None
 
 
 class TokenizeRequest(Body):

@@ -17,6 +17,7 @@ from tokenspeed.server.conversation.thinking import (
     Thinking,
     budget_of,
 )
+from tokenspeed.server.http.numbers import Integer
 from tokenspeed.server.http.schema import Lenient, Strict, unsupported
 from tokenspeed.server.responses.tables import INERT, NEUTRAL
 
@@ -143,7 +144,7 @@ class ResponsesRequest(OpenAiTermFields):
     store: bool | None = None
     stream: bool = False
     stream_options: ResponseStreamOptions | None = None
-    max_output_tokens: int | None = None
+    max_output_tokens: Integer | None = None
     temperature: float = 1.0
     top_p: float = 1.0
     tools: list[ResponseTool] = Field(default=[])

@@ -24,7 +24,7 @@ def uniform(seed, index):
     """Return the Philox number of a seed (int64) and an output position (int64), in [0, 1)."""
     low, high = (index & 0xFFFFFFFF).to(tl.uint32), ((index >> 32) & 0xFFFFFFFF).to(tl.uint32)
     zero = low ^ low
-    w0, w1, _, _ = tl.philox(seed, low, high, zero + PURPOSE, zero)
+    w0, w1, _w2, _w3 = tl.philox(seed, low, high, zero + PURPOSE, zero)
     # The sum is below 2^53: exact.
     bits = (w0 >> 5).to(tl.int64) * 67108864 + (w1 >> 6).to(tl.int64)
     return bits.to(tl.float64) * 1.1102230246251565e-16
@@ -103,7 +103,7 @@ def draw_rows(
             )
             if is_on != 0:
                 total = tl.sum(mass)
-                _, _, kept = candidates_of_row(
+                _last, _before, kept = candidates_of_row(
                     histogram_ptr,
                     row,
                     0,

@@ -99,7 +99,7 @@ def narrow_chunks(
 ):
     """Write one chunk's candidates behind those of the chunks before it."""
     row, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    best, _, failed = best_of_row(best_ptr, best_id_ptr, row, num_chunks, SPAN)
+    best, _best_id, failed = best_of_row(best_ptr, best_id_ptr, row, num_chunks, SPAN)
     temperature = tl.load(temperature_ptr + row).to(tl.float32)
     top_k, top_p, min_p, is_on = filters_of(row, top_k_ptr, top_p_ptr, min_p_ptr, vocab_size)
     if (temperature > 0) & (failed == 0) & (is_on != 0):

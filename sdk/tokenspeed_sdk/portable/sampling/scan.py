@@ -72,6 +72,6 @@ def best_of_row(best_ptr, best_id_ptr, row, num_chunks, SPAN: tl.constexpr):
 def take_best(best_ptr, best_id_ptr, tokens_ptr, failed_ptr, num_chunks, SPAN: tl.constexpr):
     """Finish one row of a batch that is all greedy."""
     row = tl.program_id(0).to(tl.int64)
-    _, token, failed = best_of_row(best_ptr, best_id_ptr, row, num_chunks, SPAN)
+    _best, token, failed = best_of_row(best_ptr, best_id_ptr, row, num_chunks, SPAN)
     tl.store(tokens_ptr + row, tl.where(failed == 0, token, 0).to(tl.int64))
     tl.store(failed_ptr + row, failed.to(tl.uint8))

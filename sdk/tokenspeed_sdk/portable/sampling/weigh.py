@@ -63,7 +63,7 @@ def weigh_chunks(
 ):
     """Weigh one chunk of a row that is drawn."""
     row, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    best, _, failed = best_of_row(best_ptr, best_id_ptr, row, num_chunks, SPAN)
+    best, _best_id, failed = best_of_row(best_ptr, best_id_ptr, row, num_chunks, SPAN)
     temperature = tl.load(temperature_ptr + row).to(tl.float32)
     if (temperature > 0) & (failed == 0):
         ids = chunk * CHUNK + tl.arange(0, CHUNK)
@@ -72,7 +72,9 @@ def weigh_chunks(
         place = row * num_chunks + chunk
         tl.store(mass_ptr + place, tl.sum(tl.exp(scaled - best).to(tl.float64)))
         if FILTERED:
-            _, _, _, is_on = filters_of(row, top_k_ptr, top_p_ptr, min_p_ptr, vocab_size)
+            _top_k, _top_p, _min_p, is_on = filters_of(
+                row, top_k_ptr, top_p_ptr, min_p_ptr, vocab_size
+            )
             if is_on != 0:
                 counts = tl.histogram(bins_of(scaled, best), BINS)
                 tl.store(histogram_ptr + place * BINS + tl.arange(0, BINS), counts)

@@ -45,7 +45,9 @@ def connections(features: frozenset[str], reason: str) -> GroupConnections:
 
 def leading(made: GroupConnections) -> LeadingExecutor:
     executor: Any = SimpleNamespace(collect=lambda: "the result")
-    group: Any = SimpleNamespace(cause_of=lambda error: RankFailure(str(error)), is_in_step=False)
+    group: Any = SimpleNamespace(
+        cause_of=lambda error: RankFailure(str(error)), is_in_step=False, wait_well=lambda _: None
+    )
     return LeadingExecutor(executor, group, made.check)
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import socket
+import time
+
 import pytest
 
-from tokenspeed.engine.ranks.torchrun import torchrun_place
-from tokenspeed.errors import ConfigError
+from tokenspeed.engine.ranks.torchrun import TorchrunMeeting, torchrun_place
+from tokenspeed.errors import ConfigError, EngineError
 
 GOOD = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
 
@@ -41,3 +44,25 @@ def test_wrong_variables_are_named(
     set_all(monkeypatch, **{name: value})
     with pytest.raises(ConfigError, match=words):
         torchrun_place(2)
+
+
+@pytest.mark.parametrize("is_served", [False, True])
+def test_a_rank_0_that_does_not_come_is_named_with_its_address(
+    is_served: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    if is_served:  # torchrun is there, and rank 0 says nothing
+        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        port = store.port
+    else:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+    set_all(monkeypatch, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    started_s = time.monotonic()
+    with pytest.raises(
+        EngineError,
+        match=rf"rank 1 does not meet rank 0 at 127.0.0.1:{port} within 1 s .*--master-addr",
+    ):
+        TorchrunMeeting(torchrun_place(2), 1.0).address()
+    assert time.monotonic() - started_s < 4.0

@@ -87,7 +87,9 @@ class Model:
         end = self.ends[bool(answer.tool_calls)]
         output = self.ids(written) + ([end] if finish == "stop" else [])
         assert prompt.next_turn is not None
-        recorder = prompt.next_turn.recorder(prompt, frozenset(self.ends))
+        recorder = prompt.next_turn.recorder(
+            prompt.token_ids, prompt.reuse_points, frozenset(self.ends)
+        )
         recorder.push(output[:2], Piece(reasoning=answer.reasoning, num_tokens=2))
         calls = tuple(
             ToolCallDelta(i, call.call_id, call.name, call.arguments)
@@ -382,7 +384,9 @@ def test_a_turn_that_a_stop_string_ended_is_not_remembered(model: Model) -> None
     prompt = model.prompt(SYSTEM, USER)
     assert prompt.next_turn is not None
     for shown in (3, 4):
-        recorder = prompt.next_turn.recorder(prompt, frozenset(model.ends))
+        recorder = prompt.next_turn.recorder(
+            prompt.token_ids, prompt.reuse_points, frozenset(model.ends)
+        )
         recorder.push(model.ids("Done"), Piece("Do", num_tokens=shown, finish_reason="stop"))
     assert len(model.memory) == 0
 

@@ -176,6 +176,51 @@ def test_a_named_session_compacts_into_a_child_too() -> None:
     assert side == Identity("c:compaction", "c", "c")
 
 
+HEADERS = {"x-claude-code-session-id": "c"}
+TURN = ("code", "fix", "done", "more")
+
+
+def test_a_question_in_the_place_of_a_whole_answer_is_a_child_with_the_same_tools_too() -> None:
+    sessions = Sessions()
+    identify(sessions, chat(*TURN, tools=TOOLS), headers=HEADERS)
+    sessions.note_answer("", "c")
+    for words in ("Summarise.", "Summarise, and only that."):  # asked again: still beside it
+        side = identify(sessions, asked_beside(words), headers=HEADERS)
+        assert side == Identity("c:compaction", "c", "c")
+        sessions.note_answer("", side.session)
+    goes_on = chat("code", "This was summed up.", "so", "and on", tools=TOOLS)
+    assert identify(sessions, goes_on, headers=HEADERS) == Identity("c")
+
+
+def test_what_a_user_says_after_an_answer_that_was_cut_off_is_the_next_turn() -> None:
+    sessions = Sessions()
+    identify(sessions, chat(*TURN, tools=TOOLS), headers=HEADERS)
+    assert identify(sessions, asked_beside("Go on."), headers=HEADERS) == Identity("c")
+
+
+def test_the_same_question_again_and_an_earlier_place_are_turns() -> None:
+    sessions = Sessions()
+    identify(sessions, chat(*TURN, tools=TOOLS), headers=HEADERS)
+    sessions.note_answer("", "c")
+    assert identify(sessions, chat(*TURN, tools=TOOLS), headers=HEADERS) == Identity("c")
+    sessions.note_answer("", "c")
+    other = chat("code", "fix", "done", "less", tools=TOOLS)
+    assert identify(sessions, other, headers=HEADERS) == Identity("c")
+
+
+def test_an_answer_of_a_session_that_is_forgotten_changes_nothing() -> None:
+    sessions = Sessions()
+    sessions.note_answer("", "c")
+    assert len(sessions) == 0
+
+
+def asked_beside(words: str) -> Chat:
+    """Return the last turn with more words of its user behind it."""
+    said = chat(*TURN, tools=TOOLS).conversation
+    more = (*said.messages, Message("user", (words,)))
+    return cleaned(Conversation(more, said.tools), ClientRules())
+
+
 def test_names_that_clients_give_are_no_children_of_what_they_repeat() -> None:
     sessions = Sessions()
     said = chat("code", "fix", "done", "more", tools=TOOLS)

@@ -1,0 +1,1 @@
+"""Mixture of experts: choosing experts, and computing the chosen ones."""

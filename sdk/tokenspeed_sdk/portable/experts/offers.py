@@ -1,0 +1,50 @@
+"""What this family offers, as data: modules are imported when an offer is loaded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tokenspeed_sdk import Band, KernelOffer, Offer, lazy
+from tokenspeed_sdk.portable.requires import FLOATS, any_shape
+
+_BACKEND = lazy(f"{__package__}.backend:GroupedExperts")
+
+
+def offers(slot: str, device: str) -> tuple[Offer | KernelOffer, ...]:
+    """Return what this family offers for a slot on a kind of device."""
+    if slot == "operator":
+        load = lazy(f"{__package__}.route:route")
+        requires = any_shape(device)
+        return (
+            KernelOffer(
+                "moe.route", "moe_route_triton", load, Band.PORTABLE, requires, graph_safe=True
+            ),
+        )
+    if slot == "moe":
+        return (
+            _experts("grouped", device, is_invariant=False),
+            _experts("grouped_invariant", device, is_invariant=True),
+        )
+    return ()
+
+
+def _experts(name: str, device: str, *, is_invariant: bool) -> Offer:
+    requires: dict[str, tuple[object, ...]] = {
+        "device": (device,),
+        "arch": ("*",),
+        "dtype": FLOATS,
+        "num_experts": ("*",),
+        "top_k": ("*",),
+        "hidden_size": ("*",),
+        "expert_features": ("*",),
+        "expert_gate": ("silu", "clamped_swiglu"),
+        "expert_bias": (True, False),
+        "routing": ("softmax", "sigmoid", "softmax_grouped", "sigmoid_grouped"),
+        "deterministic": (is_invariant,),
+        "graph_safe": (True, False),
+    }
+
+    def load(**given: Any) -> Any:
+        return _BACKEND()(**given, is_invariant=is_invariant)
+
+    return Offer("moe", name, load, band="PORTABLE", requires=requires)

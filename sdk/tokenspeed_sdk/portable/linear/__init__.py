@@ -1,0 +1,1 @@
+"""Products with weights, dense and encoded, and what decodes and encodes them."""
