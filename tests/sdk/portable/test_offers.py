@@ -15,8 +15,16 @@ if TYPE_CHECKING:
 
 SEED = 7
 SLOTS = ("operator", "attention", "moe", "sampler")
+SLOW = ("paged_triton",)
+"""Offers whose many cases the interpreter takes long for; tests of their own go the same ways."""
 COMBINATIONS = [
-    pytest.param(slot, offer, dtype, id=f"{offer.name}-{dtype}")
+    pytest.param(
+        slot,
+        offer,
+        dtype,
+        id=f"{offer.name}-{dtype}",
+        marks=[pytest.mark.slow] if offer.name in SLOW else [],
+    )
     for slot in SLOTS
     for offer in portable_offers(slot)
     for dtype in dtypes_of(offer)
