@@ -22,9 +22,9 @@ OPTIONAL_METHODS: Mapping[str, tuple[str, ...]] = {
 
 `send(x, *, to)` and `receive(x, *, source)` move a tensor between two ranks; the receiver's `x` is
 overwritten. `all_reduce_add_rms_norm(x, residual, weight, *, eps)` is `norm.add_rms` of the sum.
-`check()` is of communicators whose calls return before the device has made them: called once the
-device is synchronised, it raises if the group broke; what calls gave since the last check is then
-worth nothing.
+`check()` is of communicators whose calls return before the device has made them: called once an
+event behind a step's calls has passed (the next step may be under way), it raises if the group
+broke; what calls gave since the last check is then worth nothing.
 
 A further feature, "graph_safe", says that the required calls may be captured into a device graph.
 """

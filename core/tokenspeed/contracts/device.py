@@ -66,10 +66,10 @@ class DeviceRuntime(Protocol):
     torch device has streams and events (`torch.Stream`, `torch.Event`).
 
     A runtime with feature "graphs" also has `capture(work: Callable[[], None]) -> DeviceGraph`: it
-    calls `work` and records what that launches. Tensors that `work` makes live as long as the
-    graph, where nobody else writes while it is not being replayed; no two graphs of a runtime are
-    replayed at once. EngineError, naming the cause, when the work cannot be recorded (it waits for
-    the device, say); nothing of it is kept then, and the device computes as before.
+    calls `work`, once or twice, and records what that launches. Tensors that `work` makes live as
+    long as the graph, in memory that only other graphs of the runtime write too; no two of them
+    are replayed at once. EngineError, naming the cause, when the work cannot be recorded (it waits
+    for the device, say); nothing of it is kept then, and the device computes as before.
     """
 
     facts: DeviceFacts

@@ -112,7 +112,7 @@ class KernelOffer:
         load: returns the callable; imports what it needs only then.
         band: how far it is tuned.
         requires: trait name -> allowed values (see `contracts/capability.py`); fail closed.
-        graph_safe: may be captured into a device graph.
+        graph_safe: may be captured into a device graph, in steps of one token a row.
         deterministic: a row's result is the same in every batch, bit by bit; say False where a
             library chooses its algorithm by the number of rows, as matrix products do.
         score: optional pure function of (request traits, objective) -> float, higher is better.

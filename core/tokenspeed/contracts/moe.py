@@ -108,7 +108,8 @@ class ExpertWeights:
 
 class MoEBackend(Protocol):
     """Required: prepare, forward. Optional: route_and_forward, declared by `fuses_routing`; and
-    `expert_tensors`, of backends whose experts can be moved (`MovableMoEBackend`).
+    `expert_tensors`, of backends whose experts can be moved (`MovableMoEBackend`). An offer whose
+    `requires` has graph_safe (True, False) is captured into device graphs.
 
     One instance serves all layers of an expert group.
     """

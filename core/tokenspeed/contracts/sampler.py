@@ -115,7 +115,11 @@ def scores_of(scores: Scores) -> tuple[TokenLogprobs | None, ...]:
 
 
 class Sampler(Protocol):
-    """Turns logits into tokens. Required: sample, logprobs_of. Optional: none."""
+    """Turns logits into tokens. Required: sample, logprobs_of. Optional: none.
+
+    An offer whose `requires` has graph_safe (True, False) is captured into device graphs, with a
+    batch of fixed tensors; without it, it is called behind them.
+    """
 
     def sample(self, logits_RV: torch.Tensor, batch: SamplingBatch) -> SampleResult:
         """Sample one token a row.

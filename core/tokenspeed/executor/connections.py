@@ -59,8 +59,8 @@ class GroupConnections:
     def check(self) -> None:
         """Raise if a group broke: what its calls gave since the last check is worth nothing.
 
-        Called once the device is synchronised; only groups whose calls return before the device has
-        made them have something to tell then.
+        Called once the event behind a step has passed; only groups whose calls return before the
+        device has made them have something to tell then.
         """
         for communicator in self._by_ranks.values():
             check_late(communicator)

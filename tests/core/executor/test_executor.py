@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from tests.support.successor_model import (
     SuccessorModel,
 )
 
+from tokenspeed.contracts.sampler import SampleResult
 from tokenspeed.contracts.step import StepResult
 from tokenspeed.executor import Executor, InlineLink
 from tokenspeed.executor import prompt_scores as prompt_scores_module
@@ -105,6 +107,42 @@ def test_a_row_with_nan_logits_fails_alone() -> None:
     assert result.failed is not None
     assert result.failed.tolist() == [True, False]
     assert result.tokens[1] == 6
+
+
+def test_what_reading_a_step_raises_comes_with_its_own_collect() -> None:
+    executor, _ = make_executor()
+    add(executor, 1, SamplingParams(temperature=0.0, logprobs=0))
+    add(executor, 2)
+    sampler: Any = executor._sampler
+    sample = sampler.sample
+
+    def failing(*args: Any) -> SampleResult:
+        result: SampleResult = replace(sample(*args), logprobs=lambda: {}["no scores"])
+        return result
+
+    sampler.sample = failing
+    first = [Row(0, [1], output_index=0, request_id=1)]
+    executor.launch(make_plan(first, step_id=1, admitted=[(0, 0)]))
+    sampler.sample = sample
+    second = [Row(1, [5], output_index=0, request_id=2)]
+    executor.launch(make_plan(second, step_id=2, admitted=[(0, 1)]))
+    executor._settle()  # as a step with masks does while it is launched
+    with pytest.raises(KeyError, match="no scores"):
+        executor.collect()
+    assert executor.collect().tokens.tolist() == [6]
+
+
+def test_a_slot_given_away_takes_nothing_of_its_former_owners_step() -> None:
+    executor, _ = make_executor()
+    counted = SamplingParams(temperature=0.0, presence_penalty=20.0)
+    for request_id in (1, 2):
+        add(executor, request_id, counted)
+    executor.launch(make_plan([Row(0, [7], output_index=0, request_id=1)], admitted=[(0, 0)]))
+    executor.launch(make_plan([Row(0, [3], output_index=0, request_id=2)], admitted=[(0, 0)]))
+    assert [executor.collect().tokens.tolist() for _ in range(2)] == [[8], [4]]
+    # Counts of its own output alone: 8 may come, 4 may not.
+    assert step(executor, [Row(0, [7], 1, output_index=1, request_id=2)]).tokens.tolist() == [8]
+    assert step(executor, [Row(0, [3], 2, output_index=2, request_id=2)]).tokens.tolist() != [4]
 
 
 def test_a_removed_request_may_still_be_in_a_launched_step() -> None:

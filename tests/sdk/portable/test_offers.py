@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 SEED = 7
 WHOLLY_SLOW = (
     *("paged_latent", "paged_latent_invariant"),
-    *("grouped_invariant", "packed_linear_triton", "moe_route_triton"),
+    *("grouped_invariant", "packed_linear_triton", "moe_route_triton", "paged_triton"),
 )
 """Offers that take the interpreter long; their families' own files have quick cases."""
 

@@ -28,7 +28,7 @@ class LeadingExecutor:
     are no longer at the same place.
 
     Args:
-        check: raises if a group of this rank broke since the last call; the device is synchronised.
+        check: raises if a group of this rank broke since the last call; the step's event passed.
         num_partitions: of data-parallel attention; with several, plans are joined ones.
     """
 

@@ -140,6 +140,7 @@ class PortablePagedAttention:
 
     def _parts(self, beside: torch.Tensor, slots: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return room for partial results: out (slots, N, V) and lse (slots, N) float32."""
-        sizes = [slots * self._geometry.num_heads * dim for dim in (self._geometry.value_dim, 1)]
-        out, lse = torch.split(beside.new_empty(sum(sizes), dtype=torch.float32), sizes)
-        return out, lse
+        num_lse = slots * self._geometry.num_heads
+        num_out = num_lse * self._geometry.value_dim
+        both = beside.new_empty(num_out + num_lse, dtype=torch.float32)
+        return both[:num_out], both[num_out:]

@@ -171,7 +171,7 @@ def _fitting(queries: int, sizes: tuple[int, int], block_tokens: int, device: De
     """
     dims, itemsize = sizes
     keys = tokens_of_tile(block_tokens, 64 if dims <= 256 else 32)
-    threads = 256 if queries * dims > 64 * 256 else 128
+    threads = 256 if queries >= 128 or queries * dims > 64 * 256 else 128
     has_wide_warps = device.lanes > 32
     is_grouped = queries >= 64 and itemsize == 2 and not has_wide_warps
     used = 0 if has_wide_warps else 8 << 10  # for exchanges between warps
