@@ -103,6 +103,9 @@ $(CLIENTS)/.npm: tests/clients/package.json
 JSON_SCHEMA_CASES := $(CLIENTS)/json-schema-cases/tests
 judges: $(CLIENTS)/.schemathesis $(CLIENTS)/.aiperf $(JSON_SCHEMA_CASES)
 
+$(CLIENTS)/.schemathesis $(CLIENTS)/.aiperf: $(CLIENTS)/.%: tests/clients/requirements-%.txt
+	tests/clients/install.sh $(PYTHON) $(CLIENTS)/$* $<
+
 # The cases come with the sources of a library (MIT).
 $(JSON_SCHEMA_CASES): $(VENV)/.packages
 	@mkdir -p $(CLIENTS)/json-schema-cases
