@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -35,10 +34,12 @@ def test_help_loads_neither_torch_nor_a_server() -> None:
 def test_help_is_quick() -> None:
     best_s = 9.0
     for _ in range(5):
-        started_s = time.perf_counter()
+        before = os.times()
         assert run_cli("--help").returncode == 0
-        best_s = min(best_s, time.perf_counter() - started_s)
-    assert best_s < 0.3
+        after = os.times()  # time of the processor: others may be using it
+        took_s = after.children_user - before.children_user
+        best_s = min(best_s, took_s + after.children_system - before.children_system)
+    assert 0 < best_s < 0.3
 
 
 def test_every_setting_has_a_flag() -> None:

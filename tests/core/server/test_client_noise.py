@@ -54,8 +54,8 @@ def test_two_sessions_with_other_first_words_share_their_system_prompt(
         cached.append(usage["prompt_tokens_details"]["cached_tokens"])
     assert cached[0] == 0
     assert cached[1] >= len(PROMPT)
-    assert server.metric(r'tokenspeed_client_rule_changes_total\{rule="core/attribution"\}') == 2
-    assert server.metric(r'tokenspeed_client_rule_changes_total\{rule="core/order"\}') == 0
+    assert server.metric('tokenspeed_client_rule_changes_total{rule="core/attribution"}') == 2
+    assert server.metric('tokenspeed_client_rule_changes_total{rule="core/order"}') == 0
 
 
 def test_a_message_reads_the_same_as_string_and_as_blocks(server: ServerProcess) -> None:
