@@ -122,40 +122,41 @@ def attention_prepare(
     token = tl.program_id(0)
     line = token.to(tl.int64)
     query_groups: tl.constexpr = (N + HEADS - 1) // HEADS
-    heads_E = tl.program_id(1) % query_groups * HEADS + tl.arange(0, HEADS)
-    dims = tl.arange(0, BLOCK_H)
+    group = tl.program_id(1)
+    dims_H = tl.arange(0, BLOCK_H)
     cos += line * cos_token
     sin += line * sin_token
-    if tl.program_id(1) < query_groups:
-        is_used_E = heads_E < N
-        x_EH = _turned_heads(
-            q + line * q_token, q_weight, cos, sin, heads_E, is_used_E, q_own_head, q_eps, q_centre,
+    if group < query_groups:
+        heads_E = group * HEADS + tl.arange(0, HEADS)
+        is_head_E = heads_E < N
+        q_EH = _turned_heads(
+            q + line * q_token, q_weight, cos, sin, heads_E, is_head_E, q_own_head, q_eps, q_centre,
             H, A, BLOCK_H, Q_NORM,
         )  # fmt: skip
-        places = (line * N + heads_E)[:, None] * H + dims[None, :]
-        is_used_EH = is_used_E[:, None] & (dims < H)[None, :]
-        tl.store(q_out + places, x_EH.to(q_out.dtype.element_ty), mask=is_used_EH)
+        q_places = (line * N + heads_E)[:, None] * H + dims_H[None, :]
+        is_used_EH = is_head_E[:, None] & (dims_H < H)[None, :]
+        tl.store(q_out + q_places, q_EH.to(q_out.dtype.element_ty), mask=is_used_EH)
     else:
-        heads_E = (tl.program_id(1) - query_groups) * HEADS + tl.arange(0, HEADS)
-        is_used_E = heads_E < K
+        heads_E = (group - query_groups) * HEADS + tl.arange(0, HEADS)
+        is_head_E = heads_E < K
         block, offset = place_of(
             positions_T, tables, lines_R, starts, token, num_rows, table_line,
             BLOCK_TOKENS, BLOCK_R, HAS_STARTS,
         )  # fmt: skip
-        x_EH = _turned_heads(
-            k + line * k_token, k_weight, cos, sin, heads_E, is_used_E, k_own_head, k_eps, k_centre,
+        k_EH = _turned_heads(
+            k + line * k_token, k_weight, cos, sin, heads_E, is_head_E, k_own_head, k_eps, k_centre,
             H, A, BLOCK_H, K_NORM,
         )  # fmt: skip
-        places = (heads_E * k_head)[:, None] + offset * k_offset + dims[None, :]
-        is_used_EH = is_used_E[:, None] & (dims < H)[None, :]
-        k_cache += block * k_block
-        tl.store(k_cache + places, x_EH.to(k_cache.dtype.element_ty), mask=is_used_EH)
-        dims = tl.arange(0, BLOCK_V)
-        is_used_EV = is_used_E[:, None] & (dims < V)[None, :]
-        places = (heads_E * v_own_head)[:, None] + dims[None, :]
-        values = tl.load(v + line * v_token + places, mask=is_used_EV)
-        places = (heads_E * v_head)[:, None] + offset * v_offset + dims[None, :]
-        tl.store(v_cache + block * v_block + places, values, mask=is_used_EV)
+        k_places = (heads_E * k_head)[:, None] + offset * k_offset + dims_H[None, :]
+        is_used_EH = is_head_E[:, None] & (dims_H < H)[None, :]
+        own_k_cache = k_cache + block * k_block
+        tl.store(own_k_cache + k_places, k_EH.to(k_cache.dtype.element_ty), mask=is_used_EH)
+        dims_V = tl.arange(0, BLOCK_V)
+        is_used_EV = is_head_E[:, None] & (dims_V < V)[None, :]
+        own_places = (heads_E * v_own_head)[:, None] + dims_V[None, :]
+        v_EV = tl.load(v + line * v_token + own_places, mask=is_used_EV)
+        v_places = (heads_E * v_head)[:, None] + offset * v_offset + dims_V[None, :]
+        tl.store(v_cache + block * v_block + v_places, v_EV, mask=is_used_EV)
 
 
 def rotate_and_write(

@@ -133,8 +133,12 @@ def row_tiling(heads: int, dims: int, itemsize: int, block_tokens: int, device: 
 def shared_tiling(
     heads: int, dims: int, itemsize: int, block_tokens: int, device: Device
 ) -> Tiling:
-    """Return the tiling of what up to 16 rows share: as many of them as 128 queries take."""
-    queries = min(16 * triton.next_power_of_2(heads), 128 if itemsize == 2 else 64)
+    """Return the tiling of what up to 16 rows share: as many of them as 128 queries take.
+
+    Heads of 256 dims leave registers for 64 beside the rows' addresses.
+    """
+    most = 128 if itemsize == 2 and dims <= 256 else 64
+    queries = min(16 * triton.next_power_of_2(heads), most)
     return _fitting(queries, (dims, itemsize), block_tokens, device)
 
 
