@@ -45,7 +45,7 @@ def rank_llm(path: Path, *, plugins: str = "reference", **settings: Any) -> LLM:
         max_context_tokens=256,
         threads=1,
         kv_gib=0.01,
-        rank_timeout_s=30.0,
+        rank_timeout_s=120.0,
         dtype="float32",
         **settings,
     )
