@@ -1,7 +1,6 @@
-"""One NVIDIA GPU as a device: memory through torch's allocator, pinned staging, synchronisation.
+"""One NVIDIA GPU as a device: memory through torch's allocator, pinned staging, streams, graphs.
 
-Rung R0 of the bring-up ladder: everything else is computed by kernels of plugins that take any
-torch device. Imports no torch before it is built.
+Imports no torch before it is built.
 """
 
 from __future__ import annotations

@@ -91,6 +91,7 @@ class SimulatedParts:
         samples: the sampler is captured too.
         fails_at: sizes whose capture fails; only where the sampler is not captured.
         attention: class of the backends.
+        shares: beginnings that rows share are looked for.
     """
 
     graph_sizes: tuple[int, ...] = ()
@@ -99,6 +100,7 @@ class SimulatedParts:
     samples: bool = True
     fails_at: tuple[int, ...] = ()
     attention: type[Attention] = Attention
+    shares: bool = True
 
 
 @dataclass(slots=True)
@@ -208,6 +210,7 @@ def graph_settings(simulated: SimulatedParts, binder: Any) -> GraphSettings:
         max_bytes=simulated.max_bytes,
         capture=capture,
         samples=simulated.samples,
+        shares=simulated.shares,
         prepare=binder.bind(ops.step.prepare),
         patch=binder.bind(ops.step.patch_tables),
     )

@@ -136,7 +136,8 @@ class DecodeRows:
             as are those wholly before its window: never read their memory.
         entry_tokens: tokens of a page or block of `tables`.
         window: as in AttentionBatch.
-        shared: rows with equal beginnings; None: not looked for. A row's result is the same.
+        shared: rows with equal beginnings; a row's result is the same up to rounding. None: not
+            looked for, or results must not depend on the other rows.
     """
 
     slots_R: torch.Tensor

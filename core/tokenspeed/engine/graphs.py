@@ -132,6 +132,7 @@ def _settings(
         prepare=rank.binder.bind(ops.step.prepare, graph_safe=True),
         patch=rank.binder.bind(ops.step.patch_tables),
         samples=_is_graph_safe(choices.decisions["sampler"]),
+        shares=not config.deterministic,
     )
 
 

@@ -49,6 +49,8 @@ class GraphSettings:
         capture: of the DeviceRuntime.
         prepare, patch: kernels of `step.prepare` and `step.patch_tables`.
         samples: the sampler may be captured; otherwise it is called on a graph's logits.
+        shares: beginnings that rows share are looked for. Read once, they are summed in another
+            order: off where a row's bits must not depend on the rows beside it.
     """
 
     sizes: tuple[int, ...]
@@ -57,6 +59,7 @@ class GraphSettings:
     prepare: Callable[..., None]
     patch: Callable[..., None]
     samples: bool = True
+    shares: bool = True
 
 
 @dataclass(slots=True)
@@ -149,7 +152,7 @@ class DecodeGraphs:
                 device=device,
             )
             for group in batcher.tabled
-            if not group.layout.group.window
+            if settings.shares and not group.layout.group.window
         }
         self._refreshed = [group for group in batcher.tabled if hasattr(group.backend, "refresh")]
         self._parameters = DeviceParameters(max_running + 1, device)

@@ -12,6 +12,7 @@ from tokenspeed.contracts.binding import Decision, RegisteredOffer
 from tokenspeed.contracts.kernel import KernelOffer
 from tokenspeed.contracts.registration import Offer
 from tokenspeed.engine.graphs import Graphs, capture_graphs, declined
+from tokenspeed.executor.graphs import GraphCounts
 
 CONFIG = EngineConfig()
 
@@ -79,3 +80,22 @@ def test_without_the_setting_or_the_device_nothing_is_captured(
         EngineConfig(graphs=setting), nothing, nothing, runtime, nothing, nothing, is_watched=False
     )
     assert made == Graphs("off")
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_shared_beginnings_are_looked_for_unless_bits_must_not_depend_on_other_rows(
+    *, deterministic: bool
+) -> None:
+    given: list[Any] = []
+    executor: Any = SimpleNamespace(
+        capture_graphs=lambda settings, _: given.append(settings) or GraphCounts()
+    )
+    rank: Any = SimpleNamespace(
+        attention={}, binder=SimpleNamespace(decisions=(), bind=lambda *_, **__: None)
+    )
+    choices: Any = SimpleNamespace(decisions={"sampler": experts(graph_safe=(True, False))})
+    runtime: Any = SimpleNamespace(features=frozenset({"graphs"}), capture=None)
+    config = EngineConfig(deterministic=deterministic)
+    tell: Any = None
+    capture_graphs(config, rank, choices, runtime, executor, tell, is_watched=False)
+    assert [settings.shares for settings in given] == [not deterministic]

@@ -222,6 +222,9 @@ def test_rows_with_equal_beginnings_are_told_to_the_backend(
     jobs = [Job(prompt, params(0), start_step=index) for index, prompt in enumerate(prompts)]
     path = make_checkpoint("llama", checkpoint_folder)
     parts = build_parts(path, simulated=SimulatedParts(SIZES))
+    alone = build_parts(path, simulated=SimulatedParts(SIZES, shares=False))
+    sizes = graphs_of(alone)._sizes.values()
+    assert {size.metadata[0].rows.shared for size in sizes} == {None}  # type: ignore[attr-defined]
     found = []
     real = DecodeGraphs.forward
 
