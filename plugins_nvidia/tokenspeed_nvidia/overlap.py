@@ -1,14 +1,13 @@
 # mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call"
 """Programmatic dependent launch: a kernel's programs start while the one before it still runs.
 
-Source: the PTX manual's griddepcontrol and prefetch; devices from compute capability 9.0 on.
+Source: the PTX manual's griddepcontrol; devices from compute capability 9.0 on.
 """
 
 from __future__ import annotations
 
 import torch
 import triton
-import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from tokenspeed_sdk.portable import launch
@@ -24,21 +23,8 @@ def order():
     gdc_wait()
 
 
-@triton.jit
-def fetch(pointers):
-    """Bring the cache lines of a tile of pointers into the L2 cache."""
-    tl.inline_asm_elementwise(
-        "prefetch.global.L2 [$1]; mov.u32 $0, 0;",
-        "=r,l",
-        [pointers],
-        dtype=tl.int32,
-        is_pure=False,
-        pack=1,
-    )
-
-
 def overlap_launches(device: torch.device) -> bool:
     """Let portable kernels start early where the device can; say whether they do."""
     can = torch.cuda.get_device_capability(device) >= LEAST_CAPABILITY
-    launch.overlap_launches(Overlap(order, fetch, {"launch_pdl": True}) if can else None)
+    launch.overlap_launches(Overlap(order, {"launch_pdl": True}) if can else None)
     return can

@@ -15,8 +15,6 @@ __all__ = [
     "IS_INTERPRETED",
     "Overlap",
     "cores_of",
-    "fetching",
-    "is_overlapped",
     "ordered",
     "overlap_launches",
     "shared_bytes_of",
@@ -35,17 +33,15 @@ class Overlap:
     """How a kernel starts while the one before it still runs, on devices that have that.
 
     Kernels call `order` before they touch anything that another kernel touches, every program of
-    them, also one that has nothing to do; before it they may only `fetch` weights.
+    them, also one that has nothing to do; before it they may read weights only.
 
     Args:
         order: jitted, without arguments: lets the next kernel start, and returns when all work
             before this kernel has ended.
-        fetch: jitted, of a tile of pointers: brings what they point to nearer to the cores.
         options: of a launch that may start early.
     """
 
     order: Any
-    fetch: Any
     options: Mapping[str, Any]
 
 
@@ -61,21 +57,11 @@ def overlap_launches(overlap: Overlap | None) -> None:
     _overlap = overlap
 
 
-def is_overlapped() -> bool:
-    """Say whether kernels start early."""
-    return _overlap is not None
-
-
 def ordered() -> dict[str, Any]:
     """Return the launch arguments of a kernel with the constant ORDER."""
     if _overlap is None:
         return {"ORDER": None}
     return {"ORDER": _overlap.order, **_overlap.options}
-
-
-def fetching() -> dict[str, Any]:
-    """Return the launch arguments of a kernel with the constants ORDER and FETCH."""
-    return {**ordered(), "FETCH": None if _overlap is None else _overlap.fetch}
 
 
 def cores_of(device: torch.device) -> int:

@@ -2,8 +2,7 @@
 """Kernels of linear.dense and linear.heads for few rows: reading the weight is what lasts.
 
 A program has a few outputs and all their inputs: every weight is read once, and no sum is cut.
-One row is multiplied without the units for matrices. Where kernels start early, a program fetches
-its first weights before it waits for its input.
+One row is multiplied without the units for matrices.
 Legend: T rows, N heads, O outputs, I inputs; M, K: rows and terms of a tile.
 """
 
@@ -15,16 +14,13 @@ import triton.language as tl
 from torch.nn.functional import linear as torch_linear
 
 from tokenspeed_sdk.portable.dot import dot
-from tokenspeed_sdk.portable.launch import fetching, is_overlapped, shared_bytes_of
+from tokenspeed_sdk.portable.launch import ordered, shared_bytes_of
 from tokenspeed_sdk.portable.linear.tiles import (
     DENSE_VECTOR_TILES,
     FEW_HEAD_ROWS,
-    few_rows,
+    FEW_ROWS,
     skinny_tiles,
 )
-
-LINE = tl.constexpr(128)
-"""Bytes that are fetched at once."""
 
 
 @triton.jit
@@ -40,18 +36,12 @@ def linear_vector_kernel(
     BLOCK_K: tl.constexpr,
     EVEN_K: tl.constexpr,
     STAGES: tl.constexpr,
-    AHEAD: tl.constexpr,
-    FETCH: tl.constexpr,
     ORDER: tl.constexpr,
 ):
     """Write BLOCK_O outputs of one row; terms are summed across threads once, at the end."""
     output = tl.program_id(0) * BLOCK_O + tl.arange(0, BLOCK_O)
     near = tl.minimum(output, outputs - 1).to(tl.int64)
     w_O1 = w_ptr + near[:, None] * inputs
-    if FETCH is not None:
-        step: tl.constexpr = LINE // (w_ptr.dtype.element_ty.primitive_bitwidth // 8)
-        line = tl.arange(0, AHEAD // LINE)[None, :] * step
-        FETCH(w_O1 + tl.minimum(line, inputs - 1))
     if ORDER is not None:
         ORDER()
     k = tl.arange(0, BLOCK_K)
@@ -89,8 +79,6 @@ def linear_skinny_kernel(
     BLOCK_O: tl.constexpr,
     BLOCK_K: tl.constexpr,
     EVEN_K: tl.constexpr,
-    AHEAD: tl.constexpr,
-    FETCH: tl.constexpr,
     ORDER: tl.constexpr,
 ):
     """Write BLOCK_M rows of BLOCK_O outputs of one head."""
@@ -103,10 +91,6 @@ def linear_skinny_kernel(
     # Past the last output it is computed again and not written: no load of a weight has a mask.
     near = tl.minimum(output, outputs - 1).to(tl.int64)
     w_KO = w_ptr + (head * outputs + near)[None, :] * inputs + k[:, None]
-    if FETCH is not None:
-        step: tl.constexpr = LINE // (w_ptr.dtype.element_ty.primitive_bitwidth // 8)
-        line = tl.minimum(tl.arange(0, AHEAD // LINE) * step, inputs - 1)
-        FETCH(w_ptr + (head * outputs + near)[:, None] * inputs + line[None, :])
     if ORDER is not None:
         ORDER()
     sum_MO = tl.zeros([BLOCK_M, BLOCK_O], tl.float32)
@@ -131,7 +115,7 @@ def linear(
 ) -> torch.Tensor:
     """Compute linear.dense: few rows here, many as torch does."""
     rows = x_TI.shape[0]
-    if rows > few_rows(is_overlapped=is_overlapped()):
+    if rows > FEW_ROWS:
         return torch_linear(x_TI, weight_OI, bias_O)
     out_TO = x_TI.new_empty(rows, weight_OI.shape[0])
     if rows == 1 and weight_OI.numel():
@@ -173,9 +157,8 @@ def _multiply_one(
         BLOCK_K=tiles.block_k,
         EVEN_K=inputs % tiles.block_k == 0,
         STAGES=tiles.num_stages,
-        AHEAD=tiles.ahead_bytes,
         num_warps=tiles.num_warps,
-        **fetching(),
+        **ordered(),
     )
 
 
@@ -215,6 +198,5 @@ def _multiply(
         EVEN_K=inputs % tiles.block_k == 0,
         num_warps=tiles.num_warps,
         num_stages=tiles.num_stages,
-        AHEAD=tiles.ahead_bytes,
-        **fetching(),
+        **ordered(),
     )

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 
 FEW_ROWS = 16
 """Rows of a dense product up to which reading the weight is all that counts; more are torch's."""
-FEW_OVERLAPPED_ROWS = 64
-"""The same where kernels start early, which those of torch's library do not."""
 FEW_HEAD_ROWS = 64
 """The same of products head by head, of which torch's batched product makes less."""
 VECTOR_ROWS = 4
@@ -22,29 +20,19 @@ FEW_PACKED_ROWS = 64
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """Launch sizes of a product of few rows.
-
-    Args:
-        ahead_bytes: of each output's weights that are fetched before the input is there.
-    """
+    """Launch sizes of a product of few rows."""
 
     block_m: int
     block_o: int
     block_k: int
     num_warps: int
     num_stages: int
-    ahead_bytes: int = 1024
 
 
 ROOMY_BYTES = 160 << 10
 """Shared memory with which a program's stages may be large; some GPUs have 64 KiB."""
 DENSE_VECTOR_TILES = Tiles(1, 8, 512, 4, 3)
 """Of one row: 24 KiB of a program's weights are under way."""
-
-
-def few_rows(*, is_overlapped: bool) -> int:
-    """Return the rows up to which a dense product is ours."""
-    return FEW_OVERLAPPED_ROWS if is_overlapped else FEW_ROWS
 
 
 def skinny_tiles(rows: int, outputs: int, *, shared_bytes: int, is_exact: bool) -> Tiles:
