@@ -1,8 +1,8 @@
 """On a GPU: every shipped architecture answers through the device's own kernels as the definition.
 
 With graphs, a step in flight, chunks, prefix reuse, retraction and batches that grow and shrink, at
-once. Float32: tokens are compared up to the first near tie of the plain evaluation. Run by `make gpu-check`; the same rules without a GPU, on the portable kernels
-where there are any and the reference elsewhere, are among the slow tests.
+once, in float32. Tokens are compared up to the first near tie of the plain evaluation. Run by
+`make gpu-check`; the same without a GPU, one of each kind of cache, is among the slow tests.
 """
 
 from __future__ import annotations
