@@ -24,6 +24,8 @@ from tokenspeed.engine.ranks.messages import (
     RankFailed,
     RankHealth,
     RankJoining,
+    RankLoaded,
+    RankMoves,
     RankReady,
 )
 from tokenspeed.engine.reports import error_of
@@ -211,8 +213,12 @@ class RankWatch:
             worker.well = message.steps
         elif isinstance(message, RankExperts):
             worker.experts = message.load
+        elif isinstance(message, RankMoves):
+            worker.moves.put(message)
         elif isinstance(message, RankFailed):
             self._take_failure(worker, message)
+        elif isinstance(message, RankLoaded):
+            worker.loaded = message
         elif isinstance(message, RankReady):
             worker.ready = message
         elif isinstance(message, RankJoining):
