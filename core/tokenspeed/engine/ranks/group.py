@@ -98,6 +98,11 @@ class RankGroup:
         self._telling: Sequence[Worker] = ()
 
     @property
+    def _first_device(self) -> int:
+        """Which device of this host is the first of this replica's; on other hosts it has all."""
+        return self.device_index if self._start.listener is None else 0
+
+    @property
     def place(self) -> Place:
         """Rank 0's among the ranks, before it is known where those are."""
         return Place(world=self.world)
@@ -274,7 +279,8 @@ class RankGroup:
         local = [hosts[:rank].count(host) for rank, host in enumerate(hosts)]
         devices = [self.device_index]
         for hello, by_place in zip(hellos, local[1:], strict=True):
-            devices.append(by_place if hello.device_index < 0 else hello.device_index)
+            given = hello.device_index
+            devices.append(self._first_device + by_place if given < 0 else given)
         return [
             Place(
                 rank=rank,

@@ -98,7 +98,11 @@ def _check_balanced(config: EngineConfig) -> None:
 def _check_built(config: EngineConfig) -> None:
     """Refuse by name what several ranks, or several partitions of attention, cannot do yet."""
     missing = {
-        "replicas": (config.replicas, config.replicas > 1, "run several servers"),
+        "replicas": (
+            config.replicas,
+            config.replicas > 1 and config.launcher != "local",
+            f"with launcher {config.launcher}; run several servers, or use --launcher local",
+        ),
         "tune": (config.tune, config.tune, "tune on one rank; its evidence is kept"),
     }
     for name, (value, is_asked, way) in missing.items():
