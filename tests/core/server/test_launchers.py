@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import signal
+import socket
 import time
-from typing import TYPE_CHECKING
+import urllib.request
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.plugin_wheels import WheelFolder
@@ -88,12 +91,30 @@ def test_torchrun_starts_ranks_that_come_back_and_end_in_order(
     assert log.count(" ERROR ") == 2, "the rank's death, and the engine's"
 
 
+def actors_of(server: ServerProcess) -> dict[str, dict[str, Any]]:
+    """Return what Ray's dashboard shows of the ranks, by name."""
+    found = re.search(r"dashboard shows the ranks as actors: (http://\S+)", server.log.read_text())
+    assert found is not None, "the log says where the dashboard is"
+    with urllib.request.urlopen(f"{found[1]}/api/v0/actors?detail=true", timeout=20) as answer:
+        rows = json.load(answer)["data"]["result"]["result"]
+    return {row["name"]: row for row in rows}
+
+
+def restarted(server: ServerProcess, name: str) -> dict[str, Any]:
+    """Return what the dashboard shows of a rank, once it shows a restart."""
+    deadline_s = time.monotonic() + 60
+    while (row := actors_of(server)[name])["num_restarts"] == 0 or row["state"] != "ALIVE":
+        assert time.monotonic() < deadline_s, row
+        time.sleep(0.5)
+    return row
+
+
 @pytest.mark.slow
-@pytest.mark.skipif(not HAS_RAY, reason="ray is not installed: pip install ray")
+@pytest.mark.skipif(not HAS_RAY, reason="ray is not installed: make ray")
 def test_ray_starts_named_actors_and_replaces_one_that_is_killed(
     model: Path, tmp_path: Path
 ) -> None:
-    environ = {"RAY_USAGE_STATS_ENABLED": "0"}
+    environ = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
     with ServerProcess(
         model, tmp_path, *TWO, "--launcher", "ray", environ=environ, new_session=True
     ) as server:
@@ -102,10 +123,17 @@ def test_ray_starts_named_actors_and_replaces_one_that_is_killed(
         first = worker_pid(server, 0)
         actor = int(re.findall(r"--parent (\d+)", command_of(first))[0])
         assert "ray::RankActor" in command_of(actor)
+        shown = actors_of(server)
+        (name,) = [one for one, row in shown.items() if row["pid"] == actor]
+        assert re.fullmatch(r"tokenspeed-\d+-rank-1", name)
+        assert sorted(one[-1] for one in shown) == ["0", "1"]
+        assert {row["state"] for row in shown.values()} == {"ALIVE"}
+        assert shown[name]["repr_name"] == f"tokenspeed rank 1 of 2 on {socket.gethostname()}"
         os.kill(actor, signal.SIGKILL)
         second = worker_pid(server, 1)
         assert wait_gone([first], timeout_s=5.0) == []
         assert answer_of(server) == expected
+        assert restarted(server, name)["pid"] != actor
         pids = [*descendants(server.process.pid), second]
         server.stop()
         assert wait_gone(pids, timeout_s=20.0) == []
