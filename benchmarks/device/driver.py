@@ -95,6 +95,7 @@ class Driver:
         self.channel = LocalChannel()
         self.loop = EventLoop(self.engine, self.channel)
         self._runs: dict[str, Run] = {}
+        self._ran = False
         self._count = 0
         self._random = random.Random(7)
 
@@ -127,18 +128,31 @@ class Driver:
             RuntimeError: a request was refused, failed or came short.
         """
         done: list[Run] = []
-        ran = False
         while self._runs:
-            ran = self.loop.turn(self.loop.wait_ms(ran))
-            now_s = time.perf_counter()
-            while self.channel.outbox:
-                message = self.channel.outbox.popleft()
-                if isinstance(message, Refused):
-                    raise RuntimeError(f"refused: {message}")
-                if isinstance(message, TokensOut):
-                    for delta in message.deltas:
-                        self._take(delta, now_s, done, on_done)
+            done += self.turn(on_done)
         return done
+
+    def turn(self, on_done: Callable[[Run], None] | None = None) -> list[Run]:
+        """Turn the step loop once and take what came; return the requests that ended.
+
+        Raises:
+            RuntimeError: a request was refused, failed or came short.
+        """
+        done: list[Run] = []
+        self._ran = self.loop.turn(self.loop.wait_ms(self._ran))
+        now_s = time.perf_counter()
+        while self.channel.outbox:
+            message = self.channel.outbox.popleft()
+            if isinstance(message, Refused):
+                raise RuntimeError(f"refused: {message}")
+            if isinstance(message, TokensOut):
+                for delta in message.deltas:
+                    self._take(delta, now_s, done, on_done)
+        return done
+
+    def all_have(self, num_tokens: int) -> bool:
+        """Say whether every request that runs has had so many tokens."""
+        return all(len(run.tokens) >= num_tokens for run in self._runs.values())
 
     def batch(self, prompts: Sequence[NDArray[np.int32]], max_tokens: int) -> list[Run]:
         """Run requests that start together."""

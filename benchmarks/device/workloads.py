@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from benchmarks.device.driver import Run, steady_tokens_per_s
+from benchmarks.device.steps import steps
 
 if TYPE_CHECKING:
     from benchmarks.device.driver import Driver
@@ -103,6 +104,7 @@ WORKLOADS = {
     "long": long,
     "agents": agents,
     "second_turn": second_turn,
+    "steps": steps,
 }
 
 SESSIONS, TURNS = 16, 5

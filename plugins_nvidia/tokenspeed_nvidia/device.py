@@ -48,8 +48,11 @@ class CudaRuntime:
         self._device = torch.device("cuda", index)
         self._graphs: GraphCapture | None = None
         torch.cuda.set_device(self._device)
+        from tokenspeed_nvidia.overlap import overlap_launches  # imports triton
+
         # Products of float32 stay float32: TF32 has the mantissa of a float16.
         torch.backends.cuda.matmul.allow_tf32 = False
+        overlap_launches(self._device)
 
     def torch_device(self) -> torch.device:
         """Return the torch device."""

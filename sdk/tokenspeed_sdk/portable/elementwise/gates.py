@@ -7,6 +7,8 @@ import torch
 import triton
 import triton.language as tl
 
+from tokenspeed_sdk.portable.launch import ordered
+
 BLOCK = 1024
 """Features of a program: eight a thread, one load of 16 bytes in bf16 of each half. Small, so that
 one token's row gives many programs."""
@@ -28,16 +30,30 @@ def _gated(gate_up_TF2: torch.Tensor, form: str) -> torch.Tensor:
     if result.numel():
         block = min(BLOCK, triton.next_power_of_2(features))
         gate_halves[(tokens, triton.cdiv(features, block))](
-            gate_up_TF2, result, gate_up_TF2.stride(0), features, FORM=form, BLOCK=block
+            gate_up_TF2,
+            result,
+            gate_up_TF2.stride(0),
+            features,
+            FORM=form,
+            BLOCK=block,
+            **ordered(),
         )
     return result
 
 
 @triton.jit
 def gate_halves(
-    gate_up_ptr, result_ptr, token_stride, features, FORM: tl.constexpr, BLOCK: tl.constexpr
+    gate_up_ptr,
+    result_ptr,
+    token_stride,
+    features,
+    FORM: tl.constexpr,
+    BLOCK: tl.constexpr,
+    ORDER: tl.constexpr,
 ):
     """Gate BLOCK features of one token."""
+    if ORDER is not None:
+        ORDER()
     token = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < features

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 from tokenspeed_sdk.portable.elementwise.shapes import heads_of
+from tokenspeed_sdk.portable.launch import ordered
 
 TILE = 1024
 """Elements of a program that has several rows: eight a thread, one load of 16 bytes in bf16."""
@@ -95,6 +96,7 @@ def _normalised(
         CENTRED=CENTRED,
         GATE=GATE,
         num_warps=num_warps,
+        **ordered(),
     )
     return normed, total
 
@@ -134,6 +136,7 @@ def norm_rows(
     ADD: tl.constexpr,
     CENTRED: tl.constexpr,
     GATE: tl.constexpr,
+    ORDER: tl.constexpr,
 ):
     """Normalise ROWS rows; `other` is the residual (ADD) or the gate."""
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
@@ -143,13 +146,15 @@ def norm_rows(
     x_places = tokens * x_token_stride + heads * x_head_stride + columns
     other_places = tokens * other_token_stride + heads * other_head_stride + columns
     places = rows * FEATURES + columns
+    weight = tl.load(weight_ptr + columns, mask=columns < FEATURES, other=0.0).to(tl.float32)
+    if ORDER is not None:
+        ORDER()
     x = tl.load(x_ptr + x_places, mask=inside, other=0.0).to(tl.float32)
     if ADD:
         x += tl.load(other_ptr + other_places, mask=inside, other=0.0).to(tl.float32)
         rounded = x.to(total_ptr.dtype.element_ty)
         tl.store(total_ptr + places, rounded, mask=inside)
         x = rounded.to(tl.float32)
-    weight = tl.load(weight_ptr + columns, mask=columns < FEATURES, other=0.0).to(tl.float32)
     if CENTRED:
         weight += 1.0
     scale = tl.rsqrt(tl.sum(x * x, axis=1, keep_dims=True) / FEATURES + eps)
