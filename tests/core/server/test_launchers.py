@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 BODY = {"model": "model", "prompt": "abc", "max_tokens": 20, "temperature": 0}
 TWO = ("--tp", "2", "--rank-timeout-s", "20")
+TIERS = ("--host-kv-gib", "0.01", "--kv-write", "on_commit", "--block-tokens", "16")
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 HAS_RAY = importlib.util.find_spec("ray") is not None
 
@@ -56,6 +57,18 @@ def worker_pid(server: ServerProcess, number: int) -> int:
         time.sleep(0.1)
 
 
+def wait_written(server: ServerProcess) -> None:
+    """Wait until a block is in the host memory of every rank, and no copy is under way."""
+    deadline_s = time.monotonic() + 20
+    while True:
+        state = server.call("/v1/engine/state").json()
+        (host,) = state["tiers"]
+        if host["free"] < host["total"] and not any(kind["count"] for kind in state["transfers"]):
+            return
+        assert time.monotonic() < deadline_s, (host, state["transfers"])
+        time.sleep(0.1)
+
+
 ELSEWHERE = """
 import os, socket
 if os.environ.get("RANK") == "1":
@@ -73,10 +86,11 @@ def test_torchrun_starts_ranks_that_come_back_and_end_in_order(
     wheels.at_startup(ELSEWHERE if num_hosts == 2 else "")
     environ = {"PYTHONSAFEPATH": "1", "PYTHONPATH": wheels.environ()["PYTHONPATH"]}
     with ServerProcess(
-        model, tmp_path, *TWO, "--launcher", "torchrun", through=TORCHRUN, environ=environ
+        model, tmp_path, *TWO, *TIERS, "--launcher", "torchrun", through=TORCHRUN, environ=environ
     ) as server:
         expected = answer_of(server)
         assert len(expected) == 20
+        wait_written(server)
         pids = descendants(server.process.pid)
         first = worker_pid(server, 0)
         os.kill(first, signal.SIGKILL)
