@@ -90,6 +90,7 @@ class RankGroup:
             self._bring,
             self.progress,
             timeout_s=config.rank_timeout_s,
+            start_timeout_s=config.start_timeout_s,
             ends_process=start.ends_process,
             tick=start.tick,
         )
@@ -128,7 +129,7 @@ class RankGroup:
     def agree(self, room: Sequence[int]) -> tuple[int, ...]:
         """Wait until every worker has its weights; return what every rank has room for.
 
-        However long one of them loads: the start's own time limit is the only one.
+        However long one of them loads: only silence for `start_timeout_s` ends the wait.
 
         Args:
             room: of this rank, numbers of whatever must be alike.

@@ -25,6 +25,8 @@ from tokenspeed.engine.ranks.failure import RankFailure
 from tokenspeed.engine.ranks.group import RankGroup, RankStart
 from tokenspeed.engine.ranks.group_seat import GroupSeat
 from tokenspeed.engine.ranks.messages import RankHello
+from tokenspeed.engine.ranks.progress import RankProgress
+from tokenspeed.engine.ranks.watch import RankWatch
 from tokenspeed.engine.ranks.wire import FrameReader
 from tokenspeed.engine.ranks.workers import Worker
 from tokenspeed.errors import ConfigError, PluginError
@@ -138,6 +140,25 @@ def test_a_worker_that_cannot_be_built_ends_the_start_with_its_error(
     with pytest.raises(PluginError, match=r"rank 1 \(pid \d+ on .*no such worker today"):
         llm(model, **faulty)
     assert workers_of(os.getpid()) == []
+
+
+def test_a_worker_that_is_silent_while_it_starts_is_named() -> None:
+    ours, theirs = socket.socketpair()
+    hello = RankHello(rank=1, pid=77, host="here")
+    watch = RankWatch(
+        lambda: [Worker(1, ours, FrameReader(ours), hello=hello, heard_s=0.0)],
+        RankProgress(),
+        timeout_s=60.0,
+        start_timeout_s=0.5,
+        ends_process=False,
+        tick=lambda: None,
+    )
+    watch.start()
+    started_s = time.monotonic()
+    with theirs, pytest.raises(RankFailure, match=r"rank 1 \(pid 77 on here\) hangs: it says noth"):
+        watch.wait_for(lambda worker: worker.loaded is not None, 1)
+    assert 0.5 < time.monotonic() - started_s < NAMED_S
+    watch.close(in_peace=False)
 
 
 @pytest.mark.slow
