@@ -84,9 +84,9 @@ class Plans:
 
     def _take(self) -> tuple[Any, torch.cuda.Event]:
         for index, (_, is_copied) in enumerate(self._free):
-            if is_copied.query():
+            if is_copied.query():  # type: ignore[no-untyped-call]
                 return self._free.pop(index)
         wrapper = import_module(LIBRARY).BatchPrefillWithPagedKVCacheWrapper(
             self._workspace, "HND", backend=BACKEND
         )
-        return wrapper, torch.cuda.Event()
+        return wrapper, torch.cuda.Event()  # type: ignore[no-untyped-call]
