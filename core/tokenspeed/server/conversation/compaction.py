@@ -40,8 +40,10 @@ def compacted_by(session: str) -> str:
 
 def asks_for_summary(chat: Chat) -> bool:
     """Whether a chat's last words ask for a summary of what stands before them."""
+    if not chat.has_answer:
+        return False
     last = chat.conversation.messages[-1]
-    if last.role != "user" or not chat.has_answer or not last.content:
+    if last.role != "user" or not last.content:
         return False
     return any(mark in last.content[-1][-_ENDING_CHARS:] for mark in SUMMARY_MARKS)
 
