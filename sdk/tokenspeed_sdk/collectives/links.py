@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
 KEY = "line"
+AGAIN_S = 0.05
+"""Between looks at an address where nobody listens."""
 SPARE_S = 2.0
 """What the others wait longer than rank 0, which can say who is missing."""
 Message = dict[str, Any]
@@ -79,8 +81,7 @@ def join(
     if rank == 0:
         return _receive_others(store, name, address, size, deadline_s, timeout_s)
     try:
-        host, port, word = json.loads(store.get(KEY))
-        link = Link(socket.create_connection((host, port), timeout=timeout_s))
+        link, word = _reach_first(store, deadline_s)
     except (OSError, RuntimeError, ValueError) as error:
         raise _not_complete(name, size, "rank 0 did not come", timeout_s) from error
     link.send({"word": word, "rank": rank})
@@ -91,6 +92,23 @@ def join(
     if "broken" in answer:
         raise EngineError(answer["broken"])
     raise _not_complete(name, size, "rank 0 left, or hangs", timeout_s)
+
+
+def _reach_first(store: Store, deadline_s: float) -> tuple[Link, str]:
+    """Return a link to rank 0 and its word.
+
+    The store may still have the address of a start that failed: it is read again until somebody
+    listens there.
+    """
+    while True:
+        host, port, word = json.loads(store.get(KEY))
+        left_s = deadline_s - time.monotonic()
+        try:
+            return Link(socket.create_connection((host, port), timeout=max(left_s, AGAIN_S))), word
+        except OSError:
+            if left_s < AGAIN_S:
+                raise
+        time.sleep(AGAIN_S)
 
 
 def _receive_others(
