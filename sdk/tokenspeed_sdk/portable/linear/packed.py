@@ -1,7 +1,7 @@
 # mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call"
 """Kernels of linear.packed: few rows decode the weight in registers, many expand it for the call.
 
-Legend: T rows, O outputs, I inputs; M, K: rows and terms of a tile.
+Legend: T rows, O outputs, I inputs; M, K: rows and terms of a tile, U groups of S terms.
 """
 
 from __future__ import annotations
@@ -67,16 +67,15 @@ def linear_packed_kernel(
         if BITS == 8:
             i = chunk * 64 + tl.arange(0, BLOCK_K)[None, :]
             x_MK = tl.load(x_M1 + i, mask=inside_M1 & (i < inputs), other=0.0)
-            w_OK = load_bytes(
-                q_ptr, scales_ptr, near, chunk, num_chunks, q_stride, BLOCK_O, BLOCK_K, GROUP
-            )
+            w_OUS = load_bytes(q_ptr, scales_ptr, near, chunk, num_chunks, q_stride, BLOCK_K, GROUP)
+            w_OK = tl.reshape(w_OUS, [BLOCK_O, BLOCK_K])
             sum_MO = dot(x_MK, tl.trans(w_OK.to(dtype)), sum_MO)
         else:
             k = tl.arange(0, BLOCK_K // 2)[None, :]
             i = (chunk + k // 32) * 64 + k % 32
             low_MK = tl.load(x_M1 + i, mask=inside_M1 & (i < inputs), other=0.0)
             high_MK = tl.load(x_M1 + i + 32, mask=inside_M1 & (i + 32 < inputs), other=0.0)
-            low_OK, high_OK = load_nibbles(
+            low_OUS, high_OUS = load_nibbles(
                 q_ptr,
                 upper_ptr,
                 scales_ptr,
@@ -86,13 +85,14 @@ def linear_packed_kernel(
                 num_chunks,
                 q_stride,
                 upper_stride,
-                BLOCK_O,
                 BLOCK_K,
                 GROUP,
                 BITS,
                 ZERO,
                 HAS_OFFSETS,
             )
+            low_OK = tl.reshape(low_OUS, [BLOCK_O, BLOCK_K // 2])
+            high_OK = tl.reshape(high_OUS, [BLOCK_O, BLOCK_K // 2])
             sum_MO = dot(low_MK, tl.trans(low_OK.to(dtype)), sum_MO)
             sum_MO = dot(high_MK, tl.trans(high_OK.to(dtype)), sum_MO)
     if HAS_BIAS:
@@ -125,27 +125,30 @@ def linear_packed_vector_kernel(
     BLOCK_K: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """Write BLOCK_O outputs of one row; terms are summed across threads once, at the end."""
+    """Write BLOCK_O outputs of one row; terms are summed across threads once, at the end.
+
+    They stay (O, U, S) until then: of a tile that was reshaped, triton 3.6 sums across the wrong
+    threads of a warp where those of one output are not next to each other.
+    """
     row = tl.program_id(1).to(tl.int64)
     output = tl.program_id(0) * BLOCK_O + tl.arange(0, BLOCK_O)
     near = tl.minimum(output, outputs - 1).to(tl.int64)
     x_row = x_ptr + row * row_stride
-    WIDTH: tl.constexpr = BLOCK_K if BITS == 8 else BLOCK_K // 2
-    sum_OK = tl.zeros([BLOCK_O, WIDTH], tl.float32)
+    UNITS: tl.constexpr = (BLOCK_K if BITS == 8 else BLOCK_K // 2) // GROUP
+    sum_OUS = tl.zeros([BLOCK_O, UNITS, GROUP], tl.float32)
     for chunk in tl.range(0, num_chunks, BLOCK_K // 64, num_stages=STAGES):
-        k = tl.arange(0, WIDTH)
+        k_US = tl.arange(0, UNITS)[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
         if BITS == 8:
-            i = chunk * 64 + k
-            x_K = tl.load(x_row + i, mask=i < inputs, other=0.0).to(tl.float32)
-            w_OK = load_bytes(
-                q_ptr, scales_ptr, near, chunk, num_chunks, q_stride, BLOCK_O, BLOCK_K, GROUP
-            )
-            sum_OK += w_OK * x_K[None, :]
+            i_US = chunk * 64 + k_US
+            x_US = tl.load(x_row + i_US, mask=i_US < inputs, other=0.0).to(tl.float32)
+            w_OUS = load_bytes(q_ptr, scales_ptr, near, chunk, num_chunks, q_stride, BLOCK_K, GROUP)
+            sum_OUS += w_OUS * x_US[None, :, :]
         else:
-            i = (chunk + k // 32) * 64 + k % 32
-            low_K = tl.load(x_row + i, mask=i < inputs, other=0.0).to(tl.float32)
-            high_K = tl.load(x_row + i + 32, mask=i + 32 < inputs, other=0.0).to(tl.float32)
-            low_OK, high_OK = load_nibbles(
+            i_US = (chunk + k_US // 32) * 64 + k_US % 32
+            low_US = tl.load(x_row + i_US, mask=i_US < inputs, other=0.0).to(tl.float32)
+            i_US += 32
+            high_US = tl.load(x_row + i_US, mask=i_US < inputs, other=0.0).to(tl.float32)
+            low_OUS, high_OUS = load_nibbles(
                 q_ptr,
                 upper_ptr,
                 scales_ptr,
@@ -155,15 +158,14 @@ def linear_packed_vector_kernel(
                 num_chunks,
                 q_stride,
                 upper_stride,
-                BLOCK_O,
                 BLOCK_K,
                 GROUP,
                 BITS,
                 ZERO,
                 HAS_OFFSETS,
             )
-            sum_OK += low_OK * low_K[None, :] + high_OK * high_K[None, :]
-    sum_O = tl.sum(sum_OK, 1)
+            sum_OUS += low_OUS * low_US[None, :, :] + high_OUS * high_US[None, :, :]
+    sum_O = tl.sum(tl.sum(sum_OUS, 2), 1)
     if HAS_BIAS:
         sum_O += tl.load(bias_ptr + near).to(tl.float32)
     at_O = out_ptr + row * outputs + output

@@ -21,6 +21,10 @@ __all__ = ["gated_delta_rule", "kda_delta_rule"]
 
 LEAST_DIM = 16
 """Of a matrix product's operand."""
+LEAST_LINE_BYTES = 128
+"""Of an operand of a chunk's products, in half precision: those in float32 have lines as long. Of
+lines of two lengths in one kernel the assembler that triton 3.6 brings takes some addresses from a
+register that holds something else, and they lie outside of the program's memory."""
 CARRIED_VALUES = 32
 """Value dims of a program that carries a state: few, so that one row's heads fill a device."""
 
@@ -119,8 +123,8 @@ def _chunks(
     has_channels: bool,
 ) -> None:
     num_heads, key_dim, value_dim = state_BNKV.shape[1:]
-    keys, values, chunk = _padded(key_dim), _padded(value_dim), CHUNK_TOKENS
-    num_chunks, dtype = len(cut.chunks), out_TNV.dtype
+    num_chunks, chunk, dtype = len(cut.chunks), CHUNK_TOKENS, out_TNV.dtype
+    keys, values = padded_dims(key_dim, value_dim, dtype)
     widths = (values, keys, chunk, keys, keys)
     u, w, mixed, queries, kept_keys = (
         out_TNV.new_empty(num_chunks, num_heads, chunk, width) for width in widths
@@ -180,12 +184,18 @@ def _chunks(
     )
 
 
+def padded_dims(key_dim: int, value_dim: int, dtype: torch.dtype) -> tuple[int, int]:
+    """Return the dims of a chunk's tiles of keys and of values."""
+    least = LEAST_DIM if dtype == torch.float32 else LEAST_LINE_BYTES // dtype.itemsize
+    return _padded(key_dim, least), _padded(value_dim, least)
+
+
 def _strides(inputs: tuple[torch.Tensor, ...]) -> tuple[int, ...]:
     """Return strides between tokens and heads of q, k, v and decays, and between tokens of beta."""
     *with_heads, beta = inputs
     return (*(stride for x in with_heads for stride in x.stride()[:2]), beta.stride(0))
 
 
-def _padded(size: int) -> int:
+def _padded(size: int, least: int = LEAST_DIM) -> int:
     """Return the size of the tile axis that holds `size` elements."""
-    return max(LEAST_DIM, 1 << (size - 1).bit_length())
+    return max(least, 1 << (size - 1).bit_length())
