@@ -3,8 +3,9 @@
     python -m benchmarks.gpu_check [--only GROUP] [PYTEST ...]
 
 A group is some of the tests, or a workload of `benchmarks.device`; without one all of them run, the
-tests first, as long as the time lasts. Rows have their commit, so that a figure is known to be of
-code that has changed since. With two GPUs the times of collectives are written beside it.
+tests first, as long as the time lasts. The group `sanitizer` runs only where it is asked for. Rows
+have their commit, so that a figure is known to be of code that has changed since. With two GPUs the
+times of collectives are written beside it.
 """
 
 from __future__ import annotations
@@ -15,19 +16,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
-from xml.etree import ElementTree
 
+from benchmarks.gpu_tests import COMMIT, ROOT, rows_of, run_tests, workers
 from benchmarks.results_file import Row, merge_rows
+from benchmarks.sanitizer import sanitize
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-ROOT = Path(__file__).parent.parent
-COMMIT = os.environ.get("GPU_CHECK_COMMIT", "")
-"""Of the code that runs, where it is no checkout; "": git says it."""
 SMALL_BYTES = 256 * 1024
 """Messages up to this count as small."""
 TESTS = ("tests/plugins_nvidia", "tests/core/executor")
@@ -37,6 +35,10 @@ TEST_GROUPS = {
     "ranks": ("tests/plugins_nvidia/test_ranks.py",),
     "kernels": ("tests/plugins_nvidia/test_kernels.py", "tests/plugins_nvidia/test_graphs.py"),
 }
+SIDE_BY_SIDE = ("tests", "kernels")
+"""Groups of many tests that compile: they run in several processes, where pytest can."""
+SANITIZER = "sanitizer"
+"""The group that runs kernels under a tool that watches what they access."""
 WORK_GROUPS = {
     "decode": ("qwen3-8b", "--only", "decode"),
     "long": ("qwen3-8b", "--only", "long"),
@@ -57,10 +59,12 @@ def main() -> int:
     arguments, only = sys.argv[1:], ""
     if arguments[:1] == ["--only"]:
         only, arguments = arguments[1], arguments[2:]
-        if only not in {*TEST_GROUPS, *WORK_GROUPS}:
-            groups = ", ".join((*TEST_GROUPS, *WORK_GROUPS))
+        if only not in (known := (*TEST_GROUPS, SANITIZER, *WORK_GROUPS)):
+            groups = ", ".join(known)
             print(f"--only {only}: no such group; groups: {groups}", file=sys.stderr)
             return 2
+    if only == SANITIZER:
+        return _sanitize()
     if only in WORK_GROUPS:
         return _work(only, arguments)
     started_s = time.monotonic()
@@ -88,39 +92,36 @@ def _work(group: str, arguments: Sequence[str]) -> int:
 
 def _test(group: str, arguments: Sequence[str]) -> int:
     """Run tests and write how they ended; return pytest's exit status."""
-    import torch
-
     with tempfile.TemporaryDirectory() as folder:
-        report, figures = Path(folder) / "report.xml", Path(folder) / "figures.json"
-        command = [sys.executable, "-P", "-m", "pytest", "-m", "needs_nvidia"]
-        command += ["-p", "no:cacheprovider", f"--junitxml={report}"]
-        command += [*TEST_GROUPS[group], *arguments]
-        started_s = time.time()
-        environment = {**os.environ, "COLLECTIVES_JSON": str(figures)}
-        status = subprocess.run(command, cwd=ROOT, check=False, env=environment).returncode
-        counts = ElementTree.parse(report).getroot()[0].attrib
-        rows = [*_test_rows(group, counts, time.time() - started_s), *_figure_rows(figures)]
-    name = torch.cuda.get_device_name(0).lower().replace(" ", "-")
-    versions = {"torch": torch.__version__, "python": sys.version.split()[0]}
-    path = merge_rows(rows, versions, machine=f"{name}-x{torch.cuda.device_count()}")
-    print(f"written to {path.relative_to(ROOT)}: {dict(counts)}")
+        figures = Path(folder) / "figures.json"
+        side_by_side = workers(arguments) if group in SIDE_BY_SIDE else []
+        ended = run_tests(
+            TEST_GROUPS[group],
+            [*side_by_side, *arguments],
+            environment={"COLLECTIVES_JSON": str(figures)},
+        )
+        _write([*rows_of(group, ended), *_figure_rows(figures)])
+    return ended.status
+
+
+def _sanitize() -> int:
+    """Look for accesses outside of memory, and write what was found."""
+    status, rows = sanitize()
+    if rows:
+        _write(rows)
     return status
 
 
-def _test_rows(group: str, counts: Mapping[str, str], seconds: float) -> list[Row]:
-    """Return how many tests ran, and how many of them did not pass."""
-    failed = int(counts["failures"]) + int(counts["errors"])
-    skipped = int(counts["skipped"])
-    command = f'make gpu-check ARGS="--only {group}"'
-    row = partial(Row, group="gpu-check", command=command, commit=COMMIT)
-    return [
-        row(name=f"{group}: tests that ran", value=int(counts["tests"]) - skipped, unit="tests",
-            better="higher"),
-        row(name=f"{group}: tests that failed", value=failed, unit="tests", better="lower",
-            target="0"),
-        row(name=f"{group}: time", value=round(seconds, 1), unit="s", better="lower",
-            target="600"),
-    ]  # fmt: skip
+def _write(rows: list[Row]) -> None:
+    """Merge rows into the file of this machine's GPUs."""
+    import torch
+
+    name = torch.cuda.get_device_name(0).lower().replace(" ", "-")
+    versions = {"torch": torch.__version__, "python": sys.version.split()[0]}
+    path = merge_rows(rows, versions, machine=f"{name}-x{torch.cuda.device_count()}")
+    print(f"written to {path.relative_to(ROOT)}:")
+    for row in rows:
+        print(f"  {row.name}: {row.value:g} {row.unit}")
 
 
 def _figure_rows(figures: Path) -> list[Row]:

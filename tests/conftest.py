@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.lost_device import LostDevice
 
 from tokenspeed.log import LOGGER
 
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
 os.environ["TOKENSPEED_TEST_STRICT"] = "1"
 if not (Path("/dev/nvidiactl").exists() or Path("/dev/kfd").exists()):
     os.environ["TRITON_INTERPRET"] = "1"  # read by triton when it is imported, whoever does so
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep a lost device from failing more than the test that lost it."""
+    config.pluginmanager.register(LostDevice())
 
 
 @pytest.fixture(autouse=True)

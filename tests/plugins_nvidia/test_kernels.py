@@ -8,40 +8,54 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.support.portable import DEVICE, SLOTS, computed_by, dtypes_of, portable_offers
+from tests.support.portable import DEVICE, computed_by, dtypes_of, offers_of
 
 from tokenspeed.ops.backends import outcomes
 from tokenspeed_nvidia.flashinfer.offers import attention_offers
-from tokenspeed_sdk import Domain, KernelOffer
+from tokenspeed_sdk import Domain, KernelOffer, portable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tokenspeed.ops.compare import Outcome
     from tokenspeed_sdk import Offer
 
 pytestmark = pytest.mark.needs_nvidia
 
 SEED = 7
 OFFERS = [
-    *((slot, offer) for slot in SLOTS for offer in portable_offers(slot)),
-    *(("attention", offer) for offer in attention_offers(DEVICE)),
+    *((family, *found) for family in portable.FAMILIES for found in offers_of(family)),
+    *(("flashinfer", "attention", offer) for offer in attention_offers(DEVICE)),
 ]
 COMBINATIONS = [
-    pytest.param(slot, offer, dtype, id=f"{offer.name}-{dtype}")
-    for slot, offer in OFFERS
+    pytest.param(family, slot, offer, dtype, id=f"{offer.name}-{dtype}")
+    for family, slot, offer in OFFERS
     for dtype in dtypes_of(offer)
 ]
 
 
-@pytest.mark.parametrize(("slot", "offer", "dtype"), COMBINATIONS)
+@pytest.mark.parametrize(("family", "slot", "offer", "dtype"), COMBINATIONS)
 def test_it_computes_what_its_operator_says(
-    slot: str, offer: Offer | KernelOffer, dtype: str
+    family: str,
+    slot: str,
+    offer: Offer | KernelOffer,
+    dtype: str,
+    record_property: Callable[[str, object], None],
 ) -> None:
-    num_cases = 0
-    for operator in computed_by(slot, offer):
-        domain = Domain(dtype, offer.requires, SEED)
-        for outcome in outcomes(operator, offer, domain, device="cuda"):
-            num_cases += 1
-            assert outcome.agrees, (
-                f"{operator.name}, case {outcome.case!r}: {outcome.where}; "
-                f"{outcome.error:.3g} times what is allowed"
-            )
-    assert num_cases, "no case of its operators lies in the domain that it declares"
+    found: list[tuple[str, Outcome]] = []
+    record_property("family", family)
+    try:
+        for operator in computed_by(slot, offer):
+            domain = Domain(dtype, offer.requires, SEED)
+            for outcome in outcomes(operator, offer, domain, device="cuda"):
+                found.append((operator.name, outcome))
+    finally:
+        record_property("cases", len(found))
+        record_property("error", max((outcome.error for _, outcome in found), default=0.0))
+    wrong = [
+        f"{name}, case {outcome.case!r}: {outcome.where}; {outcome.error:.3g} times what is allowed"
+        for name, outcome in found
+        if not outcome.agrees
+    ]
+    assert not wrong, "\n".join(wrong)
+    assert found, "no case of its operators lies in the domain that it declares"
