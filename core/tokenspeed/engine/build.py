@@ -245,7 +245,7 @@ def _build_parts(
         scheduler.notify_store(transfers.stored_keys(), True)
     executor = _build_executor(config, rank, sizes, choices, runtime, transfers, masks, group)
     graphs = capture_graphs(
-        config, rank, choices, runtime, executor, tell, is_watched=tuning is not None
+        config, rank, described, choices, runtime, executor, tell, is_watched=tuning is not None
     )
     stepping: StepExecutor = executor
     if group is not None:

@@ -23,6 +23,7 @@ from tokenspeed.executor.graphs import DecodeGraphs
 from tokenspeed.executor.launched import LaunchedStep, SampledOnDevice
 from tokenspeed.executor.masked import MaskedSampler
 from tokenspeed.executor.partition import PartitionBatcher
+from tokenspeed.executor.piecewise import PiecewiseForward
 from tokenspeed.executor.prompt_scores import PromptScorer
 from tokenspeed.executor.requests import ExecutorRequest
 from tokenspeed.executor.targets import Targets, Verified, targets_of
@@ -38,20 +39,24 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tokenspeed.contracts.attention import AttentionBackend
+    from tokenspeed.contracts.device import DeviceGraph
     from tokenspeed.contracts.grammar import CompiledGrammar
-    from tokenspeed.contracts.model import CausalLM
+    from tokenspeed.contracts.model import CausalLM, ForwardContext
     from tokenspeed.contracts.sampler import Sampler, Scores
     from tokenspeed.contracts.step import StepPlan, StepResult
     from tokenspeed.executor.graphs import GraphCounts, GraphSettings
     from tokenspeed.executor.host_link import HostLink
     from tokenspeed.executor.masked import MaskLogits
     from tokenspeed.executor.partition import Partition
+    from tokenspeed.executor.piecewise import PieceCounts
+    from tokenspeed.executor.program import ProgramRunner
     from tokenspeed.executor.transfers import TierTransfers
     from tokenspeed.grammar import StepMasks
     from tokenspeed.kv import Arena
     from tokenspeed.sampling import SamplingParams
 
     PendingMasks = Future[StepMasks | None]
+    Forward = Callable[[torch.Tensor, ForwardContext], torch.Tensor]
 
 
 class Executor:
@@ -97,6 +102,7 @@ class Executor:
         partition: Partition | None = None,
     ) -> None:
         self._model = model
+        self._forward: Forward = model.forward
         self._share = share
         self._transfers = transfers
         self._link = link
@@ -147,6 +153,24 @@ class Executor:
         )
         self._graphs.capture(progress)
         return self._graphs.counts
+
+    def capture_pieces(
+        self,
+        runner: ProgramRunner,
+        *,
+        sizes: Sequence[int],
+        max_bytes: int,
+        capture: Callable[[Callable[[], None]], DeviceGraph],
+    ) -> PieceCounts:
+        """Replay other steps in pieces, captured as they come; after `capture_graphs`.
+
+        Args:
+            runner, sizes, max_bytes, capture: see PiecewiseForward.
+        """
+        self._forward = forward = PiecewiseForward(
+            runner, self._model.forward, sizes=sizes, max_bytes=max_bytes, capture=capture
+        )
+        return forward.counts
 
     def add_request(
         self,
@@ -248,7 +272,7 @@ class Executor:
                 logits_RV = graphs.forward(plan)
             else:
                 assert inputs is not None
-                hidden_TD = self._model.forward(inputs.token_ids, inputs.context)
+                hidden_TD = self._forward(inputs.token_ids, inputs.context)
             if is_masked and pending is None:
                 self._settle()  # while the device computes
                 pending = self._start_masks(targets)
