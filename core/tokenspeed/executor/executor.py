@@ -102,7 +102,7 @@ class Executor:
         partition: Partition | None = None,
     ) -> None:
         self._model = model
-        self._forward: Forward = model.forward
+        self._forward: Forward | None = None  # in pieces; None: the model's own
         self._share = share
         self._transfers = transfers
         self._link = link
@@ -272,7 +272,8 @@ class Executor:
                 logits_RV = graphs.forward(plan)
             else:
                 assert inputs is not None
-                hidden_TD = self._forward(inputs.token_ids, inputs.context)
+                forward = self._forward or self._model.forward
+                hidden_TD = forward(inputs.token_ids, inputs.context)
             if is_masked and pending is None:
                 self._settle()  # while the device computes
                 pending = self._start_masks(targets)
@@ -342,9 +343,11 @@ class Executor:
         self, plan: StepPlan, targets: Targets, tokens_P: torch.Tensor, logprobs: Scores | None
     ) -> SampledOnDevice:
         """Send tokens, -1 where a position failed, to the host."""
+        by_slot = self._by_slot
+        requests_N = [by_slot[slot] for slot in plan.slots[targets.rows_N].tolist()]
         return SampledOnDevice(
             targets,
-            tuple(self._request_of(plan, row) for row in targets.rows_N.tolist()),
+            requests_N,
             self._link.download(tokens_P),
             logprobs,
         )
@@ -420,17 +423,22 @@ class Executor:
                 )
 
     def _record(self, sampled: SampledOnDevice, verified: Verified) -> None:
-        targets = sampled.targets
-        for request, place, drafts, tokens, has_failed in zip(
-            sampled.requests_N,
-            targets.first_N.tolist(),
+        targets, requests_N = sampled.targets, sampled.requests_N
+        output_index_N = targets.output_index_P[targets.first_N].tolist()
+        for request, index, tokens in zip(
+            requests_N, output_index_N, verified.tokens_N, strict=True
+        ):
+            request.record(index, tokens)
+        if self._masks.is_empty and not targets.has_drafts:
+            return  # no slot has anything else to follow
+        for request, slot, drafts, tokens, has_failed in zip(
+            requests_N,
+            targets.slots_P[targets.first_N].tolist(),
             targets.drafts_N,
             verified.tokens_N,
             verified.failed_N.tolist(),
             strict=True,
         ):
-            request.record(int(targets.output_index_P[place]), tokens)
-            slot = int(targets.slots_P[place])
             if not self._owns(request, slot):
                 continue
             if drafts:
