@@ -45,6 +45,7 @@ WORK_GROUPS = {
     "latent": ("deepseek-v2-lite",),
     "experts": ("qwen3-30b-a3b",),
     "hybrid": ("qwen3-next-12l",),
+    "soak": (),
 }
 """Groups of rows that a workload gives, the most telling ones first."""
 TOTAL_S = 570
@@ -76,7 +77,8 @@ def main() -> int:
 
 def _work(group: str, arguments: Sequence[str]) -> int:
     """Measure a workload in a process of its own, which has the GPU's memory; its rows are kept."""
-    command = [sys.executable, "-P", "-m", "benchmarks.device", *WORK_GROUPS[group], "--keep"]
+    module = "benchmarks.device.soak" if group == "soak" else "benchmarks.device"
+    command = [sys.executable, "-P", "-m", module, *WORK_GROUPS[group], "--keep"]
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
     done = subprocess.run(
         [*command, *arguments], cwd=ROOT, check=False, env={**os.environ, "PYTHONPATH": path}

@@ -43,7 +43,7 @@ def main() -> int:
     if not given.keep:
         return 0
     rows = _rows(given.model, figures, " ".join(sys.argv[1:]))
-    print(f"written to {merge_rows(rows, _versions(), machine=_machine())}")
+    print(f"written to {merge_rows(rows, versions(), machine=machine_name())}")
     return 0
 
 
@@ -97,13 +97,15 @@ def _rows(model: str, figures: Mapping[str, float], arguments: str) -> list[Row]
     return rows
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Return those of what measures."""
     import torch
 
     return {"torch": torch.__version__, "python": platform.python_version()}
 
 
-def _machine() -> str | None:
+def machine_name() -> str | None:
+    """Return the name that the GPU's results have; None: there is no GPU."""
     import torch
 
     if not torch.cuda.is_available():

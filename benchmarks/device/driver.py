@@ -83,16 +83,19 @@ class Driver:
     """Sends requests of token ids and takes their tokens.
 
     Args:
+        channel: between both; None: one of its own.
         settings: of the engine, such as plugins="nvidia".
     """
 
-    def __init__(self, model: Path, **settings: Any) -> None:
+    def __init__(
+        self, model: Path, *, channel: LocalChannel | None = None, **settings: Any
+    ) -> None:
         flags = {"model": str(model), **settings}
         config = load_config(EngineConfig, flags=flags, environ={})
         started_s = time.perf_counter()
         self.engine = build_engine(config, progress=None)
         self.started_in_s = time.perf_counter() - started_s
-        self.channel = LocalChannel()
+        self.channel = channel or LocalChannel()
         self.loop = EventLoop(self.engine, self.channel)
         self._runs: dict[str, Run] = {}
         self._ran = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tokenspeed_nvidia.flashinfer.offers import attention_offers
 from tokenspeed_sdk import Offer, Registration, hookimpl, portable
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ __all__ = ["NvidiaPlugin", "plugin"]
 
 
 class NvidiaPlugin:
-    """Offers the device `cuda` and the portable kernels on it.
+    """Offers the device `cuda`, the portable kernels on it, and FlashInfer's where it is built.
 
     What those do not take is computed by kernels of other plugins that take any device.
     """
@@ -34,6 +35,8 @@ class NvidiaPlugin:
     def register_attention_backends(self, context: Registration) -> None:
         """Offer attention over pages of keys and values, and of latents."""
         _offer_portable("attention", context)
+        for offer in attention_offers(DEVICE):
+            context.offer(offer)
 
     @hookimpl
     def register_moe_backends(self, context: Registration) -> None:

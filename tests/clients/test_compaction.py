@@ -1,15 +1,24 @@
 """A client that sums its conversation up asks in a session of its own, a child of the one it sums.
 
 Claude Code does it under the same name, with the same tools and the same system prompt; Codex says
-so in a header.
+so in a header; OpenCode quotes the session in one text; Qwen Code asks like a next turn, but for
+the form of a summary.
 """
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.support.agent_clients import CLAUDE_CODE, CODEX, ClaudeCode
+from tests.support.agent_clients import (
+    CLAUDE_CODE,
+    CODEX,
+    OPENCODE,
+    QWEN_CODE,
+    ClaudeCode,
+    OpenCode,
+)
 from tests.support.clients import FINAL, Agents
 from tests.support.families import FAMILIES
 
@@ -34,6 +43,17 @@ class SmallWindow(ClaudeCode):
             "CLAUDE_CODE_AUTO_COMPACT_WINDOW": str(WINDOW_TOKENS),
             "CLAUDE_AUTOCOMPACT_PCT_OVERRIDE": str(PERCENT),
         }
+
+
+class SmallOpenCode(OpenCode):
+    """OpenCode for a model with a small context: its second tool call is too much."""
+
+    def files(self, url: str) -> Mapping[str, str]:
+        path, text = next(iter(super().files(url).items()))
+        config = json.loads(text)
+        (model,) = config["provider"]["local"]["models"].values()
+        model["limit"] = {"context": 39_000, "output": 8_000}
+        return {path: json.dumps(config)}
 
 
 def family(agents: Agents) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -107,3 +127,38 @@ def test_codex_compacts_in_a_child(tmp_path: Path) -> None:
         session.look()
         main, child = family(agents)
         assert (main["prompts"], child["prompts"]) == (2, 1), session.shown
+
+
+def test_opencode_compacts_in_a_child(tmp_path: Path) -> None:
+    client = SmallOpenCode(OPENCODE.program, OPENCODE.answers)
+    assert client.command
+    with Agents(tmp_path, [client], FAMILIES["strips"]) as agents:
+        session = agents.session(client)
+        session.ask(agents.prompt(client))
+        session.look()
+        main, child = family(agents)
+        assert child["prompts"] > 0
+        assert main["prompts"] + child["prompts"] == len(session.served), session.shown
+
+
+def test_qwen_code_compacts_in_a_child_of_the_session_that_it_resumed(tmp_path: Path) -> None:
+    assert QWEN_CODE.command
+    with Agents(tmp_path, [QWEN_CODE], FAMILIES["strips"]) as agents:
+        session = agents.session(QWEN_CODE)
+        session.ask(agents.prompt(QWEN_CODE))
+        # Resumed, it leaves the date out of its first message: that begins another session.
+        session.ask("Is it all done?", goes_on=True)
+        session.look()
+        turns = len(session.served)
+        session.ask("/compress", goes_on=True)
+        session.look()
+        parts = {
+            one["session"]: one for one in agents.server.call("/v1/engine/state").json()["sessions"]
+        }
+        (child,) = (one for name, one in parts.items() if name.endswith(":compaction"))
+        main = parts[child["parent"]]
+        assert child["session"] == f"{main['session']}:compaction"
+        assert child["root"] == main["root"]
+        # It asks twice: the tests' model writes no summary.
+        assert child["prompts"] == len(session.served) - turns == 2, session.shown
+        assert main["prompts"] == 1

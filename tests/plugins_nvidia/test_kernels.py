@@ -1,4 +1,4 @@
-"""On a GPU: what the portable families offer computes what its operators say.
+"""On a GPU: what the portable families and libraries offer computes what its operators say.
 
 Alone: `make gpu-check ARGS="--only kernels"`.
 """
@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.support.portable import computed_by, dtypes_of, portable_offers
+from tests.support.portable import DEVICE, SLOTS, computed_by, dtypes_of, portable_offers
 
 from tokenspeed.ops.backends import outcomes
+from tokenspeed_nvidia.flashinfer.offers import attention_offers
 from tokenspeed_sdk import Domain, KernelOffer
 
 if TYPE_CHECKING:
@@ -19,10 +20,13 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.needs_nvidia
 
 SEED = 7
+OFFERS = [
+    *((slot, offer) for slot in SLOTS for offer in portable_offers(slot)),
+    *(("attention", offer) for offer in attention_offers(DEVICE)),
+]
 COMBINATIONS = [
     pytest.param(slot, offer, dtype, id=f"{offer.name}-{dtype}")
-    for slot in ("operator", "attention", "moe", "sampler")
-    for offer in portable_offers(slot)
+    for slot, offer in OFFERS
     for dtype in dtypes_of(offer)
 ]
 

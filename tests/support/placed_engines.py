@@ -36,19 +36,17 @@ def even_checkpoint(name: str, folder: Path) -> Path:
 
 def rank_llm(path: Path, *, plugins: str = "reference", **settings: Any) -> LLM:
     """Build a small engine."""
-    return LLM(
-        str(path),
-        plugins=plugins,
-        block_tokens=16,
-        max_running=8,
-        max_step_tokens=32,
-        max_context_tokens=256,
-        threads=1,
-        kv_gib=0.01,
-        rank_timeout_s=120.0,
-        dtype="float32",
-        **settings,
-    )
+    given = {
+        "block_tokens": 16,
+        "max_running": 8,
+        "max_step_tokens": 32,
+        "max_context_tokens": 256,
+        "threads": 1,
+        "kv_gib": 0.01,
+        "rank_timeout_s": 120.0,
+        "dtype": "float32",
+    }
+    return LLM(str(path), plugins=plugins, **{**given, **settings})
 
 
 def check_equal(path: Path, *, plugins: str = "reference", **degrees: int) -> None:

@@ -30,6 +30,8 @@ class FaultyRanksForCausalLM(ScriptedForCausalLM):
         self._is_worker = "--ring" in sys.argv or "--socket" in sys.argv
         if self._is_worker and config.get("worker_fails_to_build"):
             raise RuntimeError("no such worker today")
+        if self._is_worker:
+            time.sleep(config.get("worker_builds_s", 0))
 
     def forward(self, token_ids_T: torch.Tensor, context: ForwardContext) -> torch.Tensor:
         """Fail as asked, then compute."""

@@ -15,7 +15,6 @@ import numpy as np
 from tokenspeed import ops
 from tokenspeed.checkpoint.model_path import existing_model
 from tokenspeed.engine.built import building
-from tokenspeed.engine.checked_store import CheckedStore
 from tokenspeed.engine.choices import Choices
 from tokenspeed.engine.drafting import Drafting
 from tokenspeed.engine.engine import Engine
@@ -28,8 +27,10 @@ from tokenspeed.engine.kv_publisher import KvEventSettings, check_addresses
 from tokenspeed.engine.pins import idle_pins
 from tokenspeed.engine.placing import placing_of
 from tokenspeed.engine.rank_build import build_rank, describe_model, joined, rank_facts, set_threads
+from tokenspeed.engine.rank_tiers import build_tiers
 from tokenspeed.engine.ranks.group import ON_THIS_HOST, RankGroup, RankStart
 from tokenspeed.engine.ranks.leading import LeadingExecutor
+from tokenspeed.engine.ranks.moves import RankTransfers
 from tokenspeed.engine.ranks.place import ALONE, world_of
 from tokenspeed.engine.reports import Progress, ProgressCallback
 from tokenspeed.engine.scheduling import make_scheduler, make_tenants, scheduler_settings
@@ -41,11 +42,7 @@ from tokenspeed.engine.sizes import (
     with_depth,
 )
 from tokenspeed.engine.start_settings import plugins_of
-from tokenspeed.engine.tiers import (
-    build_transfers,
-    cache_namespace,
-    check_tiers,
-)
+from tokenspeed.engine.tiers import check_tiers
 from tokenspeed.engine.tuning import Tuning, tune
 from tokenspeed.engine.vocabulary import check_vocabulary, grammar_vocabulary
 from tokenspeed.env import is_strict
@@ -231,26 +228,26 @@ def _build_parts(
     set_threads(config.threads, place.local_world * config.replicas)
     rank = build_rank(
         config, registry, choices, runtime, source, described, communicator, place, placing,
-        progress, tell=tell, tuning=tuning,
+        progress, tell=tell, agree=tuple if group is None else group.agree, tuning=tuning,
     )  # fmt: skip
     layout, binder = rank.layout, rank.binder
-    store = choices.kv_store(cache_namespace(path, layout, sizes.dtype))
-    checked = None if store is None else CheckedStore(store)
-    transfers = build_transfers(config, layout, rank.storage, runtime, checked)
-    settings = scheduler_settings(config, layout, sizes)
+    store, own_transfers = build_tiers(config, choices, rank, path, place, sizes, runtime)
+    settings = scheduler_settings(config, layout, sizes, host_blocks=rank.host_blocks)
     grammars = choices.grammars(vocabulary)
     masks = _masks(sizes, vocabulary, grammars)
     scheduler = make_scheduler(config, settings, layout)
-    if transfers is not None:
-        scheduler.notify_store(transfers.stored_keys(), True)
-    executor = _build_executor(config, rank, sizes, choices, runtime, transfers, masks, group)
+    executor = _build_executor(config, rank, sizes, choices, runtime, own_transfers, masks, group)
     graphs = capture_graphs(
         config, rank, described, choices, runtime, executor, tell, is_watched=tuning is not None
     )
     stepping: StepExecutor = executor
+    transfers: RankTransfers | TierTransfers | None = own_transfers
     if group is not None:
         stepping = LeadingExecutor(executor, group, rank.check, num_partitions=config.dp)
         group.check_alike(rank_facts(rank, choices))
+        transfers = None if own_transfers is None else RankTransfers(own_transfers, group)
+    if transfers is not None:
+        scheduler.notify_store(transfers.stored_keys(), True)
     return EngineParts(
         sizes=sizes,
         layout=layout,
@@ -259,6 +256,7 @@ def _build_parts(
         tenants=make_tenants(config, scheduler, layout),
         recorder=RecordWriter(Path(config.record), settings) if config.record else None,
         transfers=transfers,
+        host_blocks=rank.host_blocks,
         drafting=_drafting(config, choices, speculator, scheduler, settings, sizes),
         communicator=communicator,
         connections=rank.connections,

@@ -13,7 +13,7 @@ from tokenspeed.engine.messages import ModelInfo
 from tokenspeed.engine.ranks.place import degrees_of, mesh_text
 from tokenspeed.engine.reports import StartReport, size_text
 from tokenspeed.engine.sizes import EngineSizes, max_sequence_tokens
-from tokenspeed.engine.tiers import host_blocks, write_policy
+from tokenspeed.engine.tiers import write_policy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.communicator import Communicator
     from tokenspeed.contracts.device import DeviceRuntime
     from tokenspeed.engine.drafting import Drafting
-    from tokenspeed.engine.engine import StepExecutor
+    from tokenspeed.engine.engine import StepExecutor, Transfers
     from tokenspeed.engine.expert_loads import ExpertLoads
     from tokenspeed.engine.grammars import Grammars
     from tokenspeed.engine.graphs import Graphs
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from tokenspeed.engine.store_guard import GuardedStore
     from tokenspeed.engine.tenants import Tenants
     from tokenspeed.executor.connections import GroupConnections
-    from tokenspeed.executor.transfers import TierTransfers
     from tokenspeed.kernels import Binder
     from tokenspeed.kv import ArenaLayout
     from tokenspeed.plugins import BindingPlan, Registry
@@ -56,7 +55,8 @@ class EngineParts:
     eos_token_ids: tuple[int, ...]
     weights_bytes: int
     cache_groups: tuple[str, ...]
-    transfers: TierTransfers | None
+    transfers: Transfers | None
+    host_blocks: int
     drafting: Drafting | None
     communicator: Communicator
     connections: GroupConnections | None
@@ -127,7 +127,7 @@ def start_report(
         block_tokens=parts.sizes.block_tokens,
         kv_blocks=(parts.layout.num_physical_blocks - 1) * parts.layout.groups[0].packing,
         kv_bytes=parts.layout.total_bytes,
-        tiers=_tiers(config, plan, parts.layout),
+        tiers=_tiers(config, plan, parts),
         policy=parts.policy.name,
         speculator=parts.drafting.name if parts.drafting else "",
         max_drafts=config.max_drafts if parts.drafting else 0,
@@ -148,13 +148,14 @@ def start_report(
 
 
 def _tiers(
-    config: EngineConfig, plan: BindingPlan, layout: ArenaLayout
+    config: EngineConfig, plan: BindingPlan, parts: EngineParts
 ) -> tuple[tuple[str, str], ...]:
     """Return the tiers behind the device, nearest first, with what each is."""
-    num_blocks = host_blocks(config, layout)
-    if not num_blocks:
+    if not parts.host_blocks:
         return ()
-    host = f"{size_text(num_blocks * layout.physical_bytes)}, {write_policy(config)}"
+    num_bytes = parts.host_blocks * parts.layout.physical_bytes
+    each = " a rank" if parts.group is not None else ""
+    host = f"{size_text(num_bytes)}{each}, {write_policy(config)}"
     if "kv_store" not in plan.slots:
         return (("host", host),)
     store = f"{plan.slots['kv_store'].winner.pin}, at most {config.kv_store_gib:,g} GiB"

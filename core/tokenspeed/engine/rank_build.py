@@ -24,6 +24,7 @@ from tokenspeed.engine.ranks.progress import CountedCommunicator
 from tokenspeed.engine.reports import Progress
 from tokenspeed.engine.rules import device_traits
 from tokenspeed.engine.sizes import CPU, arena_bytes, check_tables, resolve_sizes
+from tokenspeed.engine.tiers import host_blocks
 from tokenspeed.kernels import KernelRegistry
 from tokenspeed.kv import Arena, describe, solve_layout
 from tokenspeed.log import LOGGER
@@ -31,7 +32,7 @@ from tokenspeed.models.failures import model_errors
 from tokenspeed.placement.mesh import build_mesh
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import torch
 
@@ -55,6 +56,8 @@ if TYPE_CHECKING:
     from tokenspeed.placement.expert_load import ExpertLoad
     from tokenspeed.plugins import Registry
 
+    Agree = Callable[[Sequence[int]], tuple[int, ...]]
+
 
 @dataclass(frozen=True, slots=True)
 class RankParts:
@@ -64,6 +67,7 @@ class RankParts:
         storage: the memory behind `arena`.
         communicator: between all ranks of the replica.
         program: digest of what the ranks of all stages run; "": each has all of the model.
+        host_blocks: physical blocks of the host tier, as on every other rank; 0: there is none.
         expert_load: counts of choices of this stage's experts; None: experts stay.
         partition: of data-parallel attention; None: there is one only.
         connections: between the ranks of this rank's groups; None: there are no such groups.
@@ -78,6 +82,7 @@ class RankParts:
     arena: Arena
     weights_bytes: int
     program: str
+    host_blocks: int = 0
     expert_load: ExpertLoad | None = None
     partition: Partition | None = None
     connections: GroupConnections | None = None
@@ -151,6 +156,7 @@ def build_rank(
     progress: RankProgress | None,
     *,
     tell: ProgressCallback,
+    agree: Agree = tuple,
     tuning: Tuning | None = None,
 ) -> RankParts:
     """Build one rank's model and cache.
@@ -160,6 +166,7 @@ def build_rank(
         communicator: between all ranks of the replica, joined already.
         placing: what of the model is this rank's; None: all of it.
         progress: where this rank's collectives are counted; None: there is one rank.
+        agree: takes what this rank has room for, and returns what all ranks have.
         tuning: watches what computes; None: nobody does.
     Raises:
         TokenSpeedError: nothing computes such a model here, or memory does not suffice.
@@ -201,7 +208,10 @@ def build_rank(
         config, groups, sizes, free_bytes=_free_bytes(config, runtime, place)
     )
     layout = _layout(own, choices, wanted_bytes, tuning)
-    layout = _agreed(layout, communicator, runtime)
+    # Ids of blocks are the same on all ranks.
+    room = layout.num_physical_blocks, host_blocks(config, layout, ranks=place.world)
+    num_physical, num_host = agree(room)
+    layout = replace(layout, num_physical_blocks=num_physical)
     if place.rank == 0:
         LOGGER.info("%s", describe(layout))
     storage = runtime.allocate_arena(layout.total_bytes)
@@ -216,6 +226,7 @@ def build_rank(
         arena=Arena(layout, storage, copy=binder.bind(ops.kv.copy_tokens)),
         weights_bytes=weights_bytes,
         program="" if placing is None else placing.compiled.digest,
+        host_blocks=num_host,
         expert_load=expert_load,
         partition=partition,
         connections=connections,
@@ -227,16 +238,6 @@ def _free_bytes(config: EngineConfig, runtime: DeviceRuntime, place: Place) -> i
     is_shared = runtime.torch_device().type == CPU
     sharing = place.local_world * config.replicas if is_shared else 1
     return runtime.free_memory_bytes() // sharing
-
-
-def _agreed(layout: ArenaLayout, communicator: Communicator, runtime: DeviceRuntime) -> ArenaLayout:
-    """Return the layout with as many blocks as every rank has: their ids are the same on all."""
-    if communicator.size == 1:
-        return layout
-    import torch
-
-    own = torch.tensor([layout.num_physical_blocks], device=runtime.torch_device())
-    return replace(layout, num_physical_blocks=int(communicator.all_gather(own).min()))
 
 
 def _layout(
@@ -334,5 +335,7 @@ def rank_facts(parts: RankParts, choices: Choices, names: Sequence[str] = ()) ->
     return {**slots, **kernels, "cache": cache, "program": parts.program}
 
 
-EVERY_RANK = frozenset({"device", "weight_format", "model", "attention", "moe", "communicator"})
+EVERY_RANK = frozenset(
+    {"device", "weight_format", "model", "attention", "moe", "communicator", "kv_store"}
+)
 """Slots that every rank fills; the rest is rank 0's alone."""

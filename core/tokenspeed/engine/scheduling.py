@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tokenspeed.engine.sizes import slots_each
 from tokenspeed.engine.tenant_file import read_tenants
 from tokenspeed.engine.tenants import tenants_of
-from tokenspeed.engine.tiers import LAYER_RANGES, host_blocks, write_policy
+from tokenspeed.engine.tiers import LAYER_RANGES, write_policy
 from tokenspeed.errors import ConfigError, RequestError
 from tokenspeed.scheduler import Scheduler
 from tokenspeed.scheduler.partitioned import PartitionedScheduler
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def scheduler_settings(
-    config: EngineConfig, layout: ArenaLayout, sizes: EngineSizes
+    config: EngineConfig, layout: ArenaLayout, sizes: EngineSizes, *, host_blocks: int
 ) -> dict[str, Any]:
     """Return what an engine's schedulers are made from, each of them, as `--record` keeps it."""
     groups = [
@@ -49,7 +49,7 @@ def scheduler_settings(
         "depth": config.depth,
         "prefix_cache": config.prefix_cache,
         "state_cache_share": config.state_cache_share,
-        "host_blocks": host_blocks(config, layout),
+        "host_blocks": host_blocks,
         "write_policy": write_policy(config) if config.host_kv_gib else "none",
         "min_reuse": config.kv_write_min_reuse,
         "store": bool(config.kv_store),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tokenspeed.contracts.speculator import SpeculatorFacts
@@ -33,21 +34,25 @@ class ServiceChoices(Deciding):
         if self._config.kv_store:
             self._offers_named("kv_store", self._config.kv_store)
 
-    def kv_store(self, namespace: str) -> GuardedStore | None:
+    def kv_store(self, namespace: str, *, rank: int = 0, ranks: int = 1) -> GuardedStore | None:
         """Open the store behind the host tier; None where none is asked for.
 
+        Args:
+            rank, ranks: which of the replica's this one is; each has a store with an equal part of
+                the capacity, in a folder of its own.
         Raises:
             CapabilityError: no loaded plugin offers it.
         """
         config, decision = self._config, self.named("kv_store")
         if decision is None:
             return None
+        folder = config.kv_store_folder
         store: KVStore = self._load(
             "kv_store",
             decision,
             namespace=namespace,
-            folder=config.kv_store_folder,
-            capacity_bytes=int(config.kv_store_gib * (1 << 30)),
+            folder=str(Path(folder) / f"rank{rank}") if folder and ranks > 1 else folder,
+            capacity_bytes=int(config.kv_store_gib * (1 << 30)) // ranks,
         )
         return GuardedStore(store, decision.winner.pin)
 

@@ -61,18 +61,22 @@ def _check_folder(folder: str) -> None:
         )
 
 
-def host_blocks(config: EngineConfig, layout: ArenaLayout) -> int:
+def host_blocks(config: EngineConfig, layout: ArenaLayout, *, ranks: int = 1) -> int:
     """Return how many physical blocks the host tier has, its unused first one included; 0: none.
 
+    Args:
+        layout: of one rank.
+        ranks: of the replica, each of which has an equal part of the host memory.
     Raises:
         CapacityError: the memory asked for holds none.
     """
     if not config.host_kv_gib:
         return 0
-    num_blocks = int(config.host_kv_gib * GIB) // layout.physical_bytes
+    num_blocks = int(config.host_kv_gib * GIB) // ranks // layout.physical_bytes
     if num_blocks < 2:
+        among = f" among {ranks} ranks" if ranks > 1 else ""
         raise CapacityError(
-            f"host_kv_gib {config.host_kv_gib} holds {num_blocks} blocks of "
+            f"host_kv_gib {config.host_kv_gib}{among} holds {num_blocks} blocks of "
             f"{layout.physical_bytes:,} bytes, 2 or more are needed; raise it"
         )
     return num_blocks
@@ -86,16 +90,19 @@ def write_policy(config: EngineConfig) -> str:
 
 
 def build_transfers(
-    config: EngineConfig,
+    num_blocks: int,
     layout: ArenaLayout,
     arena: torch.Tensor,
     runtime: DeviceRuntime,
     store: KVStore | None,
 ) -> TierTransfers | None:
-    """Allocate the host tier and make its movers; None where there is no tier."""
+    """Allocate the host tier and make its movers; None where there is no tier.
+
+    Args:
+        num_blocks: see `host_blocks`.
+    """
     from tokenspeed.executor.transfers import TierTransfers
 
-    num_blocks = host_blocks(config, layout)
     if num_blocks == 0:
         return None
     return TierTransfers(
@@ -107,14 +114,19 @@ def build_transfers(
     )
 
 
-def cache_namespace(path: Path, layout: ArenaLayout, dtype: str) -> str:
+def cache_namespace(path: Path, layout: ArenaLayout, dtype: str, *, part: str = "") -> str:
     """Return a name that differs wherever cached bytes cannot be exchanged.
 
     Model files count by name, size and time of change; the bytes are not read.
+
+    Args:
+        part: of each block that this rank has, see `part_of`.
     """
     digest = hashlib.blake2b(digest_size=16)
-    for part in _identity(path, layout, dtype):
-        digest.update(repr(part).encode() + b"\n")
+    if part:
+        digest.update(part.encode() + b"\n")
+    for item in _identity(path, layout, dtype):
+        digest.update(repr(item).encode() + b"\n")
     return digest.hexdigest()
 
 

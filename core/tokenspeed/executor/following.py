@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tokenspeed.executor.batch import StepBatcher
     from tokenspeed.executor.host_link import HostLink
     from tokenspeed.executor.partition import PartitionBatcher
+    from tokenspeed.executor.transfers import TierTransfers
 
 
 class FollowingExecutor:
@@ -29,6 +30,7 @@ class FollowingExecutor:
     Args:
         batcher: of this rank's arena.
         max_running: number of slots, of all partitions.
+        transfers: moves this rank's part of blocks between the tiers; None: there is no tier.
         share: returns rank 0's (N,) int64; what it is given says shape and device only.
     """
 
@@ -40,11 +42,13 @@ class FollowingExecutor:
         max_running: int,
         link: HostLink,
         share: Callable[[torch.Tensor], torch.Tensor],
+        transfers: TierTransfers | None = None,
     ) -> None:
         self._model = model
         self._batcher = batcher
         self._link = link
         self._share = share
+        self._transfers = transfers
         self._last_tokens_S = torch.zeros(max_running, dtype=torch.int64, device=link.device)
 
     @torch.inference_mode()
@@ -56,6 +60,8 @@ class FollowingExecutor:
                 from (`Executor.score_spans`).
         """
         self._link.begin()
+        if self._transfers is not None:
+            self._transfers.start(plan)
         self._batcher.apply(plan)
         if plan.num_rows:
             self._run(plan, score_spans)

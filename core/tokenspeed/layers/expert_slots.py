@@ -52,6 +52,10 @@ class ExpertSlots:
         self._counts_S = torch.zeros(self.num_slots + 1, dtype=torch.int64, device=device)
         """Choices computed in each slot since the last `take_counts`; last: elsewhere."""
         self.placement: tuple[int, ...] = ()
+        # Written in place: captured steps keep the addresses.
+        most_copies = 1 + ranks * spare
+        self._slots_EC = torch.zeros(experts, most_copies, dtype=torch.int64, device=device)
+        self._copies_E = torch.ones(experts, dtype=torch.int64, device=device)
         self.put(first_placement(experts, ranks, spare))
 
     def put(self, placement: Sequence[int]) -> None:
@@ -61,11 +65,10 @@ class ExpertSlots:
         slots: list[list[int]] = [[] for _ in range(self._experts)]
         for slot, expert in enumerate(placement):
             slots[expert].append(slot)
-        most = max(map(len, slots))
-        device = self._counts_S.device
+        most = self._slots_EC.shape[1]
         rows = [own + own[:1] * (most - len(own)) for own in slots]
-        self._slots_EC = torch.tensor(rows, device=device)
-        self._copies_E = torch.tensor([len(own) for own in slots], device=device)
+        self._slots_EC.copy_(torch.tensor(rows))
+        self._copies_E.copy_(torch.tensor([len(own) for own in slots]))
         self.placement = tuple(placement)
 
     def slots_of(self, experts_TX: torch.Tensor) -> torch.Tensor:

@@ -23,7 +23,8 @@ class RandomWeightSource:
     """A WeightSource of tensors that are the same in every start and on every rank.
 
     Matrices are normal with the width that keeps a layer's output as large as its input, vectors of
-    norms and everything else with one axis are near 1.
+    norms and everything else with one axis are near 1. Field `nan_on_token` of config.json is the
+    id of a token whose embedding is NaN, so that who reads it fails; absent: none.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -46,8 +47,11 @@ class RandomWeightSource:
         """Yield what the model takes."""
         self.total_bytes = sum(prod(shape) for shape in wanted.values()) * dtype.itemsize
         self.bytes_read = 0
+        nan_token = self._config.get("nan_on_token")
         for name, shape in wanted.items():
             tensor = _drawn(name, shape, dtype, device)
+            if nan_token is not None and name.endswith("embed_tokens.weight"):
+                tensor[nan_token] = float("nan")
             self.bytes_read += tensor.nbytes
             yield name, LinearWeight(shape, tensor)
 

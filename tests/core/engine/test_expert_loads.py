@@ -45,7 +45,14 @@ def test_what_a_stage_says_reaches_rank_0() -> None:
         if worker.experts is not None:
             heard.set()
 
-    watch = RankWatch(lambda: [worker], RankProgress(), timeout_s=30, ends_process=False, tick=tick)
+    watch = RankWatch(
+        lambda: [worker],
+        RankProgress(),
+        timeout_s=30,
+        start_timeout_s=30,
+        ends_process=False,
+        tick=tick,
+    )
     watch.begin_running()
     watch.start()
     with theirs:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -22,6 +22,9 @@ from tokenspeed.placement.program import Call
 from tokenspeed.placement.trace import trace
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tokenspeed.contracts.communicator import Communicator
     from tokenspeed.executor.connections import GroupConnections
 
 MODELS = (
@@ -118,6 +121,57 @@ def test_each_row_goes_once_to_each_rank_it_chose(
         torch.testing.assert_close(result.float(), wanted, rtol=tolerance, atol=tolerance)
         rows = sum(int((own // 2 == rank).any(1).sum()) for own in chosen)
         assert seen == [rows]
+
+
+class _Counting:
+    """A communicator that counts the bytes its rank sends to others, as the cost model does."""
+
+    def __init__(self, base: Communicator) -> None:
+        self.rank, self.size, self._base = base.rank, base.size, base
+        self.sent = 0
+
+    def all_to_all(
+        self, x: torch.Tensor, *, send_sizes: Sequence[int], receive_sizes: Sequence[int]
+    ) -> torch.Tensor:
+        others = sum(send_sizes) - send_sizes[self.rank]
+        self.sent += others * x[:1].nbytes
+        return self._base.all_to_all(x, send_sizes=send_sizes, receive_sizes=receive_sizes)
+
+    def all_gather(self, x: torch.Tensor) -> torch.Tensor:
+        self.sent += (self.size - 1) * x.nbytes
+        return self._base.all_gather(x)
+
+    def reduce_scatter(self, x: torch.Tensor) -> torch.Tensor:
+        self.sent += x.nbytes * (self.size - 1) // self.size
+        return self._base.reduce_scatter(x)
+
+
+def test_only_the_tokens_that_are_needed_are_sent() -> None:
+    ranks, experts, top_k, tokens, features = 8, 64, 2, 128, 32
+    mesh = build_mesh(Degrees(ep=ranks))
+
+    def work(
+        rank: int, connections: GroupConnections
+    ) -> tuple[torch.Tensor, torch.Tensor, int, int]:
+        random = torch.Generator().manual_seed(rank)
+        x = torch.randn(tokens, features, generator=random)
+        chosen = torch.rand(tokens, experts, generator=random).argsort(1)[:, :top_k]
+        weights = torch.rand(tokens, top_k, generator=random)
+        group = connections.over(mesh.groups[ParallelGroup.MOE_EP])
+        slots = _Slots(rank)
+        slots.num_slots = experts // ranks
+        exchanged, gathered = _Counting(group), _Counting(group)
+        given: Any = exchanged
+        apart = exchanging(slots, given)(x, chosen, weights)
+        sums = slots.at_slots(*map(gathered.all_gather, (x, chosen, weights)))
+        return apart, gathered.reduce_scatter(sums), exchanged.sent, gathered.sent
+
+    expected_rows = (ranks - 1) * tokens * exchange.share_of_ranks(experts, top_k, ranks)
+    row_bytes = 4 * features + 8 * top_k + 4 * top_k
+    for apart, together, exchanged, gathered in on_ranks(mesh, work):
+        torch.testing.assert_close(apart, together)
+        assert exchanged == pytest.approx(expected_rows * (row_bytes + 4 * features), rel=0.15)
+        assert exchanged < gathered / 3
 
 
 def test_the_share_of_ranks_is_that_of_draws_without_preference() -> None:

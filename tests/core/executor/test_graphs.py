@@ -239,6 +239,21 @@ def test_rows_with_equal_beginnings_are_told_to_the_backend(
     assert [0, 4, 32] in [tiles[0] for tiles in found if tiles]
 
 
+@pytest.mark.parametrize("name", ["llama", "deepseek_v2_lite", "gpt_oss"])
+def test_what_memory_held_before_reaches_no_answer(checkpoint_folder: Path, name: str) -> None:
+    wanted = plain_run(checkpoint_folder, name, 1)
+    path = make_checkpoint(name, checkpoint_folder)
+    parts = build_parts(path, depth=1, simulated=SimulatedParts(SIZES))
+    arena = parts.executor._batcher._arena
+    for group in range(len(arena.layout.groups)):  # the sentinel of padded rows, too
+        packing = arena.layout.groups[group].packing
+        arena.poison(group, range(arena.layout.num_physical_blocks * packing))
+    run = parts.run(JOBS)
+    assert run.tokens == wanted.tokens
+    assert set(run.reasons) == {"length"}
+    assert graphs_of(parts).counts.replayed > 15
+
+
 class Aborting:
     """A scheduler one of whose requests is aborted before a step."""
 

@@ -54,6 +54,15 @@ def test_a_step_computes_slots_and_counts_with_operators_only() -> None:
     assert own.take_counts().sum() == 1
 
 
+def test_tables_stay_where_they_are_when_experts_move() -> None:
+    own = slots(0)
+    tables = (own._slots_EC, own._copies_E, own._counts_S)
+    addresses = [table.data_ptr() for table in tables]
+    own.put((0, 0, 0, 1, 2, 3))
+    assert [t.data_ptr() for t in (own._slots_EC, own._copies_E, own._counts_S)] == addresses
+    assert own.slots_of(torch.tensor([[0], [0], [0], [1]])).tolist() == [[0], [1], [2], [3]]
+
+
 def test_a_backend_that_cannot_move_experts_is_refused_by_name() -> None:
     group = ExpertGroup("experts", (0,), 4, 4, 5, Routing(2))
     shards = RankShards(build_mesh(Degrees(ep=2)), 0, range(1), spare_experts=0)

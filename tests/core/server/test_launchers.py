@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import signal
+import socket
 import time
-from typing import TYPE_CHECKING
+import urllib.request
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.plugin_wheels import WheelFolder
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 
 BODY = {"model": "model", "prompt": "abc", "max_tokens": 20, "temperature": 0}
 TWO = ("--tp", "2", "--rank-timeout-s", "20")
+TIERS = ("--host-kv-gib", "0.01", "--kv-write", "on_commit", "--block-tokens", "16")
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 HAS_RAY = importlib.util.find_spec("ray") is not None
 
@@ -53,6 +57,18 @@ def worker_pid(server: ServerProcess, number: int) -> int:
         time.sleep(0.1)
 
 
+def wait_written(server: ServerProcess) -> None:
+    """Wait until a block is in the host memory of every rank, and no copy is under way."""
+    deadline_s = time.monotonic() + 20
+    while True:
+        state = server.call("/v1/engine/state").json()
+        (host,) = state["tiers"]
+        if host["free"] < host["total"] and not any(kind["count"] for kind in state["transfers"]):
+            return
+        assert time.monotonic() < deadline_s, (host, state["transfers"])
+        time.sleep(0.1)
+
+
 ELSEWHERE = """
 import os, socket
 if os.environ.get("RANK") == "1":
@@ -70,10 +86,11 @@ def test_torchrun_starts_ranks_that_come_back_and_end_in_order(
     wheels.at_startup(ELSEWHERE if num_hosts == 2 else "")
     environ = {"PYTHONSAFEPATH": "1", "PYTHONPATH": wheels.environ()["PYTHONPATH"]}
     with ServerProcess(
-        model, tmp_path, *TWO, "--launcher", "torchrun", through=TORCHRUN, environ=environ
+        model, tmp_path, *TWO, *TIERS, "--launcher", "torchrun", through=TORCHRUN, environ=environ
     ) as server:
         expected = answer_of(server)
         assert len(expected) == 20
+        wait_written(server)
         pids = descendants(server.process.pid)
         first = worker_pid(server, 0)
         os.kill(first, signal.SIGKILL)
@@ -88,12 +105,30 @@ def test_torchrun_starts_ranks_that_come_back_and_end_in_order(
     assert log.count(" ERROR ") == 2, "the rank's death, and the engine's"
 
 
+def actors_of(server: ServerProcess) -> dict[str, dict[str, Any]]:
+    """Return what Ray's dashboard shows of the ranks, by name."""
+    found = re.search(r"dashboard shows the ranks as actors: (http://\S+)", server.log.read_text())
+    assert found is not None, "the log says where the dashboard is"
+    with urllib.request.urlopen(f"{found[1]}/api/v0/actors?detail=true", timeout=20) as answer:
+        rows = json.load(answer)["data"]["result"]["result"]
+    return {row["name"]: row for row in rows}
+
+
+def restarted(server: ServerProcess, name: str) -> dict[str, Any]:
+    """Return what the dashboard shows of a rank, once it shows a restart."""
+    deadline_s = time.monotonic() + 60
+    while (row := actors_of(server)[name])["num_restarts"] == 0 or row["state"] != "ALIVE":
+        assert time.monotonic() < deadline_s, row
+        time.sleep(0.5)
+    return row
+
+
 @pytest.mark.slow
-@pytest.mark.skipif(not HAS_RAY, reason="ray is not installed: pip install ray")
+@pytest.mark.skipif(not HAS_RAY, reason="ray is not installed: make ray")
 def test_ray_starts_named_actors_and_replaces_one_that_is_killed(
     model: Path, tmp_path: Path
 ) -> None:
-    environ = {"RAY_USAGE_STATS_ENABLED": "0"}
+    environ = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
     with ServerProcess(
         model, tmp_path, *TWO, "--launcher", "ray", environ=environ, new_session=True
     ) as server:
@@ -102,10 +137,17 @@ def test_ray_starts_named_actors_and_replaces_one_that_is_killed(
         first = worker_pid(server, 0)
         actor = int(re.findall(r"--parent (\d+)", command_of(first))[0])
         assert "ray::RankActor" in command_of(actor)
+        shown = actors_of(server)
+        (name,) = [one for one, row in shown.items() if row["pid"] == actor]
+        assert re.fullmatch(r"tokenspeed-\d+-rank-1", name)
+        assert sorted(one[-1] for one in shown) == ["0", "1"]
+        assert {row["state"] for row in shown.values()} == {"ALIVE"}
+        assert shown[name]["repr_name"] == f"tokenspeed rank 1 of 2 on {socket.gethostname()}"
         os.kill(actor, signal.SIGKILL)
         second = worker_pid(server, 1)
         assert wait_gone([first], timeout_s=5.0) == []
         assert answer_of(server) == expected
+        assert restarted(server, name)["pid"] != actor
         pids = [*descendants(server.process.pid), second]
         server.stop()
         assert wait_gone(pids, timeout_s=20.0) == []

@@ -180,8 +180,40 @@ def test_experts_of_broken_logits_exist_and_differ(score: str) -> None:
         assert all(len(set(row)) == 4 for row in experts_TX.tolist())
 
 
+def test_copies_of_an_expert_take_turns_by_token_and_choices_are_counted_on() -> None:
+    slots, count = kernel_of("moe_slots_triton"), kernel_of("moe_count_triton")
+    random = torch.Generator().manual_seed(8)
+    experts_TX = torch.rand(300, 6, generator=random).argsort(1)[:, ::2]  # of 6, not contiguous
+    copies_E = torch.tensor([1, 3, 2, 1, 1, 2])
+    slots_EC = torch.arange(18).view(6, 3)
+    slots_TX = slots(experts_TX, slots_EC, copies_E)
+    turns_TX = torch.arange(300)[:, None] % copies_E[experts_TX]
+    assert slots_TX.equal(3 * experts_TX + turns_TX)
+    counts_S = torch.tensor([7, 0, 0, 0, 0, 100])  # of a rank with the slots from 4 on
+    assert count(slots_TX, counts_S, first=4).equal(slots_TX - 4)
+    wanted = [int((slots_TX == slot).sum()) for slot in range(4, 9)]
+    assert counts_S.tolist() == [7 + wanted[0], *wanted[1:], 100 + 900 - sum(wanted)]
+
+
+def test_no_tokens_have_no_slots_and_count_nothing() -> None:
+    none_TX, counts_S = torch.empty(0, 2, dtype=torch.int64), torch.tensor([3, 4])
+    slots_EC, copies_E = torch.zeros(4, 1, dtype=torch.int64), torch.ones(4, dtype=torch.int64)
+    assert kernel_of("moe_slots_triton")(none_TX, slots_EC, copies_E).shape == (0, 2)
+    assert kernel_of("moe_count_triton")(none_TX, counts_S, first=0).shape == (0, 2)
+    assert counts_S.tolist() == [3, 4]
+
+
+def test_what_experts_in_slots_bind_may_be_captured() -> None:
+    safe = {item.operator for item in portable_offers("operator") if item.graph_safe}
+    assert {"moe.route", "moe.slots", "moe.count", "moe.add_shared"} <= safe
+
+
 def route_kernel() -> Callable[..., Any]:
-    found = next(item for item in portable_offers("operator") if item.name == "moe_route_triton")
+    return kernel_of("moe_route_triton")
+
+
+def kernel_of(name: str) -> Callable[..., Any]:
+    found = next(item for item in portable_offers("operator") if item.name == name)
     kernel: Callable[..., Any] = found.load()
     return kernel
 

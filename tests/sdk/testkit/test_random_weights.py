@@ -33,6 +33,20 @@ def test_a_published_build_answers_the_same_in_every_start(name: str, tmp_path: 
     assert len(answers[0]) == 6
 
 
+def test_one_token_may_read_as_nan(tmp_path: Path) -> None:
+    source = RandomWeights().open(write_model("qwen3-8b", tmp_path / "m", nan_on_token=3))
+    wanted = {"model.embed_tokens.weight": (8, 4), "lm_head.weight": (8, 4)}
+    tensors = dict(
+        source.tensors(torch.float32, keep_packed=False, wanted=wanted, device=torch.device("cpu"))
+    )
+    is_nan = {}
+    for name, weight in tensors.items():
+        assert weight.plain is not None
+        is_nan[name] = weight.plain.isnan().any(1).tolist()
+    assert is_nan["model.embed_tokens.weight"] == [row == 3 for row in range(8)]
+    assert not any(is_nan["lm_head.weight"])
+
+
 class Silent:
     """A model that does not say what it takes."""
 

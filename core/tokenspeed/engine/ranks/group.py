@@ -18,10 +18,10 @@ import msgspec
 
 from tokenspeed.config.load import replace_settings
 from tokenspeed.engine.ranks.failure import RankFailure
-from tokenspeed.engine.ranks.messages import RankSettings
+from tokenspeed.engine.ranks.messages import RankGoOn, RankSettings
 from tokenspeed.engine.ranks.place import Place, make_rendezvous
 from tokenspeed.engine.ranks.plan_channels import PlanChannels
-from tokenspeed.engine.ranks.plans import END
+from tokenspeed.engine.ranks.plans import END, LOOK
 from tokenspeed.engine.ranks.progress import RankProgress
 from tokenspeed.engine.ranks.watch import CAUSE_S, RankWatch
 from tokenspeed.engine.ranks.wire import send_frame
@@ -30,10 +30,11 @@ from tokenspeed.errors import EngineError
 from tokenspeed.log import LOGGER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from tokenspeed.config.schema import EngineConfig
     from tokenspeed.engine.choices import Choices
+    from tokenspeed.engine.ranks.messages import RankMoves
     from tokenspeed.engine.ranks.plans import PlanSender
     from tokenspeed.engine.ranks.workers import Worker
     from tokenspeed.errors import TokenSpeedError
@@ -83,12 +84,13 @@ class RankGroup:
         self.progress = RankProgress()
         self.is_in_step = False
         self.device_index = start.device_index
-        self._config, self._plugins, self._world, self._start = config, plugins, world, start
+        self._config, self._plugins, self.world, self._start = config, plugins, world, start
         self._rendezvous = make_rendezvous(start.host)
         self._watch = RankWatch(
             self._bring,
             self.progress,
             timeout_s=config.rank_timeout_s,
+            start_timeout_s=config.start_timeout_s,
             ends_process=start.ends_process,
             tick=start.tick,
         )
@@ -97,9 +99,14 @@ class RankGroup:
         self._telling: Sequence[Worker] = ()
 
     @property
+    def _first_device(self) -> int:
+        """Which device of this host is the first of this replica's; on other hosts it has all."""
+        return self.device_index if self._start.listener is None else 0
+
+    @property
     def place(self) -> Place:
         """Rank 0's among the ranks, before it is known where those are."""
-        return Place(world=self._world)
+        return Place(world=self.world)
 
     def start(self) -> None:
         """Start the workers, or accept them, beside what this process goes on with."""
@@ -111,12 +118,29 @@ class RankGroup:
         Raises:
             TokenSpeedError: a worker could not be built so far; names it.
         """
-        self._watch.wait_for(lambda worker: worker.is_joining, self._world - 1)
+        self._watch.wait_for(lambda worker: worker.is_joining, self.world - 1)
+        self._go_on(RankGoOn())
         return self._places(self._watch.workers)[0]
 
     def join_plans(self, choices: Choices, place: Place) -> None:
         """Join what brings plans to other hosts, right behind the communicator of all ranks."""
         self._channels.join(choices, place)
+
+    def agree(self, room: Sequence[int]) -> tuple[int, ...]:
+        """Wait until every worker has its weights; return what every rank has room for.
+
+        However long one of them loads: only silence for `start_timeout_s` ends the wait.
+
+        Args:
+            room: of this rank, numbers of whatever must be alike.
+        Raises:
+            TokenSpeedError: a worker failed; names it.
+        """
+        self._watch.wait_for(lambda worker: worker.loaded is not None, self.world - 1)
+        rooms = [worker.loaded.room for worker in self._watch.workers if worker.loaded is not None]
+        least = tuple(min(each) for each in zip(room, *rooms, strict=True))
+        self._go_on(RankGoOn(room=least))
+        return least
 
     def check_alike(self, facts: Mapping[str, str]) -> None:
         """Wait until every worker is built, and compare its facts with rank 0's.
@@ -124,7 +148,7 @@ class RankGroup:
         Raises:
             TokenSpeedError: a worker failed, or is built otherwise; names it.
         """
-        self._watch.wait_for(lambda worker: worker.ready is not None, self._world - 1)
+        self._watch.wait_for(lambda worker: worker.ready is not None, self.world - 1)
         for worker in self._watch.workers:
             assert worker.ready is not None
             error = difference(worker.name, dict(facts), worker.ready.facts)
@@ -148,6 +172,29 @@ class RankGroup:
         """Return what other pipeline stages said last of the load of their experts."""
         found = (worker.experts for worker in self._watch.workers)
         return [load for load in found if load is not None]
+
+    def stored_keys(self) -> list[bytes]:
+        """Return the keys that each worker's store has found, one behind the other."""
+        return [worker.ready.stored_keys for worker in self._watch.workers if worker.ready]
+
+    def take_moves(self) -> Iterator[RankMoves]:
+        """Take what workers have said of moves between tiers since the last call."""
+        for worker in self._watch.workers:
+            while not worker.moves.empty():
+                yield worker.moves.get()
+
+    def look(self) -> None:
+        """Ask the workers which of their moves have ended.
+
+        Raises:
+            RankFailure: a rank is gone.
+        """
+        self._watch.check()
+        try:
+            self.sender.send(LOOK)
+        except OSError as error:
+            self.is_in_step = True
+            raise self.cause_of(error) from error
 
     def check(self) -> None:
         """Raise if a rank has failed."""
@@ -191,16 +238,22 @@ class RankGroup:
         self._watch.close(in_peace=not self.is_in_step)
         self._channels.close()
 
+    def _go_on(self, word: RankGoOn) -> None:
+        """Answer the workers, all of which wait for it."""
+        for worker in self._watch.workers:
+            with contextlib.suppress(OSError):  # it died, which the watch sees
+                send_frame(worker.sock, msgspec.msgpack.encode(word))
+
     def _bring(self) -> Sequence[Worker]:
         """Start or accept the workers and tell each its settings; runs on the watch's thread."""
         listener = self._start.listener
         if listener is None:
-            self._channels.reach([socket.gethostname()] * self._world)
-            workers: Sequence[Worker] = spawn_workers(self._world, self._channels.descriptor)
+            self._channels.reach([socket.gethostname()] * self.world)
+            workers: Sequence[Worker] = spawn_workers(self.world, self._channels.descriptor)
         else:
-            LOGGER.info("rank 0 (pid %d) waits for %d ranks", os.getpid(), self._world - 1)
+            LOGGER.info("rank 0 (pid %d) waits for %d ranks", os.getpid(), self.world - 1)
             workers = accept_workers(
-                listener, self._world, self._start.token, self._watch.check_open
+                listener, self.world, self._start.token, self._watch.check_open
             )
             self._channels.reach(_hosts(workers))
         places = self._places(workers)
@@ -227,11 +280,12 @@ class RankGroup:
         local = [hosts[:rank].count(host) for rank, host in enumerate(hosts)]
         devices = [self.device_index]
         for hello, by_place in zip(hellos, local[1:], strict=True):
-            devices.append(by_place if hello.device_index < 0 else hello.device_index)
+            given = hello.device_index
+            devices.append(self._first_device + by_place if given < 0 else given)
         return [
             Place(
                 rank=rank,
-                world=self._world,
+                world=self.world,
                 local_rank=local[rank],
                 local_world=hosts.count(host),
                 device_index=devices[rank],
@@ -252,7 +306,7 @@ def _absolute(config: EngineConfig) -> EngineConfig:
     """Return settings that name the same files to a process in another working folder."""
     paths = {
         name: str(Path(value).expanduser().absolute())
-        for name in ("model", "plugins_lock")
+        for name in ("model", "plugins_lock", "kv_store_folder")
         if (value := getattr(config, name))
     }
     return replace_settings(config, **paths)

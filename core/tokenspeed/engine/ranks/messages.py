@@ -51,13 +51,29 @@ class RankSettings(msgspec.Struct, frozen=True, kw_only=True, tag="settings"):
 
 
 class RankJoining(msgspec.Struct, frozen=True, kw_only=True, tag="joining"):
-    """Everything before the communicator went well; the worker is about to join its group.
+    """Everything before the communicator went well; the worker joins its group when told to.
 
     Args:
         pid: of the worker, whose agent said hello before there was one.
     """
 
     pid: int
+
+
+class RankLoaded(msgspec.Struct, frozen=True, kw_only=True, tag="loaded"):
+    """A worker has its weights, and has room for so many of each; it waits for what all have."""
+
+    room: tuple[int, ...]
+
+
+class RankGoOn(msgspec.Struct, frozen=True, kw_only=True):
+    """Rank 0's word to a worker that waits, once every rank is as far.
+
+    Args:
+        room: what every rank has room for; (): nothing was asked.
+    """
+
+    room: tuple[int, ...] = ()
 
 
 class RankReady(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
@@ -67,10 +83,12 @@ class RankReady(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
         facts: what must be alike on all ranks, by name.
         tells_health: it says of each step whether it went well (health.py).
         device: where it computes, for the log.
+        stored_keys: of the records that its store has found, one behind the other.
     """
 
     facts: dict[str, str]
     device: str
+    stored_keys: bytes = b""
     tells_health: bool = False
 
 
@@ -98,6 +116,18 @@ class RankExperts(msgspec.Struct, frozen=True, kw_only=True, tag="experts"):
     load: ExpertLoad
 
 
+class RankMoves(msgspec.Struct, frozen=True, kw_only=True, tag="moves"):
+    """What ended on a worker of the moves between tiers, since it said so last.
+
+    Args:
+        ended: transfer id and whether it went well, of each.
+        lost_keys: of records that its store dropped before those ended, one behind the other.
+    """
+
+    ended: tuple[tuple[int, bool], ...]
+    lost_keys: bytes = b""
+
+
 class RankFailed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
     """A worker ends because of an error.
 
@@ -109,4 +139,14 @@ class RankFailed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
     in_collective: bool = False
 
 
-FromRank = RankHello | RankJoining | RankReady | RankBeat | RankHealth | RankExperts | RankFailed
+FromRank = (
+    RankHello
+    | RankJoining
+    | RankLoaded
+    | RankReady
+    | RankBeat
+    | RankHealth
+    | RankExperts
+    | RankMoves
+    | RankFailed
+)

@@ -98,9 +98,11 @@ def _check_balanced(config: EngineConfig) -> None:
 def _check_built(config: EngineConfig) -> None:
     """Refuse by name what several ranks, or several partitions of attention, cannot do yet."""
     missing = {
-        "replicas": (config.replicas, config.replicas > 1, "run several servers"),
-        "host_kv_gib": (config.host_kv_gib, config.host_kv_gib > 0, "leave it out"),
-        "kv_store": (config.kv_store, bool(config.kv_store), "leave it out"),
+        "replicas": (
+            config.replicas,
+            config.replicas > 1 and config.launcher != "local",
+            f"with launcher {config.launcher}; run several servers, or use --launcher local",
+        ),
         "tune": (config.tune, config.tune, "tune on one rank; its evidence is kept"),
     }
     for name, (value, is_asked, way) in missing.items():
@@ -118,6 +120,7 @@ def _check_partitions(config: EngineConfig) -> None:
         "record": (config.record, bool(config.record)),
         "tenants": (config.tenants, bool(config.tenants)),
         "min_tps_per_user": (config.min_tps_per_user, config.min_tps_per_user > 0),
+        "host_kv_gib": (config.host_kv_gib, config.host_kv_gib > 0),
     }
     for name, (value, is_asked) in missing.items():
         if is_asked:

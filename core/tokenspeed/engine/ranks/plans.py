@@ -1,6 +1,6 @@
 """How plans get from rank 0 to the others: a ring in shared memory, a group between hosts.
 
-Every plan goes to all of them as the same bytes. An empty message is the end.
+Every plan goes to all of them as the same bytes. An empty message is the end; LOOK asks.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ RING_BYTES = 1 << 22
 """Holds hundreds of steps' plans; longer ones pass in pieces."""
 _PATIENCE_US = 100_000
 END = b""
+LOOK = b"look"
+"""Between plans: a worker says which of its moves between tiers have ended. No plan is so short."""
 
 
 class PlanSender(Protocol):

@@ -24,8 +24,10 @@ from tokenspeed.engine.ranks.messages import (
     RankBeat,
     RankExperts,
     RankFailed,
+    RankGoOn,
     RankHealth,
     RankJoining,
+    RankLoaded,
     RankReady,
     RankSettings,
 )
@@ -66,17 +68,32 @@ class Control:
         except OSError:
             os._exit(1)
 
+    def ask(self, message: FromRank) -> RankGoOn:
+        """Send one message that rank 0 answers when all ranks have sent it, and wait for that.
+
+        Raises:
+            EOFError: rank 0 is gone.
+        """
+        self.send(message)
+        return msgspec.msgpack.decode(receive_frame(self.sock), type=RankGoOn)
+
     def beat(self) -> NoReturn:
         """Say for ever that this process lives, and end it with rank 0."""
         told_times = 0
         while True:
-            ready = select.select([self.sock], [], [], BEAT_S)[0]
-            if ready and not self.sock.recv(1, socket.MSG_PEEK):
+            if select.select([self.sock], [], [], BEAT_S)[0] and self._is_over():
                 os._exit(1)
             self.send(RankBeat(steps=self.progress.steps, calls=self.progress.calls))
             if self.experts is not None and self.experts.times != told_times:
                 told_times = self.experts.times
                 self.send(RankExperts(load=self.experts))
+
+    def _is_over(self) -> bool:
+        """Say whether the stream has ended; what there is to read is another thread's."""
+        try:
+            return not self.sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:  # the other thread was faster
+            return False
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -126,7 +143,9 @@ def _work(settings: RankSettings, control: Control, ring_descriptor: int) -> Non
         place,
         control.progress,
         plan_ranks=() if settings.reader >= 0 else settings.plan_ranks,
-        joining=lambda: control.send(RankJoining(pid=os.getpid())),
+        joining=lambda: control.ask(RankJoining(pid=os.getpid())),
+        agree=lambda room: control.ask(RankLoaded(room=tuple(room))).room,
+        tell_moves=control.send,
     )
     receiver, tell = _channels(settings, control, executor, ring_descriptor)
     if executor.tells_health:
@@ -139,6 +158,7 @@ def _work(settings: RankSettings, control: Control, ring_descriptor: int) -> Non
             facts=executor.facts,
             device=executor.device_text,
             tells_health=executor.tells_health,
+            stored_keys=executor.stored_keys,
         )
     )
     _follow(receiver, executor, control.progress)
@@ -146,7 +166,12 @@ def _work(settings: RankSettings, control: Control, ring_descriptor: int) -> Non
 
 def _follow(receiver: PlanReceiver, executor: RankExecutor, progress: RankProgress) -> None:
     """Carry out plans until an empty message comes."""
+    from tokenspeed.engine.ranks.plans import LOOK
+
     while message := receiver.receive():
+        if message == LOOK:
+            executor.report_moves()
+            continue
         executor.run(message)
         progress.steps += 1
     executor.close()

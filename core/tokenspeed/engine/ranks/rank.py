@@ -8,7 +8,9 @@ from tokenspeed.engine.build import model_path
 from tokenspeed.engine.choices import Choices
 from tokenspeed.engine.placing import placing_of
 from tokenspeed.engine.rank_build import build_rank, describe_model, joined, rank_facts, set_threads
+from tokenspeed.engine.rank_tiers import build_tiers
 from tokenspeed.engine.ranks.health import StepHealth
+from tokenspeed.engine.ranks.moves import MovesReporter
 from tokenspeed.engine.ranks.place import degrees_of
 from tokenspeed.engine.ranks.plan_frames import JoinedDecoder
 from tokenspeed.engine.ranks.plan_group import join_plan_group
@@ -28,10 +30,12 @@ if TYPE_CHECKING:
 
     from tokenspeed.config.schema import EngineConfig
     from tokenspeed.contracts.device import DeviceRuntime
-    from tokenspeed.engine.rank_build import RankParts
+    from tokenspeed.engine.rank_build import Agree, RankParts
+    from tokenspeed.engine.ranks.messages import RankMoves
     from tokenspeed.engine.ranks.place import Place
     from tokenspeed.engine.ranks.plan_group import PlanGroup
     from tokenspeed.engine.ranks.progress import RankProgress
+    from tokenspeed.executor.transfers import TierTransfers
     from tokenspeed.placement.expert_load import ExpertLoad
     from tokenspeed.plugins import PluginPlan
 
@@ -47,6 +51,8 @@ class RankExecutor:
         device_text: where it computes, for the log.
         event: see StepHealth.
         plans: the group that brings plans; None: they come by the ring.
+        transfers: moves this rank's part of blocks between the tiers; None: there is no tier.
+        moves: says what of that has ended; None: there is no tier.
     """
 
     def __init__(
@@ -61,6 +67,8 @@ class RankExecutor:
         device_text: str,
         event: Callable[[], Any] | None,
         plans: PlanGroup | None,
+        transfers: TierTransfers | None = None,
+        moves: MovesReporter | None = None,
     ) -> None:
         self.facts = dict(facts)
         self.expert_load = expert_load
@@ -72,6 +80,13 @@ class RankExecutor:
         self.plans = plans
         self._health: StepHealth | None = None
         self._decoder = decoder
+        self._transfers = transfers
+        self._moves = moves
+
+    @property
+    def stored_keys(self) -> bytes:
+        """The keys of the records that this rank's store has found, one behind the other."""
+        return b"" if self._transfers is None else self._transfers.stored_keys().tobytes()
 
     @property
     def tells_health(self) -> bool:
@@ -98,9 +113,17 @@ class RankExecutor:
         self._executor.run(plan, spans)
         if self._health is not None:
             self._health.note_launched()
+        self.report_moves()
+
+    def report_moves(self) -> None:
+        """Say which moves between tiers have ended."""
+        if self._moves is not None:
+            self._moves.report()
 
     def close(self) -> None:
         """Leave the other ranks in peace."""
+        if self._transfers is not None:
+            self._transfers.close()
         if self.plans is not None:
             self.plans.close()
         self._parts.close()
@@ -113,13 +136,18 @@ def build_worker(
     progress: RankProgress,
     *,
     plan_ranks: Sequence[int],
-    joining: Callable[[], None],
+    joining: Callable[[], object],
+    agree: Agree,
+    tell_moves: Callable[[RankMoves], None],
 ) -> RankExecutor:
     """Build this rank's part of a replica.
 
     Args:
         plan_ranks: of the group that brings plans; (): they come by the ring.
-        joining: called when nothing but the other ranks can stop the communicator.
+        joining: called when nothing but the other ranks can stop the communicator; returns when
+            they are as far.
+        agree: see `build_rank`.
+        tell_moves: takes what ended of moves between tiers.
     Raises:
         TokenSpeedError: as `build_engine`.
     """
@@ -129,7 +157,8 @@ def build_worker(
     runtime = choices.device(place.device_index)
     config = with_depth(config, runtime.features)
     set_threads(config.threads, place.local_world * config.replicas)
-    source = choices.checkpoint(model_path(config))
+    path = model_path(config)
+    source = choices.checkpoint(path)
     try:
         described = describe_model(config, choices, runtime, source)
         placing = placing_of(config, described, place)
@@ -138,10 +167,11 @@ def build_worker(
         plans = join_plan_group(choices, place, plan_ranks) if plan_ranks else None
         parts = build_rank(
             config, registry, choices, runtime, source, described, communicator, place, placing,
-            progress, tell=lambda _: None,
+            progress, tell=lambda _: None, agree=agree,
         )  # fmt: skip
     finally:
         source.close()
+    _, transfers = build_tiers(config, choices, parts, path, place, described.sizes, runtime)
     facts = rank_facts(parts, choices)
     parts.binder.freeze()
     registry.freeze(strict=is_strict())
@@ -162,6 +192,7 @@ def build_worker(
         max_running=slots_of(config),
         link=link,
         share=communicator.broadcast,
+        transfers=transfers,
     )
     text = f"{runtime.facts.kind} ({runtime.facts.name}), {runtime.torch_device()}"
     decoder = (
@@ -180,6 +211,8 @@ def build_worker(
         device_text=text,
         event=_events(runtime),
         plans=plans,
+        transfers=transfers,
+        moves=None if transfers is None else MovesReporter(transfers, tell_moves),
     )
 
 

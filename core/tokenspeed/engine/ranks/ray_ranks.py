@@ -1,13 +1,15 @@
 """Ranks that Ray starts: one actor a rank in one placement group, restarted by Ray.
 
 Rank 0's actor holds the place of the engine, which runs beside the server; every other actor is an
-agent. They are named "tokenspeed-PORT-rank-N" in Ray's dashboard. Ray is an optional package.
+agent. Ray's dashboard shows them with their states, named "tokenspeed-PORT-rank-N" and, as what
+they say they are, with rank and host. Ray is an optional package, and its dashboard an extra of it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import socket
 import tempfile
 from contextlib import contextmanager
 from importlib import import_module
@@ -44,12 +46,21 @@ def ray_ranks(config: EngineConfig, world: int) -> Iterator[RankSource]:
     with tempfile.TemporaryDirectory(prefix="tokenspeed-ray-") as empty:
         # Ray's workers look for modules in the folder that they are started in.
         with contextlib.chdir(empty):
-            ray.init(namespace=NAMESPACE, logging_level=logging.WARNING)
+            found = ray.init(namespace=NAMESPACE, logging_level=logging.WARNING)
+        _tell_dashboard(found.dashboard_url)
         try:
             with _actors(ray, config, world) as source:
                 yield source
         finally:
             ray.shutdown()
+
+
+def _tell_dashboard(url: str | None) -> None:
+    """Say where the ranks can be looked at."""
+    if url:
+        LOGGER.info("Ray's dashboard shows the ranks as actors: http://%s", url)
+    else:
+        LOGGER.info("Ray has no dashboard here; `pip install 'ray[default]'` brings it")
 
 
 @contextmanager
@@ -76,8 +87,8 @@ class RankActor:
         set_up_logging(log_level)
 
     def __repr__(self) -> str:
-        """Return the name in Ray's log lines."""
-        return f"tokenspeed rank {self._rank} of {self._world}"
+        """Return the name in Ray's log lines and dashboard."""
+        return f"tokenspeed rank {self._rank} of {self._world} on {socket.gethostname()}"
 
     def given_device(self) -> int:
         """Return the number of the accelerator that Ray gave this actor; -1: none."""

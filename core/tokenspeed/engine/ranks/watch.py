@@ -24,6 +24,8 @@ from tokenspeed.engine.ranks.messages import (
     RankFailed,
     RankHealth,
     RankJoining,
+    RankLoaded,
+    RankMoves,
     RankReady,
 )
 from tokenspeed.engine.reports import error_of
@@ -56,6 +58,7 @@ class RankWatch:
         bring: starts or accepts the workers, and settles what each is told; called first.
         progress: of rank 0, which others may wait for, too.
         timeout_s: see the setting `rank_timeout_s`.
+        start_timeout_s: longest silence of a worker that starts.
         ends_process: end this process when a failure does not get it out of its step.
         tick: called a few times a second while running: this process is not stopped.
     """
@@ -66,6 +69,7 @@ class RankWatch:
         progress: RankProgress,
         *,
         timeout_s: float,
+        start_timeout_s: float,
         ends_process: bool,
         tick: Callable[[], None],
     ) -> None:
@@ -74,6 +78,7 @@ class RankWatch:
         self._bring = bring
         self._progress = progress
         self._timeout_s = timeout_s
+        self._start_timeout_s = start_timeout_s
         self._ends_process = ends_process
         self._tick = tick
         self._is_running = False
@@ -157,6 +162,8 @@ class RankWatch:
         try:
             workers = self._bring()
             with self._changed:
+                for worker in workers:  # some may have waited long for the others
+                    worker.heard_s = time.monotonic()
                 self.workers = workers
                 self._changed.notify_all()
             self._watch()
@@ -211,8 +218,12 @@ class RankWatch:
             worker.well = message.steps
         elif isinstance(message, RankExperts):
             worker.experts = message.load
+        elif isinstance(message, RankMoves):
+            worker.moves.put(message)
         elif isinstance(message, RankFailed):
             self._take_failure(worker, message)
+        elif isinstance(message, RankLoaded):
+            worker.loaded = message
         elif isinstance(message, RankReady):
             worker.ready = message
         elif isinstance(message, RankJoining):
@@ -234,14 +245,17 @@ class RankWatch:
         """Name a rank that says nothing, or that others wait for and that does not go on."""
         if self._suspicion is not None and now_s > self._suspicion[0]:
             self._fail(self._suspicion[1])
-        if not self._is_running or self._closing.is_set():
+        if self._closing.is_set():
             return
+        longest_s = self._timeout_s if self._is_running else self._start_timeout_s
         for worker in self.workers:
             silent_s = now_s - worker.heard_s
-            if silent_s > self._timeout_s and not worker.has_failed:
+            if silent_s > longest_s and not worker.has_failed:
                 self._fail(
                     RankFailure(f"{worker.name} hangs: it says nothing for {silent_s:.1f} s")
                 )
+        if not self._is_running:
+            return
         places = {0: (self._progress.steps, self._progress.calls)}
         places |= {worker.rank: (worker.steps, worker.calls) for worker in self.workers}
         first = max(places.values())

@@ -1,6 +1,7 @@
 """Frames on the control socket between rank 0 and one worker: 4 bytes of length, then the message.
 
-Towards rank 0 each frame is a control message; from it there is one, the settings.
+Towards rank 0 each frame is a control message; from it the first is the settings, and each other
+one a RankGoOn.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from tokenspeed.engine.endings import ending_of
@@ -21,7 +22,7 @@ from tokenspeed.log import LOGGER
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tokenspeed.engine.ranks.messages import RankReady
+    from tokenspeed.engine.ranks.messages import RankLoaded, RankMoves, RankReady
     from tokenspeed.placement.expert_load import ExpertLoad
 
 HELLO_S = 10.0
@@ -39,6 +40,8 @@ class Worker:
         has_failed: it has said why it ends.
         well: steps that it said went well, by message.
         experts: load of its stage's, as it said last.
+        loaded: what it has room for.
+        moves: what it said of moves between tiers and rank 0 has not taken yet; any thread.
         heard_s: when it last said something, on the monotonic clock.
     """
 
@@ -48,12 +51,14 @@ class Worker:
     process: subprocess.Popen[bytes] | None = None
     hello: RankHello | None = None
     is_joining: bool = False
+    loaded: RankLoaded | None = None
     ready: RankReady | None = None
     has_failed: bool = False
     steps: int = 0
     calls: int = 0
     well: int = 0
     experts: ExpertLoad | None = None
+    moves: SimpleQueue[RankMoves] = field(default_factory=SimpleQueue)
     heard_s: float = field(default_factory=time.monotonic)
 
     @property

@@ -16,6 +16,7 @@ import msgspec
 
 from tokenspeed.config.load import replace_settings
 from tokenspeed.engine.flight_record import record_of
+from tokenspeed.engine.ranks.place import degrees_of
 from tokenspeed.engine.reports import Progress, check_same_plan
 from tokenspeed.engine.supervisor import EngineSupervisor
 from tokenspeed.errors import ConfigError
@@ -58,7 +59,7 @@ class Replicas:
                 plugins=plugins,
                 on_progress=on_progress if number == 0 else None,
                 log_level=config.log_level,
-                device_index=number,
+                device_index=number * degrees_of(config).world,
                 ranks=ranks,
             )
             for number, (address, place) in enumerate(

@@ -12,13 +12,12 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tokenspeed.server.conversation.compaction import compaction_of
 from tokenspeed.server.conversation.term_fields import MAX_SESSION_CHARS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-COMPACTION = ":compaction"
-"""Ends the name of the session that compacts another one."""
 _MAX_METADATA_CHARS = 16_384
 
 
@@ -99,8 +98,7 @@ def _compacting(found: Identity, headers: Mapping[str, str]) -> Identity:
         parent = ""
     if metadata.get("request_kind") != "compaction":
         return Identity(found.session, parent, found.root)
-    name = found.session[: MAX_SESSION_CHARS - len(COMPACTION)] + COMPACTION
-    return Identity(name, found.session, found.root)
+    return Identity(compaction_of(found.session), found.session, found.root)
 
 
 def _metadata(headers: Mapping[str, str]) -> dict[str, Any]:

@@ -4,20 +4,9 @@ A session is named by its agent's headers or `prompt_cache_key` (`identity.py`);
 known by how it began: its cache salt and its messages up to the first of the user, which every
 later turn repeats. A plain completion without a name is no turn.
 
-Clients that name nothing compact too: they send all that was said, without tools or with another
-system prompt. So a chat that begins with the whole last turn of a session, but lost its tools or
-has another head, is a child of that session.
-
-    session   system, tools | user, answer, result          (its last turn)
-    child     other system  | user, answer, result, "Summarise."
-
-Some that name their sessions compact under the same name, system prompt and tools (Claude Code):
-they keep the latest answers as they are and ask about what stands before them. So a chat that has
-all of its session's last turn, and goes on in the place of the answer that it was given whole, is
-a child too.
-
-    session   system, tools | user, answer, result -> call  (its last turn, and what was answered)
-    child     system, tools | user, answer, result, "Summarise."
+Clients compact under the session's own name, or name nothing at all. `compaction.py` tells such a
+chat from the next turn; it is a child of the session that it sums up. A chat that nobody names, and
+that goes on from a session under another head, is a child of that one too (a sub-agent).
 
 Bounded; each API process knows the turns that it has seen. Thread: the event loop's only.
 """
@@ -28,9 +17,15 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tokenspeed.server.conversation.compaction import (
+    asks_for_summary,
+    compacted_by,
+    compaction_of,
+    quotable,
+    quotes,
+)
 from tokenspeed.server.conversation.fingerprint import digest
-from tokenspeed.server.conversation.identity import COMPACTION, Identity, by_headers
-from tokenspeed.server.conversation.term_fields import MAX_SESSION_CHARS
+from tokenspeed.server.conversation.identity import Identity, by_headers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -48,15 +43,20 @@ class _Known:
     """What is remembered of a session.
 
     Args:
-        said: digest of its last turn, system prompt left out; b"": it had no answer in it yet.
+        said: digest of its last turn, system prompt and request for a summary left out; b"": it
+            had no answer in it yet.
         has_tools: its last turn had some.
         is_answered: its last turn was answered to the end.
+        quotable: texts of its last turn that a summary of it would quote, and the salt that alone
+            may meet them.
     """
 
     root: str
     said: bytes = b""
     has_tools: bool = False
     is_answered: bool = False
+    quotable: tuple[str, ...] = ()
+    salt: str = ""
 
 
 class Sessions:
@@ -101,18 +101,24 @@ class Sessions:
     def _with_parent(
         self, found: Identity, given: Identity, scope: tuple[str, str], chat: Chat
     ) -> Identity:
-        """Look for the session whose last turn a chat without a known parent begins with."""
+        """Look for the session that a chat without a known parent goes on from or sums up."""
         if found.parent or not found.session:
             return found
         owner, salt = scope
         beginnings = _beginnings(chat, salt)
         ancestor = self._ancestor(owner, beginnings)
-        if ancestor == found.session:
-            if not _compacts(chat, beginnings, self._known[owner, ancestor]):
-                return found
-            name = ancestor[: MAX_SESSION_CHARS - len(COMPACTION)] + COMPACTION
-            return Identity(name, ancestor, found.root)
-        return found if given.session else Identity(found.session, ancestor)
+        if asks_for_summary(chat):
+            summed_up = found.session if given.session or not ancestor else compacted_by(ancestor)
+            return Identity(compaction_of(summed_up), summed_up, found.root)
+        known = self._known.get((owner, found.session))
+        if known is not None and (
+            (ancestor == found.session and _compacts(chat, beginnings, known))
+            or (known.has_tools and known.salt == salt and quotes(chat, known.quotable))
+        ):
+            return Identity(compaction_of(found.session), found.session, found.root)
+        if given.session or compacted_by(ancestor) == found.session:
+            return found
+        return Identity(found.session, ancestor)
 
     def _ancestor(self, owner: str, beginnings: Iterable[bytes]) -> str:
         """Return the session whose last turn is the longest of a chat's beginnings."""
@@ -133,9 +139,12 @@ class Sessions:
         self._known.move_to_end(key)
         if chat is not None and chat.has_answer:
             self._forget_turn(key, known)
-            known.said = next(reversed(_beginnings(chat, salt)))
+            # Asked for a summary in other words, the same chat is to be known again.
+            told = list(_beginnings(chat, salt))
+            known.said = told[-2 if asks_for_summary(chat) else -1]
             known.is_answered = False
             known.has_tools = bool(chat.conversation.tools)
+            known.quotable, known.salt = quotable(chat), salt
             self._last[key[0], known.said] = key[1]
         if len(self._known) > MAX_SESSIONS:
             self._forget_turn(*self._known.popitem(last=False))

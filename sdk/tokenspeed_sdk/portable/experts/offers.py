@@ -8,24 +8,31 @@ from tokenspeed_sdk import Band, KernelOffer, Offer, lazy
 from tokenspeed_sdk.portable.requires import FLOATS, any_shape
 
 _BACKEND = lazy(f"{__package__}.backend:GroupedExperts")
+_KERNELS = (("route", "route"), ("slots", "dispatch"), ("count", "dispatch"))
+"""Operator of `moe`, and the module that has its kernel."""
 
 
 def offers(slot: str, device: str) -> tuple[Offer | KernelOffer, ...]:
     """Return what this family offers for a slot on a kind of device."""
     if slot == "operator":
-        load = lazy(f"{__package__}.route:route")
-        requires = any_shape(device)
-        return (
-            KernelOffer(
-                "moe.route", "moe_route_triton", load, Band.PORTABLE, requires, graph_safe=True
-            ),
-        )
+        return tuple(_kernel(*names, device) for names in _KERNELS)
     if slot == "moe":
         return (
             _experts("grouped", device, is_invariant=False),
             _experts("grouped_invariant", device, is_invariant=True),
         )
     return ()
+
+
+def _kernel(operator: str, module: str, device: str) -> KernelOffer:
+    return KernelOffer(
+        f"moe.{operator}",
+        f"moe_{operator}_triton",
+        lazy(f"{__package__}.{module}:{operator}"),
+        Band.PORTABLE,
+        any_shape(device),
+        graph_safe=True,
+    )
 
 
 def _experts(name: str, device: str, *, is_invariant: bool) -> Offer:

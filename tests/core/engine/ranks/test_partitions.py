@@ -192,7 +192,7 @@ def test_streams_of_all_partitions_go_on_over_a_worker_that_is_killed(tmp_path: 
         ({"record": "file"}, "record is file and dp is 2"),
         ({"min_tps_per_user": 5.0}, "min_tps_per_user is 5.0 and dp is 2"),
         ({"tenants": "file"}, "tenants is file and dp is 2"),
-        ({"host_kv_gib": 1.0}, "host_kv_gib is 1.0 and the replica has 2 ranks"),
+        ({"host_kv_gib": 1.0}, "host_kv_gib is 1.0 and dp is 2"),
     ],
 )
 def test_what_partitions_cannot_do_is_refused_by_name(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import shutil
 import signal
+import socket
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +19,16 @@ from tests.support.rank_faults import HANG_TOKEN, RAISE_TOKEN
 from tests.support.scripted import write_scripted_model
 
 from tokenspeed import LLM, SamplingParams
+from tokenspeed.config.schema import EngineConfig
+from tokenspeed.engine import rank_build
 from tokenspeed.engine.ranks.failure import RankFailure
+from tokenspeed.engine.ranks.group import RankGroup, RankStart
+from tokenspeed.engine.ranks.group_seat import GroupSeat
+from tokenspeed.engine.ranks.messages import RankHello
+from tokenspeed.engine.ranks.progress import RankProgress
+from tokenspeed.engine.ranks.watch import RankWatch
+from tokenspeed.engine.ranks.wire import FrameReader
+from tokenspeed.engine.ranks.workers import Worker
 from tokenspeed.errors import ConfigError, PluginError
 
 if TYPE_CHECKING:
@@ -131,10 +142,41 @@ def test_a_worker_that_cannot_be_built_ends_the_start_with_its_error(
     assert workers_of(os.getpid()) == []
 
 
+def test_a_worker_that_is_silent_while_it_starts_is_named() -> None:
+    ours, theirs = socket.socketpair()
+    hello = RankHello(rank=1, pid=77, host="here")
+    watch = RankWatch(
+        lambda: [Worker(1, ours, FrameReader(ours), hello=hello, heard_s=0.0)],
+        RankProgress(),
+        timeout_s=60.0,
+        start_timeout_s=0.5,
+        ends_process=False,
+        tick=lambda: None,
+    )
+    watch.start()
+    started_s = time.monotonic()
+    with theirs, pytest.raises(RankFailure, match=r"rank 1 \(pid 77 on here\) hangs: it says noth"):
+        watch.wait_for(lambda worker: worker.loaded is not None, 1)
+    assert 0.5 < time.monotonic() - started_s < NAMED_S
+    watch.close(in_peace=False)
+
+
+@pytest.mark.slow
+def test_a_worker_that_loads_for_longer_than_a_collective_may_take_is_waited_for(
+    faulty: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rank_build, "GroupSeat", functools.partial(GroupSeat, timeout_s=3.0))
+    model = faulty.pop("model")
+    write_scripted_model(model, architectures=["FaultyRanksForCausalLM"], worker_builds_s=4.0)
+    with llm(model, **faulty) as engine:
+        (output,) = engine.generate(PROMPTS[:1], GREEDY)
+    assert len(output.token_ids) == GREEDY.max_tokens
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"host_kv_gib": 1.0}, "host_kv_gib is 1.0 and the replica has 2 ranks"),
+        ({"tune": True}, "tune is True and the replica has 2 ranks"),
         ({"dp": 2, "record": "file"}, "record is file and dp is 2"),
         ({"ep": 3}, "do not fit together"),
     ],
@@ -144,6 +186,27 @@ def test_what_several_ranks_cannot_do_is_refused_by_name(
 ) -> None:
     with pytest.raises(ConfigError, match=words):
         llm(write_scripted_model(tmp_path / "model"), **{**TWO, **settings})
+
+
+@pytest.mark.parametrize(
+    ("first", "is_elsewhere", "devices"),
+    [(0, False, [0, 1, 2]), (3, False, [3, 4, 5]), (3, True, [3, 1, 0])],
+)
+def test_ranks_of_a_host_have_the_devices_from_the_first_one_on(
+    first: int, is_elsewhere: bool, devices: list[int]
+) -> None:
+    host, away = socket.gethostname(), "elsewhere"
+    hosts = (host, away) if is_elsewhere else (host, host)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        start = RankStart(listener=ours if is_elsewhere else None, device_index=first)
+        no_plugins: Any = None
+        group = RankGroup(EngineConfig(tp=3), no_plugins, 3, start)
+        workers = [
+            Worker(rank, theirs, FrameReader(theirs), hello=RankHello(rank=rank, pid=1, host=name))
+            for rank, name in enumerate(hosts, start=1)
+        ]
+        assert [place.device_index for place in group._places(workers)] == devices
 
 
 def test_a_launcher_of_one_rank_is_refused(tmp_path: Path) -> None:

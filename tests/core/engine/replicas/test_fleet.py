@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 import pytest
 from tests.support.engines import tokens_of
 from tests.support.fleets import RunningFleet
+from tests.support.processes import workers_of
 from tests.support.scripted import write_scripted_model
 
 from tokenspeed import SamplingParams
@@ -191,3 +193,19 @@ def test_closing_ends_streams_with_the_reason_and_moves_none(engines: RunningFle
             await tokens_of(stream)
 
     engines.run(scenario)
+
+
+@pytest.mark.slow
+def test_replicas_may_have_several_ranks_each(tmp_path: Path) -> None:
+    model = write_scripted_model(tmp_path / "model")
+
+    async def scenario(fleet: Fleet) -> list[list[int]]:
+        return await answers(fleet)
+
+    with RunningFleet(model, replicas=2) as plain:
+        expected = plain.run(scenario)
+    two = {"tp": 2, "rank_timeout_s": 20.0, "plugins": ("sdk", "reference")}
+    with RunningFleet(model, replicas=2, **two) as engines:
+        pids = [pid for pid in engines.replicas.pids if pid is not None]
+        assert [len(workers_of(pid)) for pid in pids] == [1, 1]
+        assert engines.run(scenario) == expected

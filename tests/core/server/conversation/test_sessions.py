@@ -27,6 +27,14 @@ def chat(*contents: str, tools: tuple[Tool, ...] = ()) -> Chat:
     return cleaned(Conversation(messages, tools), ClientRules())
 
 
+def asked_on(said: Chat, *contents: str) -> Chat:
+    """Go on from a chat with an answer and what its user says next."""
+    roles: tuple[Role, ...] = ("assistant", "user")
+    more = tuple(Message(r, (text,)) for r, text in zip(roles, contents, strict=True))
+    messages = (*said.conversation.messages, *more)
+    return cleaned(Conversation(messages, said.conversation.tools), ClientRules())
+
+
 def identify(sessions: Sessions, said: Chat | None, owner: str = "", **fields: Any) -> Identity:
     headers = fields.pop("headers", {})
     return sessions.identify(TermFields(**fields), Headers(headers), owner, said)
@@ -206,6 +214,111 @@ def test_the_same_question_again_and_an_earlier_place_are_turns() -> None:
     sessions.note_answer("", "c")
     other = chat("code", "fix", "done", "less", tools=TOOLS)
     assert identify(sessions, other, headers=HEADERS) == Identity("c")
+
+
+# ---- compaction as clients write it: the forms of their requests, in words of our own
+
+ASKS = "Sum this up. Think first. Then, write the <state_snapshot> XML."
+
+
+def test_a_turn_that_asks_for_the_form_of_a_summary_is_a_child() -> None:
+    sessions = Sessions()
+    main = identify(sessions, chat(*TURN, tools=TOOLS))
+    shared = chat(*TURN, "finished", ASKS, tools=TOOLS)
+    child = Identity(f"{main.session}:compaction", main.session, main.session)
+    assert identify(sessions, shared) == child
+    alone = chat("You sum up.", *TURN[1:], "finished", ASKS)  # asked again, in another way
+    assert identify(sessions, alone) == child
+    assert identify(sessions, chat(*TURN, "finished", "more", tools=TOOLS)) == main
+
+
+def test_a_client_started_anew_compacts_what_nobody_has_seen() -> None:
+    asked = identify(Sessions(), chat("code", "fix", "done", ASKS, tools=TOOLS))
+    name_ = name("code", "fix")
+    assert asked == Identity(f"{name_}:compaction", name_, name_)
+
+
+def test_a_summary_that_is_asked_for_twice_is_one_child_whatever_the_client_left_out() -> None:
+    sessions = Sessions()
+    main = identify(sessions, chat("code", "fix", "done", "It is noon. more", tools=TOOLS))
+    for ask in (f"You sum up. {ASKS}", ASKS):
+        asked = chat("code", "fix", "done", "more", "finished", ask, tools=TOOLS)
+        assert identify(sessions, asked).session == f"{main.session}:compaction"
+    alone = chat("You sum up.", "fix", "done", "more", "finished", ASKS)
+    assert identify(sessions, alone).session == f"{main.session}:compaction"
+
+
+def test_a_named_session_that_asks_for_a_summary_compacts_itself() -> None:
+    sessions = Sessions()
+    identify(sessions, chat(*TURN, tools=TOOLS), headers=HEADERS)
+    asked = chat(*TURN, "finished", ASKS, tools=TOOLS)
+    assert identify(sessions, asked, headers=HEADERS) == Identity("c:compaction", "c", "c")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        ("code", f"{ASKS}", "done", "more"),
+        ("code", "<state_snapshot>All is done.</state_snapshot>" + "Go on. " * 20),
+        ("code", "fix", "done", "Why does it write <state_snapshot>? " + "Tell me. " * 20),
+    ],
+)
+def test_a_summary_sent_back_and_talk_of_its_form_are_turns(said: tuple[str, ...]) -> None:
+    found = identify(Sessions(), chat(*said, tools=TOOLS), headers=HEADERS)
+    assert found == Identity("c")
+
+
+def test_what_goes_on_behind_its_own_compaction_is_no_child_of_it() -> None:
+    sessions = Sessions()
+    main = identify(sessions, chat("code", "fix", "done", "more", tools=TOOLS))
+    asked = chat("code", "fix", "done", "more", "and", ASKS, tools=TOOLS)
+    identify(sessions, asked)
+    assert identify(sessions, asked_on(asked, "a summary", "Go on."), owner="") == main
+
+
+QUOTED = "So far:\n<conversation>\n[User]: fix\n[Assistant]: done\n</conversation>\nSum it up."
+
+
+def opencode(sessions: Sessions, *contents: str, **fields: Any) -> Identity:
+    headers = {"x-session-id": "s", "x-session-affinity": "s"}
+    return identify(sessions, chat(*contents, **fields), headers=headers)
+
+
+def test_a_text_that_quotes_the_session_is_a_child() -> None:
+    sessions = Sessions()
+    opencode(sessions, "code", "fix", tools=TOOLS)
+    opencode(sessions, *TURN, tools=TOOLS)
+    assert opencode(sessions, "You sum up.", QUOTED) == Identity("s:compaction", "s", "s")
+    assert opencode(sessions, "code", "So far?", "done", "Go on.", tools=TOOLS) == Identity("s")
+    again = QUOTED.replace("fix", "Go on.")
+    assert opencode(sessions, "You sum up.", again) == Identity("s:compaction", "s", "s")
+
+
+@pytest.mark.parametrize(
+    "said", [("You name chats.", "fix"), ("You sum up.", "Sum up what was not said.")]
+)
+def test_a_text_without_a_quotation_is_of_the_session(said: tuple[str, ...]) -> None:
+    sessions = Sessions()
+    opencode(sessions, *TURN, tools=TOOLS)
+    assert opencode(sessions, *said) == Identity("s")
+
+
+def test_a_quotation_is_no_sign_where_there_were_no_tools_or_is_one() -> None:
+    sessions = Sessions()
+    opencode(sessions, *TURN)
+    assert opencode(sessions, "You sum up.", QUOTED) == Identity("s")
+    opencode(sessions, *TURN, tools=TOOLS)
+    assert opencode(sessions, "You sum up.", QUOTED, tools=TOOLS) == Identity("s")
+
+
+def test_a_quotation_is_not_looked_for_under_another_salt() -> None:
+    sessions, headers = Sessions(), {"x-session-id": "s"}
+    turn = chat(*TURN, tools=TOOLS)
+    identify(sessions, turn, headers=headers, cache_salt="mine")
+    asked = chat("You sum up.", QUOTED)
+    assert identify(sessions, asked, headers=headers, cache_salt="yours") == Identity("s")
+    found = identify(sessions, asked, headers=headers, cache_salt="mine")
+    assert found == Identity("s:compaction", "s", "s")
 
 
 def test_an_answer_of_a_session_that_is_forgotten_changes_nothing() -> None:
