@@ -178,7 +178,7 @@ class EngineConfig:
     )
     graphs: str = setting(
         "auto",
-        "decode steps as device graphs, see docs/decode-graphs.md; auto: where the device, the "
+        "decode steps as device graphs, see docs/graphs.md; auto: where the device, the "
         "model's kernels and its backends can, and the start report says why where not",
         choices=("auto", "off"),
     )
@@ -196,6 +196,14 @@ class EngineConfig:
         "widest published models",
         low=1,
         high=1 << 17,
+    )
+    piecewise_tokens: int = setting(
+        0,
+        "most tokens of a step with prompts whose work between the calls of attention is replayed "
+        "as graphs, captured in a size's second step, see docs/graphs.md; 0: such steps are "
+        "launched kernel by kernel, the default while no device's gain is measured",
+        low=0,
+        high=1 << 13,
     )
     prefix_cache: bool = setting(True, "reuse KV blocks of equal prefixes")
     state_cache_share: float = setting(
