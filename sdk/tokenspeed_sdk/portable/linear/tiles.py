@@ -80,5 +80,5 @@ def packed_tiles(rows: int) -> Tiles:
     return Tiles(64, 64, 128, 8, 3)
 
 
-VECTOR_TILES = Tiles(1, 8, 1024, 4, 3)
+VECTOR_TILES = Tiles(1, 8, 1024, 4, 1)
 """Tiles of `VECTOR_ROWS` rows or less: 4096 outputs keep 4 MiB of 4 bit numbers under way."""
