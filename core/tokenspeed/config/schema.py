@@ -165,7 +165,7 @@ class EngineConfig:
     )
     max_step_tokens: int = setting(
         0,
-        "query tokens per step; 0: 512 on cpu, 8192 elsewhere; smaller smooths decode latency",
+        "query tokens per step; 0: 512 on cpu, 2048 elsewhere; smaller smooths decode latency",
         low=0,
         high=1 << 20,
     )
@@ -222,8 +222,8 @@ class EngineConfig:
     )
     host_kv_gib: float = setting(
         0.0,
-        "host memory of each replica for KV blocks that leave the device, GiB; 0: none, evicted "
-        "blocks are recomputed",
+        "host memory of each replica for KV blocks that leave the device, GiB, shared out among "
+        "its ranks; 0: none, evicted blocks are recomputed",
         low=0,
         high=65536,
     )
@@ -245,7 +245,8 @@ class EngineConfig:
     kv_store_folder: str = setting("", "folder of a store on disk; one engine a folder")
     kv_store_gib: float = setting(
         16.0,
-        "most GiB that the store keeps; least recently used records go first",
+        "most GiB that the store keeps; least recently used records go first; of several ranks "
+        "each keeps an equal part",
         low=0.001,
         high=1_048_576,
     )

@@ -16,12 +16,7 @@ from torch.nn.functional import linear as torch_linear
 from tokenspeed_sdk import LinearWeight
 from tokenspeed_sdk.portable.dot import dot
 from tokenspeed_sdk.portable.linear.planes import Planes, expand, lay_out, load_bytes, load_nibbles
-from tokenspeed_sdk.portable.linear.tiles import (
-    FEW_PACKED_ROWS,
-    VECTOR_ROWS,
-    VECTOR_TILES,
-    packed_tiles,
-)
+from tokenspeed_sdk.portable.linear.tiles import FEW_PACKED_ROWS, packed_tiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,75 +96,6 @@ def linear_packed_kernel(
     tl.store(at_MO, sum_MO.to(dtype), mask=inside_M1 & (output < outputs)[None, :])
 
 
-@triton.jit
-def linear_packed_vector_kernel(
-    x_ptr,
-    q_ptr,
-    upper_ptr,
-    scales_ptr,
-    offsets_ptr,
-    bias_ptr,
-    out_ptr,
-    outputs,
-    inputs,
-    row_stride,
-    num_chunks,
-    q_stride,
-    upper_stride,
-    GROUP: tl.constexpr,
-    BITS: tl.constexpr,
-    ZERO: tl.constexpr,
-    HAS_OFFSETS: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
-    BLOCK_O: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    STAGES: tl.constexpr,
-):
-    """Write BLOCK_O outputs of one row; terms are summed across threads once, at the end."""
-    row = tl.program_id(1).to(tl.int64)
-    output = tl.program_id(0) * BLOCK_O + tl.arange(0, BLOCK_O)
-    near = tl.minimum(output, outputs - 1).to(tl.int64)
-    x_row = x_ptr + row * row_stride
-    WIDTH: tl.constexpr = BLOCK_K if BITS == 8 else BLOCK_K // 2
-    sum_OK = tl.zeros([BLOCK_O, WIDTH], tl.float32)
-    for chunk in tl.range(0, num_chunks, BLOCK_K // 64, num_stages=STAGES):
-        k = tl.arange(0, WIDTH)
-        if BITS == 8:
-            i = chunk * 64 + k
-            x_K = tl.load(x_row + i, mask=i < inputs, other=0.0).to(tl.float32)
-            w_OK = load_bytes(
-                q_ptr, scales_ptr, near, chunk, num_chunks, q_stride, BLOCK_O, BLOCK_K, GROUP
-            )
-            sum_OK += w_OK * x_K[None, :]
-        else:
-            i = (chunk + k // 32) * 64 + k % 32
-            low_K = tl.load(x_row + i, mask=i < inputs, other=0.0).to(tl.float32)
-            high_K = tl.load(x_row + i + 32, mask=i + 32 < inputs, other=0.0).to(tl.float32)
-            low_OK, high_OK = load_nibbles(
-                q_ptr,
-                upper_ptr,
-                scales_ptr,
-                offsets_ptr,
-                near,
-                chunk,
-                num_chunks,
-                q_stride,
-                upper_stride,
-                BLOCK_O,
-                BLOCK_K,
-                GROUP,
-                BITS,
-                ZERO,
-                HAS_OFFSETS,
-            )
-            sum_OK += low_OK * low_K[None, :] + high_OK * high_K[None, :]
-    sum_O = tl.sum(sum_OK, 1)
-    if HAS_BIAS:
-        sum_O += tl.load(bias_ptr + near).to(tl.float32)
-    at_O = out_ptr + row * outputs + output
-    tl.store(at_O, sum_O.to(out_ptr.dtype.element_ty), mask=output < outputs)
-
-
 def packed_linear(
     weight: LinearWeight, bias_O: torch.Tensor | None
 ) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -200,28 +126,23 @@ def _decoded(x_TI: torch.Tensor, planes: Planes, bias_O: torch.Tensor | None) ->
         "HAS_OFFSETS": planes.offsets is not None,
         "HAS_BIAS": bias_O is not None,
     }
-    tiles = VECTOR_TILES if rows <= VECTOR_ROWS else packed_tiles(rows)
+    tiles = packed_tiles(rows)
     constants |= {
         "BLOCK_O": tiles.block_o,
         "BLOCK_K": tiles.block_k,
         "num_warps": tiles.num_warps,
     }
     programs = triton.cdiv(outputs, tiles.block_o)
-    if rows <= VECTOR_ROWS:
-        linear_packed_vector_kernel[(programs, rows)](
-            x_TI, *weight, out_TO, *sizes, STAGES=tiles.num_stages, **constants
-        )
-    else:
-        linear_packed_kernel[(programs,)](
-            x_TI,
-            *weight,
-            out_TO,
-            rows,
-            *sizes,
-            BLOCK_M=tiles.block_m,
-            num_stages=tiles.num_stages,
-            **constants,
-        )
+    linear_packed_kernel[(programs,)](
+        x_TI,
+        *weight,
+        out_TO,
+        rows,
+        *sizes,
+        BLOCK_M=tiles.block_m,
+        num_stages=tiles.num_stages,
+        **constants,
+    )
     return out_TO
 
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["gated_delta_rule", "kda_delta_rule"]
 
-LEAST_DIM = 32
-"""Of a matrix product's operand: 16 columns of bfloat16 made triton 3.6 read past shared memory."""
+LEAST_DIM = 16
+"""Of a matrix product's operand."""
 CARRIED_VALUES = 32
 """Value dims of a program that carries a state: few, so that one row's heads fill a device."""
 
@@ -148,7 +148,7 @@ def _chunks(
         CHANNELS=has_channels,
         WIDE=IS_INTERPRETED,
         PRECISION="ieee" if dtype == torch.float32 else "tf32",
-        num_warps=8 if has_channels else 4,
+        num_warps=8,  # with 4, triton 3.6 made half precisions read past shared memory
         num_stages=1,
     )
     carried = min(CARRIED_VALUES, values)
