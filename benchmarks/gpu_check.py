@@ -42,7 +42,7 @@ SANITIZER = "sanitizer"
 WORK_GROUPS = {
     "decode": ("qwen3-8b", "--only", "decode"),
     "long": ("qwen3-8b", "--only", "long"),
-    "agents": ("qwen3-8b", "--only", "agents"),
+    "agents": ("qwen3-8b", "--only", "agents", "--kv-gib", "100"),
     "prefill": ("qwen3-8b", "--only", "prefill"),
     "latent": ("deepseek-v2-lite",),
     "experts": ("qwen3-30b-a3b",),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from tokenspeed.contracts.model import ModelContext, expert_groups_of
 from tokenspeed.engine.drafting import Drafting
 from tokenspeed.errors import EngineError
 from tokenspeed.executor import Executor, InlineLink, load_weights
+from tokenspeed.executor.alone import runner_of
 from tokenspeed.executor.graphs import GraphSettings
 from tokenspeed.kernels.registry import KernelRegistry
 from tokenspeed.kv import Arena, solve_layout
@@ -92,6 +94,9 @@ class SimulatedParts:
         fails_at: sizes whose capture fails; only where the sampler is not captured.
         attention: class of the backends.
         shares: beginnings that rows share are looked for.
+        piece_sizes: tokens of the other steps that are captured in pieces; (): none.
+        piece_fails_at: captures, counted from 0, that fail.
+        max_piece_bytes: that the pieces may keep.
     """
 
     graph_sizes: tuple[int, ...] = ()
@@ -101,6 +106,9 @@ class SimulatedParts:
     fails_at: tuple[int, ...] = ()
     attention: type[Attention] = Attention
     shares: bool = True
+    piece_sizes: tuple[int, ...] = ()
+    piece_fails_at: tuple[int, ...] = ()
+    max_piece_bytes: int = 1 << 30
 
 
 @dataclass(slots=True)
@@ -216,6 +224,25 @@ def graph_settings(simulated: SimulatedParts, binder: Any) -> GraphSettings:
     )
 
 
+def capture_pieces(
+    executor: Executor, simulated: SimulatedParts, model: Any, config: Any, binder: Any
+) -> None:
+    """Let an executor capture steps in pieces on the simulated device."""
+    numbers = count()
+
+    def capture(work: Callable[[], None]) -> DeviceGraph:
+        if next(numbers) in simulated.piece_fails_at:
+            raise EngineError("planned failure")
+        return record(work)
+
+    executor.capture_pieces(
+        runner_of(model, config, binder, dtype="float32"),
+        sizes=simulated.piece_sizes,
+        max_bytes=simulated.max_piece_bytes,
+        capture=capture,
+    )
+
+
 def build_parts(
     path: Path,
     *,
@@ -302,6 +329,8 @@ def build_parts(
     )
     if simulated is not None and simulated.graph_sizes:
         executor.capture_graphs(graph_settings(simulated, binder))
+    if simulated is not None and simulated.piece_sizes:
+        capture_pieces(executor, simulated, model, config, binder)
     scheduler = Scheduler(
         SchedulerConfig(
             block_tokens=block_tokens,

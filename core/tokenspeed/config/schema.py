@@ -165,7 +165,7 @@ class EngineConfig:
     )
     max_step_tokens: int = setting(
         0,
-        "query tokens per step; 0: 512 on cpu, 8192 elsewhere; smaller smooths decode latency",
+        "query tokens per step; 0: 512 on cpu, 2048 elsewhere; smaller smooths decode latency",
         low=0,
         high=1 << 20,
     )
@@ -178,7 +178,7 @@ class EngineConfig:
     )
     graphs: str = setting(
         "auto",
-        "decode steps as device graphs, see docs/decode-graphs.md; auto: where the device, the "
+        "decode steps as device graphs, see docs/graphs.md; auto: where the device, the "
         "model's kernels and its backends can, and the start report says why where not",
         choices=("auto", "off"),
     )
@@ -197,6 +197,14 @@ class EngineConfig:
         low=1,
         high=1 << 17,
     )
+    piecewise_tokens: int = setting(
+        0,
+        "most tokens of a step with prompts whose work between the calls of attention is replayed "
+        "as graphs, captured in a size's second step, see docs/graphs.md; 0: such steps are "
+        "launched kernel by kernel, the default while no device's gain is measured",
+        low=0,
+        high=1 << 13,
+    )
     prefix_cache: bool = setting(True, "reuse KV blocks of equal prefixes")
     state_cache_share: float = setting(
         0.3,
@@ -214,8 +222,8 @@ class EngineConfig:
     )
     host_kv_gib: float = setting(
         0.0,
-        "host memory of each replica for KV blocks that leave the device, GiB; 0: none, evicted "
-        "blocks are recomputed",
+        "host memory of each replica for KV blocks that leave the device, GiB, shared out among "
+        "its ranks; 0: none, evicted blocks are recomputed",
         low=0,
         high=65536,
     )
@@ -237,7 +245,8 @@ class EngineConfig:
     kv_store_folder: str = setting("", "folder of a store on disk; one engine a folder")
     kv_store_gib: float = setting(
         16.0,
-        "most GiB that the store keeps; least recently used records go first",
+        "most GiB that the store keeps; least recently used records go first; of several ranks "
+        "each keeps an equal part",
         low=0.001,
         high=1_048_576,
     )

@@ -238,7 +238,7 @@ def _build_parts(
     scheduler = make_scheduler(config, settings, layout)
     executor = _build_executor(config, rank, sizes, choices, runtime, own_transfers, masks, group)
     graphs = capture_graphs(
-        config, rank, choices, runtime, executor, tell, is_watched=tuning is not None
+        config, rank, described, choices, runtime, executor, tell, is_watched=tuning is not None
     )
     stepping: StepExecutor = executor
     transfers: RankTransfers | TierTransfers | None = own_transfers

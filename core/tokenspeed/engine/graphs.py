@@ -1,4 +1,4 @@
-"""Whether decode steps of this start may be device graphs, and with what.
+"""Whether steps of this start may be device graphs, and with what.
 
 Everything that a captured step runs must say that it can be captured: a kernel that looks at a
 number on the host would repeat what it saw, silently. So graphs are off, with the reason in the
@@ -14,6 +14,7 @@ from tokenspeed import ops
 from tokenspeed.engine.ranks.place import degrees_of
 from tokenspeed.engine.reports import Progress, size_text
 from tokenspeed.engine.sizes import slots_of
+from tokenspeed.errors import PlacementError
 from tokenspeed.log import LOGGER
 
 if TYPE_CHECKING:
@@ -23,10 +24,12 @@ if TYPE_CHECKING:
     from tokenspeed.contracts.attention import AttentionBackend
     from tokenspeed.contracts.device import DeviceRuntime
     from tokenspeed.engine.choices import Choices
+    from tokenspeed.engine.described import DescribedModel
     from tokenspeed.engine.rank_build import RankParts
     from tokenspeed.engine.reports import ProgressCallback
     from tokenspeed.executor import Executor
     from tokenspeed.executor.graphs import GraphCounts, GraphSettings
+    from tokenspeed.executor.piecewise import PieceCounts
     from tokenspeed.kernels import Decision
 
 OUTSIDE = frozenset(
@@ -48,16 +51,19 @@ class Graphs:
 
     Args:
         text: for the start report.
-        counts: of the executor; None: it has none.
+        counts: of decode steps; None: there are none.
+        pieces: of steps with prompts; None: they are launched kernel by kernel.
     """
 
     text: str
     counts: GraphCounts | None = None
+    pieces: PieceCounts | None = None
 
 
 def capture_graphs(
     config: EngineConfig,
     rank: RankParts,
+    described: DescribedModel,
     choices: Choices,
     runtime: DeviceRuntime,
     executor: Executor,
@@ -84,7 +90,12 @@ def capture_graphs(
     if not counts.captured:
         return Graphs("off: none could be captured", counts)
     smallest, largest = counts.captured[0], counts.captured[-1]
-    return Graphs(f"{smallest}-{largest} rows, {size_text(counts.num_bytes)}", counts)
+    text = f"{smallest}-{largest} rows, {size_text(counts.num_bytes)}"
+    if not config.piecewise_tokens:
+        return Graphs(text, counts)
+    left_bytes = config.graph_memory_mib * MIB - counts.num_bytes
+    pieces = _capture_pieces(config, rank, described, runtime, executor, left_bytes)
+    return Graphs(f"{text}; {_pieces_text(config, pieces)}", counts, pieces)
 
 
 def declined(
@@ -134,6 +145,37 @@ def _settings(
         samples=_is_graph_safe(choices.decisions["sampler"]),
         shares=not config.deterministic,
     )
+
+
+def _capture_pieces(
+    config: EngineConfig,
+    rank: RankParts,
+    described: DescribedModel,
+    runtime: DeviceRuntime,
+    executor: Executor,
+    max_bytes: int,
+) -> PieceCounts | None:
+    """Let steps with prompts be captured in pieces; None: the model cannot be cut."""
+    from tokenspeed.executor.alone import runner_of
+    from tokenspeed.executor.piecewise import piece_sizes
+
+    try:
+        runner = runner_of(rank.model, described.config, rank.binder, dtype=described.sizes.dtype)
+    except PlacementError as error:
+        LOGGER.warning("steps with prompts are launched kernel by kernel: %s", error)
+        return None
+    return executor.capture_pieces(
+        runner,
+        sizes=piece_sizes(config.piecewise_tokens),
+        max_bytes=max_bytes,
+        capture=runtime.capture,  # type: ignore[attr-defined]
+    )
+
+
+def _pieces_text(config: EngineConfig, pieces: PieceCounts | None) -> str:
+    if pieces is None:
+        return "no pieces: the model cannot be cut"
+    return f"pieces up to {config.piecewise_tokens} tokens"
 
 
 def _is_graph_safe(decision: Decision) -> bool:

@@ -126,18 +126,19 @@ class Publisher:
             request = self._requests.by_key(key)
             if request is None:
                 continue
-            if FINISH_REASONS[reason] == "timeout" and self._has_waited_too_long(request):
+            name = FINISH_REASONS[reason]
+            if name == "timeout" and self._has_waited_too_long(request):
                 self._refuse_late(request)
                 continue
-            if FINISH_REASONS[reason] == "error" and request.refusal:
+            if name == "error" and request.refusal:
                 self._refuse(request, request.refusal)
                 continue
-            if tries_again and self._may_go_on(request, FINISH_REASONS[reason]):
+            if tries_again and self._may_go_on(request, name):
                 self._end(request)
                 self._again.append(request)
                 continue
             scored = logprobs[row] if logprobs is not None and row >= 0 else None
-            delta = self._delta(request, tokens, FINISH_REASONS[reason], cached, scored)
+            delta = self._delta(request, tokens, name, cached, scored)
             if index in reports:
                 delta = self._with_report(request, delta, reports[index])
             if row in drafts:

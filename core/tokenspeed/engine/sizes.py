@@ -54,7 +54,7 @@ def resolve_sizes(
             f"max_context_tokens is {max_context_tokens}, allowed is 2 to {longest_tokens} "
             f"(the model's max_position_embeddings is {own_context_tokens}); set it lower"
         )
-    default_step_tokens = 512 if device_kind == CPU else 8192
+    default_step_tokens = 512 if device_kind == CPU else 2048
     return EngineSizes(
         dtype=_dtype(config.dtype, model_config, device_kind),
         block_tokens=config.block_tokens,

@@ -23,6 +23,7 @@ from tokenspeed.executor.graphs import DecodeGraphs
 from tokenspeed.executor.launched import LaunchedStep, SampledOnDevice
 from tokenspeed.executor.masked import MaskedSampler
 from tokenspeed.executor.partition import PartitionBatcher
+from tokenspeed.executor.piecewise import PiecewiseForward
 from tokenspeed.executor.prompt_scores import PromptScorer
 from tokenspeed.executor.requests import ExecutorRequest
 from tokenspeed.executor.targets import Targets, Verified, targets_of
@@ -38,20 +39,24 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tokenspeed.contracts.attention import AttentionBackend
+    from tokenspeed.contracts.device import DeviceGraph
     from tokenspeed.contracts.grammar import CompiledGrammar
-    from tokenspeed.contracts.model import CausalLM
+    from tokenspeed.contracts.model import CausalLM, ForwardContext
     from tokenspeed.contracts.sampler import Sampler, Scores
     from tokenspeed.contracts.step import StepPlan, StepResult
     from tokenspeed.executor.graphs import GraphCounts, GraphSettings
     from tokenspeed.executor.host_link import HostLink
     from tokenspeed.executor.masked import MaskLogits
     from tokenspeed.executor.partition import Partition
+    from tokenspeed.executor.piecewise import PieceCounts
+    from tokenspeed.executor.program import ProgramRunner
     from tokenspeed.executor.transfers import TierTransfers
     from tokenspeed.grammar import StepMasks
     from tokenspeed.kv import Arena
     from tokenspeed.sampling import SamplingParams
 
     PendingMasks = Future[StepMasks | None]
+    Forward = Callable[[torch.Tensor, ForwardContext], torch.Tensor]
 
 
 class Executor:
@@ -97,6 +102,7 @@ class Executor:
         partition: Partition | None = None,
     ) -> None:
         self._model = model
+        self._forward: Forward | None = None  # in pieces; None: the model's own
         self._share = share
         self._transfers = transfers
         self._link = link
@@ -147,6 +153,24 @@ class Executor:
         )
         self._graphs.capture(progress)
         return self._graphs.counts
+
+    def capture_pieces(
+        self,
+        runner: ProgramRunner,
+        *,
+        sizes: Sequence[int],
+        max_bytes: int,
+        capture: Callable[[Callable[[], None]], DeviceGraph],
+    ) -> PieceCounts:
+        """Replay other steps in pieces, captured as they come; after `capture_graphs`.
+
+        Args:
+            runner, sizes, max_bytes, capture: see PiecewiseForward.
+        """
+        self._forward = forward = PiecewiseForward(
+            runner, self._model.forward, sizes=sizes, max_bytes=max_bytes, capture=capture
+        )
+        return forward.counts
 
     def add_request(
         self,
@@ -248,7 +272,8 @@ class Executor:
                 logits_RV = graphs.forward(plan)
             else:
                 assert inputs is not None
-                hidden_TD = self._model.forward(inputs.token_ids, inputs.context)
+                forward = self._forward or self._model.forward
+                hidden_TD = forward(inputs.token_ids, inputs.context)
             if is_masked and pending is None:
                 self._settle()  # while the device computes
                 pending = self._start_masks(targets)
@@ -318,9 +343,11 @@ class Executor:
         self, plan: StepPlan, targets: Targets, tokens_P: torch.Tensor, logprobs: Scores | None
     ) -> SampledOnDevice:
         """Send tokens, -1 where a position failed, to the host."""
+        by_slot = self._by_slot
+        requests_N = [by_slot[slot] for slot in plan.slots[targets.rows_N].tolist()]
         return SampledOnDevice(
             targets,
-            tuple(self._request_of(plan, row) for row in targets.rows_N.tolist()),
+            requests_N,
             self._link.download(tokens_P),
             logprobs,
         )
@@ -396,17 +423,22 @@ class Executor:
                 )
 
     def _record(self, sampled: SampledOnDevice, verified: Verified) -> None:
-        targets = sampled.targets
-        for request, place, drafts, tokens, has_failed in zip(
-            sampled.requests_N,
-            targets.first_N.tolist(),
+        targets, requests_N = sampled.targets, sampled.requests_N
+        output_index_N = targets.output_index_P[targets.first_N].tolist()
+        for request, index, tokens in zip(
+            requests_N, output_index_N, verified.tokens_N, strict=True
+        ):
+            request.record(index, tokens)
+        if self._masks.is_empty and not targets.has_drafts:
+            return  # no slot has anything else to follow
+        for request, slot, drafts, tokens, has_failed in zip(
+            requests_N,
+            targets.slots_P[targets.first_N].tolist(),
             targets.drafts_N,
             verified.tokens_N,
             verified.failed_N.tolist(),
             strict=True,
         ):
-            request.record(int(targets.output_index_P[place]), tokens)
-            slot = int(targets.slots_P[place])
             if not self._owns(request, slot):
                 continue
             if drafts:

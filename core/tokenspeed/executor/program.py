@@ -75,7 +75,7 @@ class ProgramRunner:
         kernels: KernelBinder,
         connections: Connections,
     ) -> None:
-        self._program = program
+        self.program = self._program = program
         self._mesh = mesh
         self._rank = rank
         self._module_at = module_at
@@ -100,16 +100,34 @@ class ProgramRunner:
         Returns:
             The graph's results; None each where the stage is not the last.
         """
-        tokens = partition_tokens or (len(inputs[0]),) * self._num_partitions
-        counts = TokenCounts(self._mesh, tokens)
+        counts = (
+            TokenCounts(self._mesh, partition_tokens)
+            if partition_tokens
+            else self.counts(len(inputs[0]))
+        )
+        registers = self.registers(*inputs)
+        self.run_part(0, len(self._steps), registers, context, counts)
+        return tuple(registers[register] for register in self._program.outputs)
+
+    def registers(self, *inputs: torch.Tensor) -> Registers:
+        """Return the registers of a step; without inputs, of a part of one."""
         registers: Registers = [None] * self._program.num_registers
-        for register, value in zip(self._program.inputs, inputs, strict=True):
+        for register, value in zip(self._program.inputs, inputs, strict=False):
             registers[register] = value
-        for step, dead in self._steps:
+        return registers
+
+    def run_part(
+        self, start: int, stop: int, registers: Registers, context: Any, counts: TokenCounts
+    ) -> None:
+        """Run the instructions [start, stop) on what those before them left."""
+        for step, dead in self._steps[start:stop]:
             step(registers, context, counts)
             for register in dead:
                 registers[register] = None
-        return tuple(registers[register] for register in self._program.outputs)
+
+    def counts(self, num_tokens: int) -> TokenCounts:
+        """Return those of a step of this rank's tokens alone."""
+        return TokenCounts(self._mesh, (num_tokens,) * self._num_partitions)
 
     def _step_of(
         self, index: int, instruction: Instruction, last_reads: Mapping[int, tuple[int, ...]]

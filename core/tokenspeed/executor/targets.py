@@ -109,6 +109,9 @@ def verify(
         logprobs_P: None: no position has any.
     """
     tokens, failed = tokens_P.tolist(), failed_P.tolist()
+    if not targets.has_drafts:  # each position is a row, and final
+        scores_N = None if logprobs_P is None else tuple(_joined([item]) for item in logprobs_P)
+        return Verified(tuple(zip(tokens, strict=True)), failed_P, scores_N)
     runs = []
     for first, drafts in zip(targets.first_N.tolist(), targets.drafts_N, strict=True):
         end = first + len(drafts) + 1
@@ -122,11 +125,15 @@ def verify(
 
 def spread_tokens(targets: Targets, verified: Verified, num_rows: int) -> NDArray[np.int32]:
     """Return (num_rows,) tokens, or (num_rows, W) in a step with drafts; -1 where there is none."""
+    if not targets.has_drafts:
+        tokens_R = np.full(num_rows, -1, dtype=np.int32)
+        tokens_R[targets.rows_N] = [token for (token,) in verified.tokens_N]
+        return tokens_R
     width = max(1 + len(drafts) for drafts in targets.drafts_N)
     tokens = np.full((num_rows, width), -1, dtype=np.int32)
     for row, new in zip(targets.rows_N.tolist(), verified.tokens_N, strict=True):
         tokens[row, : len(new)] = new
-    return tokens if targets.has_drafts else tokens[:, 0]
+    return tokens
 
 
 def spread_accepted(

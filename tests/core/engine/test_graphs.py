@@ -77,7 +77,14 @@ def test_without_the_setting_or_the_device_nothing_is_captured(
     nothing: Any = None
     runtime: Any = SimpleNamespace(features=features)
     made = capture_graphs(
-        EngineConfig(graphs=setting), nothing, nothing, runtime, nothing, nothing, is_watched=False
+        EngineConfig(graphs=setting),
+        nothing,
+        nothing,
+        nothing,
+        runtime,
+        nothing,
+        nothing,
+        is_watched=False,
     )
     assert made == Graphs("off")
 
@@ -97,5 +104,5 @@ def test_shared_beginnings_are_looked_for_unless_bits_must_not_depend_on_other_r
     runtime: Any = SimpleNamespace(features=frozenset({"graphs"}), capture=None)
     config = EngineConfig(deterministic=deterministic)
     tell: Any = None
-    capture_graphs(config, rank, choices, runtime, executor, tell, is_watched=False)
+    capture_graphs(config, rank, None, choices, runtime, executor, tell, is_watched=False)  # type: ignore[arg-type]
     assert [settings.shares for settings in given] == [not deterministic]

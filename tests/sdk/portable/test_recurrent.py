@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from importlib import import_module
 from typing import Any
 
@@ -17,11 +16,7 @@ from tokenspeed.ops.compare import compare
 from tokenspeed.ops.state import random_rows
 from tokenspeed_sdk import Case, StateRows
 from tokenspeed_sdk.portable.recurrent.conv import causal_conv
-from tokenspeed_sdk.portable.recurrent.delta import (
-    gated_delta_rule,
-    kda_delta_rule,
-    padded_dims,
-)
+from tokenspeed_sdk.portable.recurrent.delta import gated_delta_rule, kda_delta_rule
 from tokenspeed_sdk.portable.recurrent.rows import cut_rows
 
 RULES = {
@@ -200,24 +195,3 @@ def test_heads_of_128_fit_a_processor(kernel: str, has_channels: bool, target: s
     assert launch.shared_bytes <= {"sm_90": 232448, "gfx942": 65536}[target]
     if name != "relate_chunk":  # which is wide, and reads what it spilled once
         assert launch.spilled == 0
-
-
-MATRIX = re.compile(r"(?:add\.s64|or\.b64) .*, (-?\d{16,});")
-"""A number added to where a matrix lies in shared memory; its upper half says how it lies there."""
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("dims", [(5, 3), (8, 12), (64, 40), (128, 128)])
-def test_products_of_a_chunk_read_lines_of_one_length(dims: tuple[int, int]) -> None:
-    keys, values = padded_dims(*dims, torch.bfloat16)
-    path = "tokenspeed_sdk.portable.recurrent.chunks"
-    constants = {"KEYS": dims[0], "VALUES": dims[1], "K": keys, "V": values, "C": 64}
-    constants |= {"CHANNELS": False, "WIDE": False, "PRECISION": "tf32"}
-    names = import_module(path).relate_chunk.arg_names
-    types = {word: POINTERS.get(word, "i32") for word in names if word not in constants}
-    options = {"num_warps": 4, "num_stages": 1}
-    launch = compile_for(f"{path}:relate_chunk", types, constants, "sm_90", **options)
-    assert "wgmma.mma_async" in launch.asm
-    upper = {int(number) >> 32 & 0xFFFFFFFF for number in MATRIX.findall(launch.asm)}
-    assert [hex(half) for half in upper if half >> 30] == ["0x40000040"]

@@ -1,7 +1,7 @@
 # mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call"
 """Kernels of linear.packed: few rows decode the weight in registers, many expand it for the call.
 
-Legend: T rows, O outputs, I inputs; M, K: rows and terms of a tile, U groups of S terms.
+Legend: T rows, O outputs, I inputs; M, K: rows and terms of a tile.
 """
 
 from __future__ import annotations
@@ -16,12 +16,7 @@ from torch.nn.functional import linear as torch_linear
 from tokenspeed_sdk import LinearWeight
 from tokenspeed_sdk.portable.dot import dot
 from tokenspeed_sdk.portable.linear.planes import Planes, expand, lay_out, load_bytes, load_nibbles
-from tokenspeed_sdk.portable.linear.tiles import (
-    FEW_PACKED_ROWS,
-    VECTOR_ROWS,
-    VECTOR_TILES,
-    packed_tiles,
-)
+from tokenspeed_sdk.portable.linear.tiles import FEW_PACKED_ROWS, packed_tiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,15 +62,16 @@ def linear_packed_kernel(
         if BITS == 8:
             i = chunk * 64 + tl.arange(0, BLOCK_K)[None, :]
             x_MK = tl.load(x_M1 + i, mask=inside_M1 & (i < inputs), other=0.0)
-            w_OUS = load_bytes(q_ptr, scales_ptr, near, chunk, num_chunks, q_stride, BLOCK_K, GROUP)
-            w_OK = tl.reshape(w_OUS, [BLOCK_O, BLOCK_K])
+            w_OK = load_bytes(
+                q_ptr, scales_ptr, near, chunk, num_chunks, q_stride, BLOCK_O, BLOCK_K, GROUP
+            )
             sum_MO = dot(x_MK, tl.trans(w_OK.to(dtype)), sum_MO)
         else:
             k = tl.arange(0, BLOCK_K // 2)[None, :]
             i = (chunk + k // 32) * 64 + k % 32
             low_MK = tl.load(x_M1 + i, mask=inside_M1 & (i < inputs), other=0.0)
             high_MK = tl.load(x_M1 + i + 32, mask=inside_M1 & (i + 32 < inputs), other=0.0)
-            low_OUS, high_OUS = load_nibbles(
+            low_OK, high_OK = load_nibbles(
                 q_ptr,
                 upper_ptr,
                 scales_ptr,
@@ -85,91 +81,19 @@ def linear_packed_kernel(
                 num_chunks,
                 q_stride,
                 upper_stride,
+                BLOCK_O,
                 BLOCK_K,
                 GROUP,
                 BITS,
                 ZERO,
                 HAS_OFFSETS,
             )
-            low_OK = tl.reshape(low_OUS, [BLOCK_O, BLOCK_K // 2])
-            high_OK = tl.reshape(high_OUS, [BLOCK_O, BLOCK_K // 2])
             sum_MO = dot(low_MK, tl.trans(low_OK.to(dtype)), sum_MO)
             sum_MO = dot(high_MK, tl.trans(high_OK.to(dtype)), sum_MO)
     if HAS_BIAS:
         sum_MO += tl.load(bias_ptr + near).to(tl.float32)[None, :]
     at_MO = out_ptr + row.to(tl.int64)[:, None] * outputs + output[None, :]
     tl.store(at_MO, sum_MO.to(dtype), mask=inside_M1 & (output < outputs)[None, :])
-
-
-@triton.jit
-def linear_packed_vector_kernel(
-    x_ptr,
-    q_ptr,
-    upper_ptr,
-    scales_ptr,
-    offsets_ptr,
-    bias_ptr,
-    out_ptr,
-    outputs,
-    inputs,
-    row_stride,
-    num_chunks,
-    q_stride,
-    upper_stride,
-    GROUP: tl.constexpr,
-    BITS: tl.constexpr,
-    ZERO: tl.constexpr,
-    HAS_OFFSETS: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
-    BLOCK_O: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    STAGES: tl.constexpr,
-):
-    """Write BLOCK_O outputs of one row; terms are summed across threads once, at the end.
-
-    They stay (O, U, S) until then: of a tile that was reshaped, triton 3.6 sums across the wrong
-    threads of a warp where those of one output are not next to each other.
-    """
-    row = tl.program_id(1).to(tl.int64)
-    output = tl.program_id(0) * BLOCK_O + tl.arange(0, BLOCK_O)
-    near = tl.minimum(output, outputs - 1).to(tl.int64)
-    x_row = x_ptr + row * row_stride
-    UNITS: tl.constexpr = (BLOCK_K if BITS == 8 else BLOCK_K // 2) // GROUP
-    sum_OUS = tl.zeros([BLOCK_O, UNITS, GROUP], tl.float32)
-    for chunk in tl.range(0, num_chunks, BLOCK_K // 64, num_stages=STAGES):
-        k_US = tl.arange(0, UNITS)[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
-        if BITS == 8:
-            i_US = chunk * 64 + k_US
-            x_US = tl.load(x_row + i_US, mask=i_US < inputs, other=0.0).to(tl.float32)
-            w_OUS = load_bytes(q_ptr, scales_ptr, near, chunk, num_chunks, q_stride, BLOCK_K, GROUP)
-            sum_OUS += w_OUS * x_US[None, :, :]
-        else:
-            i_US = (chunk + k_US // 32) * 64 + k_US % 32
-            low_US = tl.load(x_row + i_US, mask=i_US < inputs, other=0.0).to(tl.float32)
-            i_US += 32
-            high_US = tl.load(x_row + i_US, mask=i_US < inputs, other=0.0).to(tl.float32)
-            low_OUS, high_OUS = load_nibbles(
-                q_ptr,
-                upper_ptr,
-                scales_ptr,
-                offsets_ptr,
-                near,
-                chunk,
-                num_chunks,
-                q_stride,
-                upper_stride,
-                BLOCK_K,
-                GROUP,
-                BITS,
-                ZERO,
-                HAS_OFFSETS,
-            )
-            sum_OUS += low_OUS * low_US[None, :, :] + high_OUS * high_US[None, :, :]
-    sum_O = tl.sum(tl.sum(sum_OUS, 2), 1)
-    if HAS_BIAS:
-        sum_O += tl.load(bias_ptr + near).to(tl.float32)
-    at_O = out_ptr + row * outputs + output
-    tl.store(at_O, sum_O.to(out_ptr.dtype.element_ty), mask=output < outputs)
 
 
 def packed_linear(
@@ -202,28 +126,23 @@ def _decoded(x_TI: torch.Tensor, planes: Planes, bias_O: torch.Tensor | None) ->
         "HAS_OFFSETS": planes.offsets is not None,
         "HAS_BIAS": bias_O is not None,
     }
-    tiles = VECTOR_TILES if rows <= VECTOR_ROWS else packed_tiles(rows)
+    tiles = packed_tiles(rows)
     constants |= {
         "BLOCK_O": tiles.block_o,
         "BLOCK_K": tiles.block_k,
         "num_warps": tiles.num_warps,
     }
     programs = triton.cdiv(outputs, tiles.block_o)
-    if rows <= VECTOR_ROWS:
-        linear_packed_vector_kernel[(programs, rows)](
-            x_TI, *weight, out_TO, *sizes, STAGES=tiles.num_stages, **constants
-        )
-    else:
-        linear_packed_kernel[(programs,)](
-            x_TI,
-            *weight,
-            out_TO,
-            rows,
-            *sizes,
-            BLOCK_M=tiles.block_m,
-            num_stages=tiles.num_stages,
-            **constants,
-        )
+    linear_packed_kernel[(programs,)](
+        x_TI,
+        *weight,
+        out_TO,
+        rows,
+        *sizes,
+        BLOCK_M=tiles.block_m,
+        num_stages=tiles.num_stages,
+        **constants,
+    )
     return out_TO
 
 

@@ -125,10 +125,11 @@ def load_bytes(
     chunk,
     num_chunks,
     q_stride,
+    BLOCK_O: tl.constexpr,
     BLOCK_K: tl.constexpr,
     GROUP: tl.constexpr,
 ):
-    """Return BLOCK_K inputs of 8 bits each, from a chunk on, as (O, U, S) float32."""
+    """Return BLOCK_K inputs of 8 bits each, from a chunk on, as (O, K) float32."""
     UNITS: tl.constexpr = BLOCK_K // GROUP
     EACH: tl.constexpr = 64 // GROUP  # groups of a chunk
     unit = tl.arange(0, UNITS)[None, :]
@@ -137,7 +138,8 @@ def load_bytes(
     at_OUS = (row_O[:, None] * q_stride + chunk * 64 + unit * GROUP)[:, :, None]
     at_OUS += tl.arange(0, GROUP)[None, None, :]
     q_OUS = tl.load(q_ptr + at_OUS, mask=inside_OU[:, :, None], other=0)
-    return _scaled(q_OUS, scales_ptr, scales_ptr, at_OU, inside_OU, False)
+    w_OUS = _scaled(q_OUS, scales_ptr, scales_ptr, at_OU, inside_OU, False)
+    return tl.reshape(w_OUS, [BLOCK_O, BLOCK_K])
 
 
 @triton.jit
@@ -151,13 +153,14 @@ def load_nibbles(
     num_chunks,
     q_stride,
     upper_stride,
+    BLOCK_O: tl.constexpr,
     BLOCK_K: tl.constexpr,
     GROUP: tl.constexpr,
     BITS: tl.constexpr,
     ZERO: tl.constexpr,
     HAS_OFFSETS: tl.constexpr,
 ):
-    """Return the lower and the upper halves of chunks, from one on, each (O, U, S) float32."""
+    """Return the lower and the upper halves of chunks, from one on, each (O, K / 2) float32."""
     EACH: tl.constexpr = 32 // GROUP  # groups of a half chunk
     UNITS: tl.constexpr = BLOCK_K // 2 // GROUP
     unit = tl.arange(0, UNITS)[None, :]
@@ -179,7 +182,8 @@ def load_nibbles(
     high_OUS = _scaled(
         high_OUS - ZERO, scales_ptr, offsets_ptr, at_OU + EACH, inside_OU, HAS_OFFSETS
     )
-    return low_OUS, high_OUS
+    low_OK = tl.reshape(low_OUS, [BLOCK_O, BLOCK_K // 2])
+    return low_OK, tl.reshape(high_OUS, [BLOCK_O, BLOCK_K // 2])
 
 
 @triton.jit
@@ -210,12 +214,13 @@ def expand_planes_kernel(
     at_O1 = out_ptr + out_row_O[:, None] * inputs
     inside_O1 = (out_row_O < rows)[:, None]
     if BITS == 8:
-        w_OUS = load_bytes(q_ptr, scales_ptr, row_O, chunk, num_chunks, q_stride, BLOCK_K, GROUP)
-        w_OK = tl.reshape(w_OUS, [BLOCK_O, BLOCK_K])
+        w_OK = load_bytes(
+            q_ptr, scales_ptr, row_O, chunk, num_chunks, q_stride, BLOCK_O, BLOCK_K, GROUP
+        )
         i = first + tl.arange(0, BLOCK_K)[None, :]
         tl.store(at_O1 + i, w_OK.to(out_ptr.dtype.element_ty), mask=inside_O1 & (i < inputs))
     else:
-        low_OUS, high_OUS = load_nibbles(
+        low_OK, high_OK = load_nibbles(
             q_ptr,
             upper_ptr,
             scales_ptr,
@@ -225,14 +230,13 @@ def expand_planes_kernel(
             num_chunks,
             q_stride,
             upper_stride,
+            BLOCK_O,
             BLOCK_K,
             GROUP,
             BITS,
             ZERO,
             HAS_OFFSETS,
         )
-        low_OK = tl.reshape(low_OUS, [BLOCK_O, BLOCK_K // 2])
-        high_OK = tl.reshape(high_OUS, [BLOCK_O, BLOCK_K // 2])
         k = tl.arange(0, BLOCK_K // 2)[None, :]
         i = first + k // 32 * 64 + k % 32
         tl.store(at_O1 + i, low_OK.to(out_ptr.dtype.element_ty), mask=inside_O1 & (i < inputs))

@@ -11,9 +11,6 @@ FEW_ROWS = 16
 """Rows of a dense product up to which reading the weight is all that counts; more are torch's."""
 FEW_HEAD_ROWS = 64
 """The same of products head by head, of which torch's batched product makes less."""
-VECTOR_ROWS = 4
-"""Rows up to which each multiplies an encoded weight alone: it lies in the cache for all of them,
-and decoded numbers are used in the registers where they are."""
 FEW_PACKED_ROWS = 64
 """Rows up to which an encoded weight is decoded in registers; for more it is expanded first."""
 
@@ -78,7 +75,3 @@ def packed_tiles(rows: int) -> Tiles:
     if rows <= 32:
         return Tiles(32, 32, 256, 4, 3)
     return Tiles(64, 64, 128, 8, 3)
-
-
-VECTOR_TILES = Tiles(1, 8, 1024, 4, 3)
-"""Tiles of `VECTOR_ROWS` rows or less: 4096 outputs keep 4 MiB of 4 bit numbers under way."""

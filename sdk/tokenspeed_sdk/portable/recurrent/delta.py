@@ -21,10 +21,11 @@ __all__ = ["gated_delta_rule", "kda_delta_rule"]
 
 LEAST_DIM = 16
 """Of a matrix product's operand."""
-LEAST_LINE_BYTES = 128
-"""Of an operand of a chunk's products, in half precision: those in float32 have lines as long. Of
-lines of two lengths in one kernel the assembler that triton 3.6 brings takes some addresses from a
-register that holds something else, and they lie outside of the program's memory."""
+RELATING_WARPS = 8
+"""Of a program that relates a chunk: 4 spill eighteen times as much at 128 dims. And all of 4 read
+the same operands, whose places are then computed once for all of them: of tiles with lines of two
+lengths, heads of fewer than 64 dims in half precision, the assembler that triton 3.6 brings takes
+some from a wrong register, and they lie outside of the program's memory."""
 CARRIED_VALUES = 32
 """Value dims of a program that carries a state: few, so that one row's heads fill a device."""
 
@@ -123,8 +124,8 @@ def _chunks(
     has_channels: bool,
 ) -> None:
     num_heads, key_dim, value_dim = state_BNKV.shape[1:]
-    num_chunks, chunk, dtype = len(cut.chunks), CHUNK_TOKENS, out_TNV.dtype
-    keys, values = padded_dims(key_dim, value_dim, dtype)
+    keys, values, chunk = _padded(key_dim), _padded(value_dim), CHUNK_TOKENS
+    num_chunks, dtype = len(cut.chunks), out_TNV.dtype
     widths = (values, keys, chunk, keys, keys)
     u, w, mixed, queries, kept_keys = (
         out_TNV.new_empty(num_chunks, num_heads, chunk, width) for width in widths
@@ -152,7 +153,7 @@ def _chunks(
         CHANNELS=has_channels,
         WIDE=IS_INTERPRETED,
         PRECISION="ieee" if dtype == torch.float32 else "tf32",
-        num_warps=8 if has_channels else 4,
+        num_warps=RELATING_WARPS,
         num_stages=1,
     )
     carried = min(CARRIED_VALUES, values)
@@ -184,18 +185,12 @@ def _chunks(
     )
 
 
-def padded_dims(key_dim: int, value_dim: int, dtype: torch.dtype) -> tuple[int, int]:
-    """Return the dims of a chunk's tiles of keys and of values."""
-    least = LEAST_DIM if dtype == torch.float32 else LEAST_LINE_BYTES // dtype.itemsize
-    return _padded(key_dim, least), _padded(value_dim, least)
-
-
 def _strides(inputs: tuple[torch.Tensor, ...]) -> tuple[int, ...]:
     """Return strides between tokens and heads of q, k, v and decays, and between tokens of beta."""
     *with_heads, beta = inputs
     return (*(stride for x in with_heads for stride in x.stride()[:2]), beta.stride(0))
 
 
-def _padded(size: int, least: int = LEAST_DIM) -> int:
+def _padded(size: int) -> int:
     """Return the size of the tile axis that holds `size` elements."""
-    return max(least, 1 << (size - 1).bit_length())
+    return max(LEAST_DIM, 1 << (size - 1).bit_length())
