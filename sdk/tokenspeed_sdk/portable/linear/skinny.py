@@ -156,7 +156,7 @@ def _multiply_one(
         BLOCK_O=tiles.block_o,
         BLOCK_K=tiles.block_k,
         EVEN_K=inputs % tiles.block_k == 0,
-        STAGES=tiles.num_stages if inputs % tiles.block_k == 0 else 1,
+        STAGES=tiles.num_stages,
         num_warps=tiles.num_warps,
         **ordered(),
     )
