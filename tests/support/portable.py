@@ -15,6 +15,11 @@ DEVICE = "cuda"
 SLOTS = ("operator", "attention", "moe", "sampler")
 
 
+def portable_offers(slot: str) -> list[Offer | KernelOffer]:
+    """Return what is offered for a slot, as for a device of kind "cuda"."""
+    return list(portable.offers(slot, device=DEVICE))
+
+
 def offers_of(family: str) -> list[tuple[str, Offer | KernelOffer]]:
     """Return the (slot, offer) of one family."""
     module = import_module(f"{portable.__name__}.{family}.offers")
