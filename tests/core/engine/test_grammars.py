@@ -19,7 +19,7 @@ def spec(text: str, **fields: object) -> GrammarSpec:
 
 def taken(grammars: Grammars, item: GrammarSpec) -> object:
     pending = grammars.ask(item)
-    pending.future.exception(timeout=10)
+    pending.future.exception(timeout=60)
     return grammars.take(pending)
 
 
@@ -68,7 +68,7 @@ class SlowEngine(ListEngine):
     def compile(self, item: GrammarSpec) -> ListGrammar:
         """Wait, then compile."""
         if item.text.startswith("slow"):
-            self.may_go_on.wait(30)
+            self.may_go_on.wait(60)
         return ListGrammar(self, "1")
 
 
@@ -116,7 +116,7 @@ def test_stuck_compilations_take_nobodys_thread_and_are_not_begun_again() -> Non
         grammars.take(again)
     assert grammars.num_stuck == COMPILE_THREADS
     other = grammars.ask(spec("1"))
-    assert other.future.exception(timeout=10) is None
+    assert other.future.exception(timeout=60) is None
     assert grammars.take(other)
     engine.may_go_on.set()
 
@@ -125,7 +125,7 @@ def test_too_many_stuck_compilations_refuse_new_ones_until_they_end() -> None:
     engine = SlowEngine()
     grammars = Grammars(engine, "tests/slow", timeout_s=0.05)
     kept = grammars.ask(spec("1"))
-    assert kept.future.exception(timeout=10) is None
+    assert kept.future.exception(timeout=60) is None
     assert grammars.take(kept)
     for number in range(MAX_STUCK):
         give_up(grammars, f"slow {number}")
@@ -136,7 +136,7 @@ def test_too_many_stuck_compilations_refuse_new_ones_until_they_end() -> None:
     while grammars.num_stuck:
         time.sleep(0.001)
     other = grammars.ask(spec("2"))
-    assert other.future.exception(timeout=10) is None
+    assert other.future.exception(timeout=60) is None
     assert grammars.take(other)
 
 
@@ -147,7 +147,7 @@ def test_two_that_wait_for_one_grammar_are_told_apart_when_one_gives_up() -> Non
     assert one.future is other.future
     grammars.drop(one)
     engine.may_go_on.set()
-    assert other.future.exception(timeout=10) is None
+    assert other.future.exception(timeout=60) is None
     assert grammars.take(other)
 
 
@@ -161,6 +161,6 @@ def test_stuck_compilations_of_clients_that_went_away_take_nobodys_thread() -> N
         grammars.drop(pending)
     time.sleep(0.05)
     other = grammars.ask(spec("1"))
-    assert other.future.exception(timeout=10) is None
+    assert other.future.exception(timeout=60) is None
     assert grammars.num_stuck == COMPILE_THREADS
     engine.may_go_on.set()

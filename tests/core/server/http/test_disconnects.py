@@ -24,7 +24,7 @@ KEEP_ALIVE_S = 0.2
 def send(server: ServerProcess, body: dict[str, Any]) -> socket.socket:
     """Send a completion request on a fresh connection."""
     parts = urlsplit(server.url)
-    connection = socket.create_connection((parts.hostname, parts.port), timeout=30)
+    connection = socket.create_connection((parts.hostname, parts.port), timeout=60)
     payload = json.dumps({"model": "hashed", "temperature": 0, **body}).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(payload)}\r\n\r\n"
     connection.sendall(head.encode() + payload)
