@@ -77,6 +77,7 @@ def test_a_step_is_told_when_the_device_has_made_it_and_not_before() -> None:
     wait_for(lambda: told == [1])
     events[1].make()
     wait_for(lambda: told == [1, 2])
+    health.close()
 
 
 def test_a_group_that_broke_in_a_step_under_way_is_told_instead() -> None:
