@@ -55,7 +55,7 @@ class ExpertSlots:
         # Written in place: captured steps keep the addresses.
         most_copies = 1 + ranks * spare
         self._slots_EC = torch.zeros(experts, most_copies, dtype=torch.int64, device=device)
-        self._copies_E = torch.ones(experts, dtype=torch.int64, device=device)
+        self._copies_E = torch.zeros(experts, dtype=torch.int64, device=device)
         self.put(first_placement(experts, ranks, spare))
 
     def put(self, placement: Sequence[int]) -> None:

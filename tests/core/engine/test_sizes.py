@@ -34,7 +34,7 @@ def test_a_cpu_gets_float32_and_small_steps_and_others_the_checkpoints_dtype() -
     model = MODEL | {"torch_dtype": "bfloat16"}
     cpu, other = sizes_of(model=model), sizes_of(model=model, device_kind="other")
     assert (cpu.dtype, cpu.max_step_tokens) == ("float32", 512)
-    assert (other.dtype, other.max_step_tokens) == ("bfloat16", 8192)
+    assert (other.dtype, other.max_step_tokens) == ("bfloat16", 2048)
 
 
 def test_a_step_has_room_for_one_token_of_every_running_request() -> None:
