@@ -14,6 +14,13 @@ ENDING_S = 10.0
 _KEPT: set[int] = set()
 _OF_PYTHON = ("multiprocessing.forkserver", "multiprocessing.resource_tracker")
 """Helpers that multiprocessing starts once for a process, and ends with it."""
+_ALLOWED = ("render_", "tqdm_monitor")
+"""Threads that may stay, by the beginnings of their names.
+
+Those that render prompts end when the app of a test is collected, which waits for what the web
+framework and the test runner remember of it; an API process has one app. The other one serves all
+progress bars of a process.
+"""
 
 
 def keep(pid: int) -> None:
@@ -26,7 +33,8 @@ def present() -> dict[object, str]:
     found: dict[object, str] = {
         thread: f"thread {thread.name}"
         for thread in threading.enumerate()
-        if not isinstance(thread, threading._DummyThread)  # native; Python never forgets it
+        if not thread.name.startswith(_ALLOWED)
+        and not isinstance(thread, threading._DummyThread)  # native; Python never forgets it
     }
     for task in Path("/proc/self/task").glob("*/children"):
         for pid in map(int, task.read_text().split()):

@@ -106,6 +106,7 @@ def test_grammars_count_their_texts_whatever_their_engine_says() -> None:
         grammars.take(pending)
     assert len(grammars._ready) <= 10
     assert grammars.cached_bytes <= 10 * ENTRY_BYTES
+    grammars.close()
 
 
 def test_habits_and_sums_are_kept_for_the_latest_sessions_only() -> None:
