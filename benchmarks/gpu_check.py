@@ -39,17 +39,19 @@ SIDE_BY_SIDE = ("tests", "kernels")
 """Groups of many tests that compile: they run in several processes, where pytest can."""
 SANITIZER = "sanitizer"
 """The group that runs kernels under a tool that watches what they access."""
+WORKLOADS = "benchmarks.device"
 WORK_GROUPS = {
-    "decode": ("qwen3-8b", "--only", "decode"),
-    "long": ("qwen3-8b", "--only", "long"),
-    "agents": ("qwen3-8b", "--only", "agents", "--kv-gib", "100"),
-    "prefill": ("qwen3-8b", "--only", "prefill"),
-    "latent": ("deepseek-v2-lite",),
-    "experts": ("qwen3-30b-a3b",),
-    "hybrid": ("qwen3-next-12l",),
-    "soak": (),
+    "decode": (WORKLOADS, "qwen3-8b", "--only", "decode"),
+    "long": (WORKLOADS, "qwen3-8b", "--only", "long"),
+    "agents": (WORKLOADS, "qwen3-8b", "--only", "agents", "--kv-gib", "100"),
+    "prefill": (WORKLOADS, "qwen3-8b", "--only", "prefill"),
+    "steps": (WORKLOADS, "qwen3-8b", "--only", "steps"),
+    "latent": (WORKLOADS, "deepseek-v2-lite"),
+    "experts": (WORKLOADS, "qwen3-30b-a3b"),
+    "hybrid": (WORKLOADS, "qwen3-next-12l"),
+    "soak": ("benchmarks.device.soak",),
 }
-"""Groups of rows that a workload gives, the most telling ones first."""
+"""Group -> module and arguments of what gives its rows, the most telling ones first."""
 TOTAL_S = 570
 """No group is begun once so much time has gone."""
 
@@ -81,8 +83,7 @@ def main() -> int:
 
 def _work(group: str, arguments: Sequence[str]) -> int:
     """Measure a workload in a process of its own, which has the GPU's memory; its rows are kept."""
-    module = "benchmarks.device.soak" if group == "soak" else "benchmarks.device"
-    command = [sys.executable, "-P", "-m", module, *WORK_GROUPS[group], "--keep"]
+    command = [sys.executable, "-P", "-m", *WORK_GROUPS[group], "--keep"]
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
     done = subprocess.run(
         [*command, *arguments], cwd=ROOT, check=False, env={**os.environ, "PYTHONPATH": path}

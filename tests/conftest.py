@@ -1,4 +1,8 @@
-"""What holds for the whole suite: hook calls after the freeze raise, and the log is left alone."""
+"""What holds for the whole suite.
+
+Hook calls after the freeze raise, the log is left alone, and a module's threads and processes end
+with it.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.leftovers import left_since, present
 from tests.support.lost_device import LostDevice
 
 from tokenspeed.log import LOGGER
@@ -22,6 +27,14 @@ if not (Path("/dev/nvidiactl").exists() or Path("/dev/kfd").exists()):
 def pytest_configure(config: pytest.Config) -> None:
     """Keep a lost device from failing more than the test that lost it."""
     config.pluginmanager.register(LostDevice())
+
+
+@pytest.fixture(autouse=True, scope="module")
+def nothing_is_left_behind() -> Iterator[None]:
+    """Fail a module that leaves a thread or a child process."""
+    before = present()
+    yield
+    assert left_since(before) == [], "this module's tests leave threads or processes behind"
 
 
 @pytest.fixture(autouse=True)

@@ -177,7 +177,7 @@ async def ask(engine: Engine, journal: Journal, folder: Path) -> bytes:
     thread = threading.Thread(target=run)
     thread.start()
     try:
-        frontend = await Frontend.connect(address, timeout_s=20)
+        frontend = await Frontend.connect(address, timeout_s=60)
         tokenizer = load_tokenizer(engine.info.path)
         app = make_app(
             ServeConfig(),

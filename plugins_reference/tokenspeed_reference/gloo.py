@@ -167,14 +167,22 @@ class GlooCommunicator(MovingCommunicator):
             left = timedelta(seconds=max(deadline_s - time.monotonic(), 0.001))
             try:
                 work.wait(min(SLICE, left))
-            except RuntimeError as error:
-                if work.is_completed():  # it failed, and did not only take long
-                    self._line.give_up(str(error).partition("\n")[0])
+            except RuntimeError:
+                if work.is_completed():
+                    self._check_made(work)
+                    return
             else:
                 return
             self._line.check()
             if time.monotonic() >= deadline_s:
                 self._line.give_up("it took too long", waited_s=self._timeout_s)
+
+    def _check_made(self, work: Work) -> None:
+        """Give up if it failed: it may also have succeeded after a wait for it was over."""
+        try:
+            work.wait()
+        except RuntimeError as error:
+            self._line.give_up(str(error).partition("\n")[0])
 
     def _pairwise(self, call: str, peer: int, start: Callable[[], Work]) -> None:
         """Run one half of an exchange between two ranks; gloo waits for it in a thread."""

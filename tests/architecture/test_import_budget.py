@@ -39,7 +39,7 @@ def loaded_by(code: str) -> set[str]:
     """Run code in a fresh interpreter and return the modules it loaded."""
     script = f"{PRELUDE}\n{code}\nprint(json.dumps(sorted(sys.modules)))"
     command = [sys.executable, "-c", script]
-    output = subprocess.run(command, capture_output=True, check=True, text=True, timeout=60)
+    output = subprocess.run(command, capture_output=True, check=True, text=True, timeout=120)
     return set(json.loads(output.stdout.splitlines()[-1]))
 
 

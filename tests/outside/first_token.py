@@ -69,7 +69,7 @@ def main(folder: Path, source: Path | None = None) -> None:
         _ask(url, watch)
     finally:
         server.terminate()
-        server.wait(30)
+        server.wait(60)
 
 
 def _fresh_environment(folder: Path) -> str:

@@ -36,7 +36,7 @@ def driver(folder: Path, *, init: int = 0, count: int = 8, major: int = 9) -> Pa
     source.write_text(DRIVER)
     defines = [f"-DINIT={init}", f"-DCOUNT={count}", f"-DMAJOR={major}"]
     command = [compiler, "-x", "c", "-shared", "-fPIC", *defines, str(source), "-o", str(library)]
-    subprocess.run(command, check=True, timeout=60)
+    subprocess.run(command, check=True, timeout=120)
     return library
 
 

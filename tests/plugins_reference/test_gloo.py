@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import random
+import time
 import uuid
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
 from tokenspeed.contracts.communicator import OPTIONAL_METHODS
+from tokenspeed.ops.ranks import on_ranks
+from tokenspeed_reference import gloo
 from tokenspeed_reference.gloo import MESSAGE_BYTES, GlooCommunicator
 from tokenspeed_sdk.collectives import serve_store
 from tokenspeed_sdk.conformance.communicator_check import check_faults, outcomes
@@ -123,6 +128,7 @@ def test_the_rows_and_the_columns_of_a_mesh_are_groups_of_their_own() -> None:
         for name, members in groups.items():
             inputs: list[Any] = [((torch.tensor([float(member)]),), {}) for member in members]
             results = ranks.call(name, "all_reduce", inputs, members)
+            assert not [item for item in results if isinstance(item, Failure)], results
             assert [got.tolist() for got in results] == [[float(sum(members))]] * 2
     del store
 
@@ -149,6 +155,23 @@ def test_wrong_arguments_leave_the_group_as_it_was(four: RankProcesses) -> None:
 def test_a_rank_that_fails_is_named_on_every_rank_in_time() -> None:
     with RankProcesses(GlooCommunicator, 3) as ranks:
         check_faults(ranks)
+
+
+def test_what_comes_to_its_end_after_a_wait_for_it_was_over_has_not_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With the other rank about as late as a wait is long, many calls end right behind one."""
+    monkeypatch.setattr(gloo, "SLICE", timedelta(milliseconds=1))
+    draw = random.Random(5)
+
+    def meet(ranks: GlooCommunicator, _: None) -> None:
+        x = torch.ones(2)
+        for _ in range(400):
+            if ranks.rank == 1:
+                time.sleep(draw.uniform(0.0005, 0.0015))
+            assert ranks.all_reduce(x).tolist() == [2.0, 2.0]
+
+    on_ranks(GlooCommunicator, [None, None], meet)
 
 
 def test_a_group_that_is_not_complete_names_who_is_missing() -> None:

@@ -114,11 +114,11 @@ def test_a_step_costs_the_same_after_a_long_prompt() -> None:
         index = NgramIndex(draw.integers(0, 500, length, dtype=np.int32))
         best = 1.0
         for _ in range(20):
-            started_s = time.perf_counter()
+            started_s = time.thread_time()
             for token in range(50):
                 index.extend([token])
                 index.draft(8)
-            best = min(best, time.perf_counter() - started_s)
+            best = min(best, time.thread_time() - started_s)
         costs.append(best)
     assert costs[1] < 12 * costs[0], "caches are missed, but nothing is walked"
 

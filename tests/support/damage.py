@@ -20,7 +20,7 @@ from tokenspeed.engine.build import build_engine
 from tokenspeed.errors import TokenSpeedError
 from tokenspeed.tokenizer import ChatTemplate, load_tokenizer
 
-CASE_S = 20
+CASE_S = 60
 JSON_FILES = (
     "config.json",
     "generation_config.json",

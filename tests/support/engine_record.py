@@ -34,7 +34,7 @@ SUBMISSION = (
 )  # fmt: skip
 """Numbers of a submission, behind its lists."""
 FLAGS = ("match_prefix", "device_drafts")
-END_TIMEOUT_S = 10
+END_TIMEOUT_S = 60
 
 
 @dataclass(slots=True)

@@ -103,7 +103,7 @@ class Consumer:
         if replay:
             self.replay.connect(replay)
 
-    def receive(self, *, timeout_ms: int = 5000) -> bool:
+    def receive(self, *, timeout_ms: int = 60_000) -> bool:
         """Take one message and what is missing before it; False: none came."""
         if not self.sub.poll(timeout_ms):
             return False
@@ -116,7 +116,7 @@ class Consumer:
         self.replay.send_multipart((b"", first.to_bytes(8, "big")))
         count = 0
         while True:
-            assert self.replay.poll(5000), "the end marker is missing"
+            assert self.replay.poll(60_000), "the end marker is missing"
             _, *topic, number, payload = self.replay.recv_multipart()
             assert len(topic) == self._has_topic
             if int.from_bytes(number, "big", signed=True) == -1:

@@ -37,7 +37,7 @@ def workers_of(pid: int) -> list[int]:
     return sorted(found, key=lambda child: command_of(child).split("--rank ")[1])
 
 
-def wait_gone(pids: list[int], *, timeout_s: float = 10.0) -> list[int]:
+def wait_gone(pids: list[int], *, timeout_s: float = 60.0) -> list[int]:
     """Wait until processes are gone; return those that are not."""
     deadline_s = time.monotonic() + timeout_s
     while (left := [pid for pid in pids if is_running(pid)]) and time.monotonic() < deadline_s:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tokenspeed.placement.mesh import Mesh
 
 Result = TypeVar("Result")
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 
 def on_ranks(mesh: Mesh, work: Callable[[int, GroupConnections], Result]) -> list[Result]:

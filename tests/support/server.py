@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 SCRIPT = "Hello world, this is a test."
 """What the shared scripted server says."""
 
-START_TIMEOUT_S = 120
-STOP_TIMEOUT_S = 20
+START_TIMEOUT_S = 240
+STOP_TIMEOUT_S = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class ServerProcess:
         assert value is not None
         return value
 
-    def wait_metric(self, name: str, value: float, *, timeout_s: float = 10.0) -> str:
+    def wait_metric(self, name: str, value: float, *, timeout_s: float = 60.0) -> str:
         """Wait until a metric has a value; engine figures are sent about once a second.
 
         Each API process has figures of its own: what is read beside this one is read in the text
@@ -145,7 +145,7 @@ class ServerProcess:
         """
         return self.metrics_where(lambda text: _value_in(text, name) == value, timeout_s)
 
-    def metrics_where(self, holds: Callable[[str], bool], timeout_s: float = 10.0) -> str:
+    def metrics_where(self, holds: Callable[[str], bool], timeout_s: float = 60.0) -> str:
         """Return the text of /metrics once it is as wished."""
         deadline_s = time.monotonic() + timeout_s
         while not holds(text := self.call("/metrics").body.decode()):
@@ -168,7 +168,7 @@ class ServerProcess:
 
 
 def run_cli(
-    *arguments: str, environ: dict[str, str] | None = None, timeout_s: float = 60
+    *arguments: str, environ: dict[str, str] | None = None, timeout_s: float = 120
 ) -> subprocess.CompletedProcess[str]:
     """Run the command line to its end."""
     return subprocess.run(

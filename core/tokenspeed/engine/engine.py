@@ -131,7 +131,9 @@ class Engine:
     """One of several replicas: routers are told what it has cached."""
 
     def close(self) -> None:
-        """Finish what is on its way to a store, give it back, and leave the other ranks."""
+        """Compile no more, finish what is on its way to a store, and leave the other ranks."""
+        if self.grammars is not None:
+            self.grammars.close()
         if self.transfers is not None:
             self.transfers.close()
         if self.group is not None:

@@ -84,7 +84,7 @@ class Grammars:
         self._timeout_s = timeout_s
         self._ready: OrderedDict[GrammarSpec, _Compiled] = OrderedDict()
         self._under_way: dict[GrammarSpec, tuple[Future[_Compiled], int]] = {}
-        self._jobs: SimpleQueue[_Job] = SimpleQueue()
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._num_threads = 0
         self._lock = threading.Lock()
         self._stuck: set[GrammarSpec] = set()
@@ -152,6 +152,15 @@ class Grammars:
         elif not future.done():
             future.cancel()
 
+    def close(self) -> None:
+        """End the threads, and with them what they keep; what was not begun is not compiled."""
+        for future, _ in self._under_way.values():
+            future.cancel()
+        self._under_way.clear()
+        for _ in range(self._num_threads):
+            self._jobs.put(None)
+        self._num_threads = 0
+
     def _refusal(self, spec: GrammarSpec, field: str) -> Exception | None:
         """Return why a compilation cannot begin; None: it can."""
         self._leave_stuck()
@@ -193,8 +202,8 @@ class Grammars:
         threading.Thread(target=self._work, name="grammar", daemon=True).start()
 
     def _work(self) -> None:
-        while True:
-            spec, future = self._jobs.get()
+        while (job := self._jobs.get()) is not None:
+            spec, future = job
             if not future.set_running_or_notify_cancel():
                 continue
             self._began_s[spec] = time.monotonic()

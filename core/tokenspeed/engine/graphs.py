@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from tokenspeed.engine.reports import ProgressCallback
     from tokenspeed.executor import Executor
     from tokenspeed.executor.graphs import GraphCounts, GraphSettings
-    from tokenspeed.executor.piecewise import PieceCounts
     from tokenspeed.kernels import Decision
 
 OUTSIDE = frozenset(
@@ -57,7 +56,7 @@ class Graphs:
 
     text: str
     counts: GraphCounts | None = None
-    pieces: PieceCounts | None = None
+    pieces: GraphCounts | None = None
 
 
 def capture_graphs(
@@ -154,7 +153,7 @@ def _capture_pieces(
     runtime: DeviceRuntime,
     executor: Executor,
     max_bytes: int,
-) -> PieceCounts | None:
+) -> GraphCounts | None:
     """Let steps with prompts be captured in pieces; None: the model cannot be cut."""
     from tokenspeed.executor.alone import runner_of
     from tokenspeed.executor.piecewise import piece_sizes
@@ -172,7 +171,7 @@ def _capture_pieces(
     )
 
 
-def _pieces_text(config: EngineConfig, pieces: PieceCounts | None) -> str:
+def _pieces_text(config: EngineConfig, pieces: GraphCounts | None) -> str:
     if pieces is None:
         return "no pieces: the model cannot be cut"
     return f"pieces up to {config.piecewise_tokens} tokens"

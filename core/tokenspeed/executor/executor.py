@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from tokenspeed.executor.host_link import HostLink
     from tokenspeed.executor.masked import MaskLogits
     from tokenspeed.executor.partition import Partition
-    from tokenspeed.executor.piecewise import PieceCounts
     from tokenspeed.executor.program import ProgramRunner
     from tokenspeed.executor.transfers import TierTransfers
     from tokenspeed.grammar import StepMasks
@@ -161,7 +160,7 @@ class Executor:
         sizes: Sequence[int],
         max_bytes: int,
         capture: Callable[[Callable[[], None]], DeviceGraph],
-    ) -> PieceCounts:
+    ) -> GraphCounts:
         """Replay other steps in pieces, captured as they come; after `capture_graphs`.
 
         Args:

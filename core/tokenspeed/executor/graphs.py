@@ -67,8 +67,8 @@ class GraphCounts:
     """What became of graphs.
 
     Args:
-        captured: sizes that have one.
-        num_bytes: that they keep.
+        captured: sizes that have one, or those of all their pieces.
+        num_bytes: that they keep, with the memory at the ends of pieces.
         failed: size -> why it has none.
         replayed: steps.
     """

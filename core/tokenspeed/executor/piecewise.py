@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tokenspeed.errors import CapacityError
+from tokenspeed.executor.graphs import GraphCounts
 from tokenspeed.executor.pieces import cut
 from tokenspeed.log import LOGGER
 
@@ -38,23 +39,6 @@ SIZES = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 640, 768, 896, 1024)
 def piece_sizes(most: int) -> tuple[int, ...]:
     """Return the sizes in tokens, smallest first; the last one is `most`."""
     return (*(size for size in SIZES if size < most), most)
-
-
-@dataclass(slots=True)
-class PieceCounts:
-    """What became of pieces.
-
-    Args:
-        captured: sizes in tokens that have graphs.
-        num_bytes: that graphs and their ends keep.
-        failed: size -> why it has none.
-        replayed: steps.
-    """
-
-    captured: tuple[int, ...] = ()
-    num_bytes: int = 0
-    failed: dict[int, str] = field(default_factory=dict)
-    replayed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +114,7 @@ class PiecewiseForward:
         self._graph_bytes = 0
         self._uses: defaultdict[int, int] = defaultdict(int)
         self._captured: dict[int, Mapping[int, _Piece]] = {}
-        self.counts = PieceCounts()
+        self.counts = GraphCounts()
 
     @property
     def num_pieces(self) -> int:

@@ -59,14 +59,22 @@ def find_tiles(
     rows = [row for row, count in enumerate(whole_R) if count >= least]
     keys = {row: blocks_RM[row, : whole_R[row]].astype(">i4").tobytes() for row in rows}
     rows.sort(key=keys.__getitem__)
-    common = [
-        _num_equal(blocks_RM[a, : min(whole_R[a], whole_R[b])], blocks_RM[b])
-        for a, b in pairwise(rows)
-    ]
-    return [
-        Tile(tuple(rows[start:stop]), min(common[start : stop - 1]) * block_tokens)
-        for start, stop in _best_cuts(common, least)
-    ]
+    tiles: list[Tile] = []
+    while True:
+        common = [
+            _num_equal(blocks_RM[a, : min(whole_R[a], whole_R[b])], blocks_RM[b])
+            for a, b in pairwise(rows)
+        ]
+        cuts = _best_cuts(common, least)
+        if not cuts:
+            return tiles
+        tiles += [
+            Tile(tuple(rows[start:stop]), min(common[start : stop - 1]) * block_tokens)
+            for start, stop in cuts
+        ]
+        # Rows on both sides of a tile are neighbours now.
+        covered = {row for tile in tiles for row in tile.rows}
+        rows = [row for row in rows if row not in covered]
 
 
 def _num_equal(first: NDArray[np.int32], second: NDArray[np.int32]) -> int:

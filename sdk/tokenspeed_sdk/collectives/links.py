@@ -8,9 +8,10 @@ from __future__ import annotations
 import contextlib
 import json
 import secrets
+import selectors
 import socket
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tokenspeed_sdk import EngineError
 
@@ -81,11 +82,9 @@ def join(
     if rank == 0:
         return _receive_others(store, name, address, size, deadline_s, timeout_s)
     try:
-        link, word = _reach_first(store, deadline_s)
+        link, answer = _reach_first(store, rank, deadline_s)
     except (OSError, RuntimeError, ValueError) as error:
         raise _not_complete(name, size, "rank 0 did not come", timeout_s) from error
-    link.send({"word": word, "rank": rank})
-    answer = _first(link, deadline_s + SPARE_S)
     if "complete" in answer:
         return {0: link}
     link.close()
@@ -94,48 +93,77 @@ def join(
     raise _not_complete(name, size, "rank 0 left, or hangs", timeout_s)
 
 
-def _reach_first(store: Store, deadline_s: float) -> tuple[Link, str]:
-    """Return a link to rank 0 and its word.
+def _reach_first(store: Store, rank: int, deadline_s: float) -> tuple[Link, Message]:
+    """Return a link to rank 0 and its answer; {}: it left, or is silent.
 
-    The store may still have the address of a start that failed: it is read again until somebody
-    listens there.
+    The store may still have the address of a start that failed: nobody listens there, or the one
+    who does is about to end without an answer. So it is read again until the deadline.
     """
     while True:
         host, port, word = json.loads(store.get(KEY))
         left_s = deadline_s - time.monotonic()
         try:
-            return Link(socket.create_connection((host, port), timeout=max(left_s, AGAIN_S))), word
+            link = Link(socket.create_connection((host, port), timeout=max(left_s, AGAIN_S)))
         except OSError:
             if left_s < AGAIN_S:
                 raise
+        else:
+            link.send({"word": word, "rank": rank})
+            answer = _first(link, deadline_s + SPARE_S)
+            if answer.keys() & {"complete", "broken"} or deadline_s - time.monotonic() < AGAIN_S:
+                return link, answer
+            link.close()
         time.sleep(AGAIN_S)
 
 
 def _receive_others(
     store: Store, name: str, address: str, size: int, deadline_s: float, timeout_s: float
 ) -> dict[int, Link]:
-    word, links = secrets.token_hex(16), dict[int, Link]()
+    word = secrets.token_hex(16)
     with socket.create_server((address, 0), family=_family(address), backlog=size) as server:
         store.set(KEY, json.dumps([address, server.getsockname()[1], word]))
+        links = _accept(server, word, size, deadline_s)
+    missing = ", ".join(str(rank) for rank in range(1, size) if rank not in links)
+    if missing:
+        error = _not_complete(name, size, f"rank {missing} did not come", timeout_s)
+        for link in links.values():
+            link.send({"broken": str(error)})
+            link.close()
+        raise error
+    for link in links.values():
+        link.send({"complete": True})
+    return links
+
+
+def _accept(server: socket.socket, word: str, size: int, deadline_s: float) -> dict[int, Link]:
+    """Return the links of the ranks that said the word before the deadline.
+
+    Whoever is silent keeps nobody waiting. What had arrived by the deadline counts, even if this
+    process was not given the time to look before it.
+    """
+    links = dict[int, Link]()
+    with selectors.DefaultSelector() as selector:
+        selector.register(server, selectors.EVENT_READ)
         while len(links) < size - 1:
             left_s = deadline_s - time.monotonic()
-            if left_s <= 0:
-                missing = ", ".join(str(r) for r in range(1, size) if r not in links)
-                error = _not_complete(name, size, f"rank {missing} did not come", timeout_s)
-                for link in links.values():
-                    link.send({"broken": str(error)})
-                    link.close()
-                raise error
-            server.settimeout(left_s)
-            with contextlib.suppress(TimeoutError):
-                link = Link(server.accept()[0])
-                hello = _first(link, time.monotonic() + 1.0)
+            ready = selector.select(max(left_s, 0))
+            if not ready and left_s <= 0:
+                break
+            for key, _ in ready:
+                if key.fileobj is server:
+                    newcomer = Link(server.accept()[0])
+                    selector.register(newcomer, selectors.EVENT_READ)
+                    continue
+                link = cast("Link", key.fileobj)
+                selector.unregister(link)
+                hello = _first(link, time.monotonic() + AGAIN_S)
                 if hello.get("word") == word:
                     links[int(hello["rank"])] = link
                 else:
                     link.close()  # a stranger
-    for link in links.values():
-        link.send({"complete": True})
+        for key in [*selector.get_map().values()]:
+            if key.fileobj is not server:
+                cast("Link", key.fileobj).close()
     return links
 
 
@@ -148,7 +176,7 @@ def _first(link: Link, deadline_s: float) -> Message:
         messages = [{}]
     link.socket.settimeout(None)
     link.early = messages[1:]
-    return messages[0]
+    return messages[0] if isinstance(messages[0], dict) else {}
 
 
 def _family(address: str) -> socket.AddressFamily:

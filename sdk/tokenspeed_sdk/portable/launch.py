@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -78,5 +79,11 @@ def shared_bytes_of(device: torch.device) -> int:
         return HOST_SHARED_BYTES
     index = torch.get_device_module(device).current_device()
     index = index if device.index is None else device.index
+    return _shared_bytes(index)
+
+
+@cache
+def _shared_bytes(index: int) -> int:
+    """Ask the driver once: products ask at every launch."""
     found: int = triton.runtime.driver.active.utils.get_device_properties(index)["max_shared_mem"]
     return found

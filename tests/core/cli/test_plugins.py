@@ -22,7 +22,7 @@ def plugin_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PluginSpace
 
 def tokenspeed(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "tokenspeed", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 def listed() -> dict[str, Any]:
@@ -124,7 +124,7 @@ def cpu_s(code: str) -> float:
     """CPU seconds of a child, which other work on the machine lengthens little."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     with Path(os.devnull).open("w") as sink:
-        subprocess.run([sys.executable, "-c", code], stdout=sink, check=True, timeout=60)
+        subprocess.run([sys.executable, "-c", code], stdout=sink, check=True, timeout=120)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 

@@ -29,7 +29,8 @@ def stores() -> tuple[TrustingStore, CheckedStore]:
 
 def result_of(store: CheckedStore, ticket: int) -> bool:
     """Wait for a call."""
-    for _ in range(1000):
+    deadline_s = time.monotonic() + 60
+    while time.monotonic() < deadline_s:
         for done in store.poll():
             assert done.ticket == ticket
             return done.ok
@@ -93,7 +94,7 @@ def test_many_calls_are_each_reported_once(count: int) -> None:
     _, store = stores()
     tickets = {store.put(bytes([n]) * 16, TAG, memoryview(DATA)) for n in range(count)}
     reported: list[int] = []
-    deadline_s = time.monotonic() + 5
+    deadline_s = time.monotonic() + 60
     while len(reported) < count and time.monotonic() < deadline_s:
         reported += [done.ticket for done in store.poll() if done.ok]
     assert sorted(reported) == sorted(tickets)

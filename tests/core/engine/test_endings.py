@@ -24,5 +24,5 @@ from tokenspeed.engine.endings import ending_of
     ],
 )
 def test_an_ending_is_told_in_words(program: str, words: str) -> None:
-    done = subprocess.run([sys.executable, "-S", "-c", program], check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-S", "-c", program], check=False, timeout=120)
     assert ending_of(done.returncode) == words

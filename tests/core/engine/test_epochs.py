@@ -93,7 +93,7 @@ def played(folder: Path, scenario: Callable[[PlayedEngine, Frontend], Awaitable[
         channel = ServerChannel(address)
         engine = PlayedEngine(channel)
         try:
-            connecting = asyncio.create_task(Frontend.connect(address, timeout_s=10))
+            connecting = asyncio.create_task(Frontend.connect(address, timeout_s=60))
             await engine.next(Hello)
             engine.welcome(1)
             frontend = await connecting

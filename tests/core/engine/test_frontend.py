@@ -68,7 +68,7 @@ def test_an_abort_frees_the_blocks(engine: RunningEngine) -> None:
         frontend.abort(stream.request_id)
         remaining = await deltas_of(stream)
         assert all(delta.finish_reason is None for delta in remaining)
-        return await stats_when(frontend, is_idle, timeout_s=10)
+        return await stats_when(frontend, is_idle, timeout_s=60)
 
     assert is_idle(engine.run(scenario))
 
@@ -143,7 +143,7 @@ def test_two_hundred_random_aborts_leave_no_block_in_use(engine: RunningEngine) 
                 )
             )
         after = await tokens_of(frontend.submit(probe, greedy()))
-        return before, after, await stats_when(frontend, is_idle, timeout_s=10)
+        return before, after, await stats_when(frontend, is_idle, timeout_s=60)
 
     before, after, stats = engine.run(scenario)
     assert before == after
@@ -158,7 +158,7 @@ def test_a_client_process_that_is_gone_leaves_nothing_behind(engine: RunningEngi
         frontend._streams.clear()  # no farewell: only the closed socket tells
 
     async def look(frontend: Frontend) -> EngineStats:
-        return await stats_when(frontend, is_idle, timeout_s=10)
+        return await stats_when(frontend, is_idle, timeout_s=60)
 
     engine.run(vanish)
     assert is_idle(engine.run(look))
@@ -178,7 +178,7 @@ def test_a_submit_of_another_epoch_is_dropped(engine: RunningEngine) -> None:
         for message in (Hello(wire_version=1, seen_epoch=0), submit, fresh):
             socket.send(msgspec.msgpack.encode(message))
         while "end" not in seen:
-            assert socket.poll(10_000)
+            assert socket.poll(60_000)
             message = msgspec.msgpack.decode(socket.recv(), type=FromEngine)
             if isinstance(message, Welcome):
                 assert message.epoch == 1
@@ -211,7 +211,7 @@ def test_all_deltas_of_a_step_travel_as_one_message(engine: RunningEngine) -> No
 )
 def test_an_engine_that_is_not_understood_is_given_up(tmp_path: Path, payload: bytes) -> None:
     async def scenario(address: str, socket: zmq.Socket[bytes]) -> None:
-        connecting = asyncio.create_task(Frontend.connect(address, timeout_s=30))
+        connecting = asyncio.create_task(Frontend.connect(address, timeout_s=60))
         while not socket.poll(0):
             await asyncio.sleep(0.01)
         client, _ = socket.recv_multipart()
@@ -244,8 +244,9 @@ def test_a_fast_engine_does_not_keep_the_loop_from_anything_else(tmp_path: Path)
         payload = msgspec.msgpack.encode(TokensOut((), 7))
         for _ in range(num_messages):
             socket.send_multipart((client, payload))
-        time.sleep(0.3)  # the loop stands still until all have arrived
-        while taken < num_messages and turns < 100_000:
+        time.sleep(0.3)  # the loop stands still until all have arrived, or most
+        deadline_s = time.monotonic() + 60
+        while taken < num_messages and time.monotonic() < deadline_s:
             turns += 1
             await asyncio.sleep(0)
         await frontend.close()

@@ -92,15 +92,13 @@ def connected(publisher: KvPublisher, settings: KvEventSettings, **options: Any)
     """Subscribe, and wait until a published change arrives."""
     options = {"topic": settings.topic, **options}
     consumer = Consumer(settings.endpoint, settings.replay_endpoint, **options)
-    consumer.last = 10**9  # what comes before is not its concern
-    deadline_s = time.monotonic() + 10
-    while not consumer.receive(timeout_ms=20):
+    deadline_s = time.monotonic() + 60
+    while not consumer.sub.poll(20):
         assert time.monotonic() < deadline_s
         publisher.publish(make_batch([("removed", 999, -1, 0)]))
-    while consumer.receive(timeout_ms=50):
-        pass
+    while int.from_bytes(consumer.sub.recv_multipart()[1], "big") < publisher._number - 1:
+        assert consumer.sub.poll(60_000), "what was published last is missing"
     consumer.last = publisher._number - 1
-    consumer.events.clear()
     return consumer
 
 
@@ -218,7 +216,7 @@ def served(publisher: KvPublisher, work: Callable[..., Result], *args: Any) -> R
     """Run a consumer's work in a thread while the publisher's loop turns here."""
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(work, *args)
-        deadline_s = time.monotonic() + 20
+        deadline_s = time.monotonic() + 60
         while not future.done() and time.monotonic() < deadline_s:
             publisher.turn()
             time.sleep(0.001)
@@ -233,7 +231,7 @@ def test_a_gap_is_filled_by_replay(
     for number in range(40):
         publisher.publish(make_batch([stored(number, number - 1)]))
     for _ in range(30):  # as if a full queue had dropped them
-        assert consumer.sub.poll(5000)
+        assert consumer.sub.poll(60_000)
         consumer.sub.recv_multipart()
     assert served(publisher, consumer.receive)
     assert consumer.gaps == 1
@@ -264,7 +262,7 @@ def test_a_client_that_takes_one_answer_a_request_gets_the_next_batch_each_time(
             socket.setsockopt(zmq.LINGER, 0)
             socket.connect(settings.replay_endpoint)
             socket.send(first.to_bytes(8, "big"))
-            assert socket.poll(5000)
+            assert socket.poll(60_000)
             topic, number, _ = socket.recv_multipart()
             assert topic == (b"kv-events" if first < 2 else b"")
             return int.from_bytes(number, "big", signed=True)
@@ -298,7 +296,7 @@ def test_a_subscriber_that_does_not_read_never_holds_the_engine_up(
         started_s = time.perf_counter()
         publisher.publish(batch)
         longest_s = max(longest_s, time.perf_counter() - started_s)
-    assert longest_s < 0.5, "nobody waits; what is left of this is the machine's noise"
+    assert longest_s < 10, "nobody waits; what is left of this is the machine's noise"
     first = slow.last
     count = 0
     while slow.sub.poll(500):
@@ -322,13 +320,13 @@ def test_a_replay_that_is_not_read_waits_and_the_publisher_goes_on(
     lazy = Consumer(settings.endpoint, settings.replay_endpoint, high_water=1)
     lazy.replay.send_multipart((b"", bytes(8)))
     assert publisher.replay_socket is not None
-    assert publisher.replay_socket.poll(5000)
+    assert publisher.replay_socket.poll(60_000)
     started_s = time.perf_counter()
     assert publisher.turn(), "there is more to send"
     assert publisher.turn()
-    assert time.perf_counter() - started_s < 2
+    assert time.perf_counter() - started_s < 10
     lazy.close()
-    deadline_s = time.monotonic() + 10
+    deadline_s = time.monotonic() + 60
     while publisher.turn():
         assert time.monotonic() < deadline_s, "a client that is gone is forgotten"
         time.sleep(0.005)

@@ -98,7 +98,7 @@ def test_an_engine_that_keeps_dying_is_given_up_and_says_so(tmp_path: Path) -> N
 
 def test_a_hung_step_is_noticed_and_the_engine_restarted(tmp_path: Path) -> None:
     model = write_scripted_model(tmp_path / "model", hang_on_token=POISON)
-    with RunningEngine(model, hang_timeout_s=0.5) as engine:
+    with RunningEngine(model, hang_timeout_s=2.0) as engine:
 
         async def hanging(frontend: Frontend) -> list[int]:
             hung = frontend.submit([POISON], SEEDED)

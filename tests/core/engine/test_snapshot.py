@@ -164,7 +164,7 @@ def test_blocks_tiers_and_transfers_are_told_by_group_and_age() -> None:
 
 
 def test_a_picture_of_many_requests_takes_the_engine_a_few_milliseconds() -> None:
-    """1,024 that run and as many that wait; the best of several, as machines have pauses."""
+    """1,024 that run and as many that wait; of the processor's time, the best of several."""
     scheduler = FakeScheduler(
         *(request(key, "Decoding", blocks=(512, 3)) for key in range(1024)),
         *(request(key, "Submitted", position=key - 1024) for key in range(1024, 2048)),
@@ -176,9 +176,9 @@ def test_a_picture_of_many_requests_takes_the_engine_a_few_milliseconds() -> Non
     times_s = []
     for _ in range(8):
         snapshot._packed = b""
-        started_s = time.perf_counter()
+        started_s = time.thread_time()
         packed = snapshot.packed()
-        times_s.append(time.perf_counter() - started_s)
+        times_s.append(time.thread_time() - started_s)
     assert len(spelled_out(msgspec.msgpack.decode(packed))["queue"]) == 1024
     assert min(times_s) < 0.015, "a mapping per request in the engine would take longer"
 
@@ -230,7 +230,7 @@ def test_an_engine_that_is_silent_is_an_error_after_a_while_and_no_hang(tmp_path
                 socket.send_multipart((client, msgspec.msgpack.encode(welcome)))
 
     async def scenario() -> None:
-        frontend = await Frontend.connect(address, timeout_s=30)
+        frontend = await Frontend.connect(address, timeout_s=60)
         with pytest.raises(EngineAwayError, match="ask again"):
             await frontend.state(timeout_s=0.1)
         await frontend.close()
@@ -241,5 +241,5 @@ def test_an_engine_that_is_silent_is_an_error_after_a_while_and_no_hang(tmp_path
         thread = threading.Thread(target=pretend)
         thread.start()
         asyncio.run(scenario())
-        thread.join(10)
+        thread.join(60)
     assert isinstance(seen[-1], StateQuery)

@@ -65,7 +65,7 @@ class Store:
 
     def close(self) -> None:
         self._enter("close")
-        assert self.may_close.wait(10)
+        assert self.may_close.wait(60)
 
 
 def guarded() -> tuple[Store, GuardedStore]:
@@ -76,7 +76,7 @@ def guarded() -> tuple[Store, GuardedStore]:
 def wait_left(guard: GuardedStore) -> list[StoreDone]:
     """Poll until the detached store has answered for everything."""
     done: list[StoreDone] = []
-    deadline_s = time.monotonic() + 10
+    deadline_s = time.monotonic() + 60
     while guard._lent and time.monotonic() < deadline_s:
         done += guard.poll()
         time.sleep(0.01)

@@ -128,7 +128,7 @@ class WaitingEngine(ListEngine):
     def compile(self, spec: GrammarSpec) -> ListGrammar:
         """Wait, then compile."""
         if spec.text == "1 2":
-            assert self.may_go_on.wait(30)
+            assert self.may_go_on.wait(60)
         return super().compile(spec)
 
 

@@ -60,7 +60,7 @@ def test_an_engine_that_is_stopped_while_it_starts_is_named(tmp_path: Path) -> N
     started_s = time.monotonic()
     with pytest.raises(EngineError, match=r"engine 1 \(pid \d+\) gives no sign of life for"):
         engine.supervisor.start()
-    assert time.monotonic() - started_s < 10.0
+    assert time.monotonic() - started_s < 60.0
     pid = engine.supervisor.pid
     engine.__exit__()
     assert pid is not None
@@ -161,7 +161,7 @@ def test_the_engine_does_not_outlive_a_killed_launcher(tmp_path: Path) -> None:
         pid = int(launcher.stdout.readline())
         assert is_running(pid)
         os.kill(launcher.pid, signal.SIGKILL)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while is_running(pid) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not is_running(pid)

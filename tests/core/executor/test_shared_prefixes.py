@@ -73,6 +73,17 @@ def test_no_pair_is_left_outside(drawn: tuple[list[list[int]], list[int]]) -> No
         assert not (shares and long_enough)
 
 
+def test_rows_on_both_sides_of_a_tile_have_one_of_their_own() -> None:
+    deep = [1, 2, 8, 9]
+    rows = [[1, 2, 3], [*deep, 10], [*deep, 13], [*deep, 18], [1, 2, 26, 27]]
+    lengths = np.array([257, 513, 513, 513, 385], np.int32)
+    tiles = find_tiles(table_of(rows, 10), lengths, BLOCK_TOKENS)
+    assert {(frozenset(tile.rows), tile.tokens) for tile in tiles} == {
+        (frozenset({1, 2, 3}), 4 * BLOCK_TOKENS),
+        (frozenset({0, 4}), 2 * BLOCK_TOKENS),
+    }
+
+
 def test_a_subgroup_with_more_in_common_gets_its_own_tile() -> None:
     system, deep = [1, 2], [1, 2, 3, 4, 5, 6, 7, 8]
     rows = [[*deep, 20], [*system, 21], [*deep, 22], [*system, 23]]

@@ -65,11 +65,11 @@ def test_the_host_s_share_of_a_decode_step_is_small(
 
     monkeypatch.setattr(executor, "launch", timed)
     monkeypatch.setattr(executor, "collect", timed_collect)
-    params = SamplingParams(temperature=0.0, max_tokens=40)
+    params = SamplingParams(temperature=0.0, max_tokens=24)
     parts.run([Job([5, 6, 7 + index], params) for index in range(ROWS)])
     graphs = executor._graphs
     assert isinstance(graphs, DecodeGraphs)
-    assert graphs.counts.replayed >= 38
+    assert graphs.counts.replayed >= 22
     step_us = median(steps_s) * 1e6
     print(f"host time of a decode step of {ROWS} rows: {step_us:.0f} us in the executor")
     assert step_us < LIMIT_US

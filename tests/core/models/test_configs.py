@@ -33,7 +33,7 @@ def test_cache_groups_need_no_torch(module: str) -> None:
     )
     config = json.dumps(tiny_config())
     done = subprocess.run(
-        [sys.executable, "-c", code, config], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code, config], capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == str((CacheGroup("full", "full", (0, 1), gqa_fields(2, 4)),))

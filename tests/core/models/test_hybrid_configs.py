@@ -83,7 +83,7 @@ def test_cache_groups_need_no_torch(name: str) -> None:
         [sys.executable, "-c", code, json.dumps(make_config(name))],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == str(GROUPS[name])

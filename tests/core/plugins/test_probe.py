@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.support.plugin_wheels import PluginSpace
@@ -13,6 +14,9 @@ from tests.support.plugin_wheels import PluginSpace
 from tokenspeed.diagnostics import DIAGNOSTICS
 from tokenspeed.errors import MAX_TEXT
 from tokenspeed.plugins.probe import ProbeResult, run_probes
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def probe(
@@ -87,19 +91,26 @@ def test_a_hanging_probe_is_stopped_at_the_limit(plugin_space: PluginSpace) -> N
     start = time.monotonic()
     result = probe(plugin_space, "import time\ndef find():\n    time.sleep(60)\n", timeout_s=0.5)
     assert "no answer within 0.5 s" in result.reason
-    assert time.monotonic() - start < 20
+    assert time.monotonic() - start < 55
 
 
 def test_a_hanging_probe_ends_itself_when_its_parent_is_gone(plugin_space: PluginSpace) -> None:
     package = plugin_space.install("acme", "import time\ndef find():\n    time.sleep(60)\n")
     command = [sys.executable, "-m", "tokenspeed.plugins.probe_child", f"{package}:find", "1"]
-    assert subprocess.run(command, timeout=30, check=False).returncode == -signal.SIGALRM
+    assert subprocess.run(command, timeout=120, check=False).returncode == -signal.SIGALRM
 
 
-def test_probes_run_at_the_same_time(plugin_space: PluginSpace) -> None:
-    package = plugin_space.install("acme", "import time\ndef find():\n    time.sleep(60)\n")
+def test_probes_run_at_the_same_time(plugin_space: PluginSpace, tmp_path: Path) -> None:
+    body = f"""
+import os, pathlib, time
+def find():
+    folder = pathlib.Path({str(tmp_path)!r})
+    (folder / f"{{os.getpid()}}.here").touch()
+    while len(list(folder.glob("*.here"))) < 4:
+        time.sleep(0.01)
+    raise RuntimeError("all four are here")
+"""
+    package = plugin_space.install("acme", body)
     targets = {str(number): f"{package}:find" for number in range(4)}
-    start = time.monotonic()
-    results = run_probes(targets, dict.fromkeys(targets, ("*",)), timeout_s=1.0)
-    assert time.monotonic() - start < 4.0
-    assert all(result.reason for result in results.values())
+    results = run_probes(targets, dict.fromkeys(targets, ("*",)), timeout_s=60.0)
+    assert all("all four are here" in result.reason for result in results.values())

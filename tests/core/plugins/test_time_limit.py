@@ -57,7 +57,7 @@ def test_a_plugin_that_hangs_is_named_and_its_stack_is_written(
     started_s = time.monotonic()
     with pytest.raises(PluginError, match=r"plugin acme did not finish .* in 0\.3 s") as caught:
         load_plugins(("acme",), role="engine")
-    assert time.monotonic() - started_s < 10
+    assert time.monotonic() - started_s < 60
     assert "plugin-start-too-long" in str(caught.value)
     assert f"{package}/__init__.py" in capfd.readouterr().err
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)

@@ -220,8 +220,8 @@ def test_its_cost_does_not_follow_the_length_of_contexts() -> None:
             step(scheduler)
         best_s = 1.0
         for _ in range(30):
-            started_s = time.perf_counter()
+            started_s = time.thread_time()
             scheduler.state()
-            best_s = min(best_s, time.perf_counter() - started_s)
+            best_s = min(best_s, time.thread_time() - started_s)
         times_s.append(best_s)
     assert times_s[1] < 4 * times_s[0], "a walk over blocks would take 64 times as long"

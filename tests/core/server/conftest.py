@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.leftovers import keep
 from tests.support.scripted import write_scripted_model
 from tests.support.server import SCRIPT, ServerProcess
 
@@ -21,6 +22,7 @@ def hash_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProc
     )
     flags = ("--max-step-tokens", "64", "--max-running", "16", "--keep-alive-s", "0.2")
     with ServerProcess(model, folder, *flags) as server:
+        keep(server.process.pid)
         yield server
 
 
@@ -32,4 +34,5 @@ def script_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerPr
     flags = ("--api-key", "secret", "--api-workers", "2", "--max-body-mib", "1")
     flags += ("--max-running", "2", "--max-waiting", "2")
     with ServerProcess(model, folder, *flags) as server:
+        keep(server.process.pid)
         yield server

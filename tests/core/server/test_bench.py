@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -74,12 +73,10 @@ def test_bench_shows_the_servers_own_words_and_names_the_key(script_server: Serv
 def test_progress_of_a_load_is_a_line_now_and_then(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tokenspeed.cli.load_progress.INTERVAL_S", 0.05)
     with LoadProgress(9) as progress:
-        progress.show(1)
-        time.sleep(0.06)
-        progress.show(4)
-        progress.show(5)
+        for done, interval_s in ((1, 3600.0), (4, 0.0), (5, 3600.0)):
+            monkeypatch.setattr("tokenspeed.cli.load_progress.INTERVAL_S", interval_s)
+            progress.show(done)
     assert capsys.readouterr().err == "tokenspeed: 4 of 9 requests done\n"
 
 

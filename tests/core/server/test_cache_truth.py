@@ -125,14 +125,16 @@ def test_a_session_of_another_keys_holder_is_another_session(keyed_server: Serve
 
 def test_what_another_request_is_computing_is_told(server: ServerProcess) -> None:
     """Who is of higher priority does not wait for it."""
-    prompt = text("computing", 1900)
-    with ThreadPoolExecutor(1) as pool:
-        owner = pool.submit(truth_of, server, prompt)
-        deadline_s = time.monotonic() + 10
-        while not server.call(STATE).json()["requests"]:
-            assert time.monotonic() < deadline_s
-        reason, position, cached = truth_of(server, prompt, priority=1)
-        assert owner.result() == ("never_stored", 0, 0)
+    for attempt in range(10):  # on a busy machine the second may come too late
+        prompt = text(f"{attempt} computing", 1900)
+        with ThreadPoolExecutor(1) as pool:
+            owner = pool.submit(truth_of, server, prompt)
+            while not (owner.done() or server.call(STATE).json()["requests"]):
+                pass
+            reason, position, cached = truth_of(server, prompt, priority=1)
+            assert owner.result() == ("never_stored", 0, 0)
+        if reason != "complete":
+            break
     assert (reason, position) == ("computing", cached)
     assert 0 <= cached < 1899
 

@@ -165,7 +165,7 @@ def test_the_anthropic_client_parses_what_it_asked_for(hash_server: ServerProces
         [str(python), str(script), hash_server.url, "hashed"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -102,10 +102,11 @@ def test_grammars_count_their_texts_whatever_their_engine_says() -> None:
     grammars = Grammars(WeightlessEngine(8, 7), "tests/weightless", cache_bytes=10 * ENTRY_BYTES)
     for index in range(100):
         pending = grammars.ask(GrammarSpec("regex", f"{index}"))
-        pending.future.result(10)
+        pending.future.result(60)
         grammars.take(pending)
     assert len(grammars._ready) <= 10
     assert grammars.cached_bytes <= 10 * ENTRY_BYTES
+    grammars.close()
 
 
 def test_habits_and_sums_are_kept_for_the_latest_sessions_only() -> None:

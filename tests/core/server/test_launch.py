@@ -8,6 +8,7 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
+from tests.support.processes import wait_gone
 from tests.support.scripted import write_scripted_model
 from tests.support.server import ServerProcess, run_cli
 
@@ -15,30 +16,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def is_running(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def wait_gone(pids: list[int], timeout_s: float) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while left := [pid for pid in pids if is_running(pid)]:
-        assert time.monotonic() < deadline_s, f"still running: {left}"
-        time.sleep(0.02)
-
-
 def test_a_port_in_use_is_named_before_anything_is_loaded(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        started_s = time.monotonic()
         done = run_cli("serve", str(tmp_path), "--port", str(port))
     assert done.returncode == 2
     assert f"cannot listen on 127.0.0.1:{port}: the port is in use" in done.stderr
     assert len(done.stderr.splitlines()) == 1
-    assert time.monotonic() - started_s < 5
 
 
 def test_a_missing_model_is_one_clear_line_and_leaves_nothing_running(tmp_path: Path) -> None:
@@ -58,15 +42,15 @@ def test_signals_and_deaths(tmp_path: Path) -> None:
             stream.recv(100)
             started_s = time.monotonic()
             assert server.stop(signal.SIGINT) == 0
-        assert time.monotonic() - started_s < 8
-        wait_gone(children, 1)
+        assert time.monotonic() - started_s < 30, "the stream would have taken 40 s"
+        assert wait_gone(children) == []
         assert "Traceback" not in server.log.read_text()
 
     server = ServerProcess(model, tmp_path)
     children = server.children()
     server.process.kill()
     server.process.wait()
-    wait_gone(children, 5)
+    assert wait_gone(children) == []
 
 
 def test_answers_survive_a_killed_engine_and_a_killed_api_process_is_replaced(
@@ -86,7 +70,7 @@ def test_answers_survive_a_killed_engine_and_a_killed_api_process_is_replaced(
 
         victim = _child(server, b"api_process")
         os.kill(victim, signal.SIGKILL)
-        wait_gone([victim], 5)
+        assert wait_gone([victim]) == []
         # The listening socket stays open in the launcher: the request waits for the new process.
         assert server.call("/v1/completions", body).json()["choices"][0]["text"] == calm
         assert "restarted" in server.log.read_text()

@@ -59,7 +59,7 @@ def worker_pid(server: ServerProcess, number: int) -> int:
 
 def wait_written(server: ServerProcess) -> None:
     """Wait until a block is in the host memory of every rank, and no copy is under way."""
-    deadline_s = time.monotonic() + 20
+    deadline_s = time.monotonic() + 60
     while True:
         state = server.call("/v1/engine/state").json()
         (host,) = state["tiers"]
@@ -98,7 +98,7 @@ def test_torchrun_starts_ranks_that_come_back_and_end_in_order(
         assert answer_of(server) == expected
         pids = [*pids, *descendants(server.process.pid)]
         server.stop()
-        assert wait_gone([*pids, second], timeout_s=10.0) == []
+        assert wait_gone([*pids, second]) == []
     log = server.log.read_text()
     assert f"rank 1 (pid {first} on" in log
     assert ("on elsewhere)" in log) is (num_hosts == 2)
@@ -145,12 +145,12 @@ def test_ray_starts_named_actors_and_replaces_one_that_is_killed(
         assert shown[name]["repr_name"] == f"tokenspeed rank 1 of 2 on {socket.gethostname()}"
         os.kill(actor, signal.SIGKILL)
         second = worker_pid(server, 1)
-        assert wait_gone([first], timeout_s=5.0) == []
+        assert wait_gone([first]) == []
         assert answer_of(server) == expected
         assert restarted(server, name)["pid"] != actor
         pids = [*descendants(server.process.pid), second]
         server.stop()
-        assert wait_gone(pids, timeout_s=20.0) == []
+        assert wait_gone(pids) == []
     assert f"rank 1 (pid {first} on" in server.log.read_text()
 
 

@@ -56,5 +56,6 @@ def test_the_histogram_tells_a_good_loop_from_a_bad_one() -> None:
 def test_a_server_measures_itself(hash_server: ServerProcess) -> None:
     name = "tokenspeed_event_loop_lag_seconds_count"
     before = hash_server.metric(name)
-    time.sleep(5 * PERIOD_S)
-    assert hash_server.metric(name) > before
+    deadline_s = time.monotonic() + 60
+    while hash_server.metric(name) <= before:
+        assert time.monotonic() < deadline_s

@@ -48,8 +48,8 @@ def test_two_ranks_answer_and_a_signal_ends_all_in_peace(
         assert len(workers_of(server.process.pid)) == 1
         assert len(answer_of(server)) == 20
         os.killpg(server.process.pid, number)
-        assert server.process.wait(15) == 0
-        assert wait_gone(pids, timeout_s=1.0) == []
+        assert server.process.wait(60) == 0
+        assert wait_gone(pids) == []
     log = server.log.read_text()
     assert "mesh       tp=2 dp=1 ep=1" in log
     assert "is ready on cpu" in log
@@ -69,11 +69,11 @@ def test_the_server_goes_on_over_kill_9_of_any_process_and_ends_with_its_launche
                 gone += [child(server, "engine.process"), *workers_of(server.process.pid)]
             os.kill(victim, signal.SIGKILL)
             assert answer_when_back(server) == expected
-            assert wait_gone(gone, timeout_s=5.0) == [], words
+            assert wait_gone(gone) == [], words
         pids = descendants(server.process.pid)
         assert len(workers_of(server.process.pid)) == 1
         server.process.kill()
-        assert wait_gone(pids, timeout_s=5.0) == []
+        assert wait_gone(pids) == []
 
 
 @pytest.mark.slow
@@ -84,7 +84,7 @@ def test_stopped_processes_die_with_the_launcher_too(model: Path, tmp_path: Path
         os.kill(worker, signal.SIGSTOP)
         os.kill(child(server, "engine.process"), signal.SIGSTOP)
         server.process.kill()
-        assert wait_gone(pids, timeout_s=5.0) == []
+        assert wait_gone(pids) == []
 
 
 def answer_when_back(server: ServerProcess) -> str:

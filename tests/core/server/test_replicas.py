@@ -70,7 +70,7 @@ def command_of(pid: int) -> bytes:
         return b""
 
 
-def wait_until(holds: object, timeout_s: float = 30.0) -> None:
+def wait_until(holds: object, timeout_s: float = 60.0) -> None:
     """Wait until a callable returns true."""
     deadline_s = time.monotonic() + timeout_s
     while not holds():  # type: ignore[operator]
@@ -145,7 +145,7 @@ def test_a_server_without_one_of_its_replicas_is_degraded_and_serves(
     server: ServerProcess,
 ) -> None:
     os.kill(engines(server)[0], signal.SIGKILL)
-    wait_until(lambda: server.call("/health").json()["status"] == "degraded", 5.0)
+    wait_until(lambda: server.call("/health").json()["status"] == "degraded")
     health = server.call("/health")
     assert health.status == 200
     assert "is being started again" in health.json()["reason"]

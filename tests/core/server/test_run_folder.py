@@ -38,7 +38,7 @@ def test_the_folder_of_a_killed_launcher_is_removed_and_a_live_one_kept(short_tm
         "with run_folder() as folder:\n"
         "    os.kill(os.getpid(), 9)\n"
     )
-    subprocess.run([sys.executable, "-c", program, str(short_tmp)], check=False, timeout=60)
+    subprocess.run([sys.executable, "-c", program, str(short_tmp)], check=False, timeout=120)
     assert len(list(short_tmp.iterdir())) == 1
     with run_folder() as first, run_folder() as second:
         assert set(short_tmp.iterdir()) == {first, second}

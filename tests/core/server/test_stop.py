@@ -41,9 +41,9 @@ def test_a_group_signal_ends_streams_with_an_error_and_logs_none(
         os.killpg(server.process.pid, signal.SIGINT)
         os.killpg(server.process.pid, signal.SIGTERM)
         started_s = time.monotonic()
-        assert server.process.wait(15) == 0
-        assert time.monotonic() - started_s < 8
-        reader.join(5)
+        assert server.process.wait(60) == 0
+        assert time.monotonic() - started_s < 60, "the stream would have taken 80 s"
+        reader.join(60)
     events = bodies[0].decode().strip().split("\n\n")
     assert events[-1].startswith('data: {"error":{"message":"the server stops')
     log = server.log.read_text()
@@ -58,7 +58,7 @@ def test_an_answer_that_is_not_streamed_is_503_when_a_stop_cuts_it(
         whole = pool.submit(server.call, "/v1/completions", {**BODY, "stream": False})
         server.wait_metric("tokenspeed_running", 1)
         assert server.stop() == 0
-        answer = whole.result(5)
+        answer = whole.result(60)
     assert answer.status == 503
     assert answer.json()["error"]["type"] == "server_error"
     assert "the server stops before the answer is complete" in answer.json()["error"]["message"]
@@ -82,7 +82,7 @@ def test_bench_ends_with_its_server_at_a_signal(model: Path, tmp_path: Path) -> 
                     bench.send_signal(number)
                 else:
                     os.killpg(bench.pid, number)
-            assert bench.wait(15) == 130
+            assert bench.wait(60) == 130
             assert "Traceback" not in bench.stderr.read(), "reads to the end of all holders"
 
 
@@ -100,7 +100,7 @@ def test_a_server_whose_output_nobody_reads_serves(model: Path, tmp_path: Path) 
             assert time.monotonic() < deadline_s
             time.sleep(0.1)
         server.terminate()
-        assert server.wait(15) == 0
+        assert server.wait(60) == 0
 
 
 def _answers(pid: int) -> bool:

@@ -42,7 +42,7 @@ def test_03_probe_dies(wheels: WheelFolder, unread_model: Path, way: str) -> Non
         code = EXECUTE.format(code=instruction)
     lines = "\n".join(f"    {line}" for line in code.strip().splitlines())
     wheels.install("acme", f"def find():\n{lines}\n\nplugin = None\n", probe='"PACKAGE:find"')
-    result = wheels.tokenspeed("serve", str(unread_model), "--plugins", "acme", timeout_s=60)
+    result = wheels.tokenspeed("serve", str(unread_model), "--plugins", "acme", timeout_s=120)
     assert result.returncode == 4, result.stderr
     assert f"plugin acme (fake-acme 1.2.3) failed at probe: {reason}" in result.stderr
     assert f"[{diagnostic}]" in result.stderr

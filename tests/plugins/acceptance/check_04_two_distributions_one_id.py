@@ -27,7 +27,7 @@ def test_04_two_distributions_one_id(
         entry = f"acme = {package}:plugin"
         second = write_metadata(elsewhere, "fake-acme", "1.2.3", entry, egg=True)
         wheels.at_startup(f"import sys; sys.path.append({str(elsewhere)!r})")
-    result = wheels.tokenspeed("serve", str(unread_model), "--plugins", "acme", timeout_s=30)
+    result = wheels.tokenspeed("serve", str(unread_model), "--plugins", "acme", timeout_s=120)
     assert result.returncode == 4, result.stderr
     assert str(first) in result.stderr
     assert str(second) in result.stderr

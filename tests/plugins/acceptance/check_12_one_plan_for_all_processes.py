@@ -48,7 +48,7 @@ def split(wheels: WheelFolder, tmp_path: Path, mark: str) -> None:
 
 def serve(wheels: WheelFolder, model: Path) -> subprocess.CompletedProcess[str]:
     flags = ("--port", "0", "--plugins", "sdk,acme", "--block-tokens", "16", "--kv-gib", "0.001")
-    return wheels.tokenspeed("serve", str(model), *flags, timeout_s=60)
+    return wheels.tokenspeed("serve", str(model), *flags, timeout_s=120)
 
 
 def ask_worker(wheels: WheelFolder) -> dict[str, Any]:

@@ -30,7 +30,7 @@ def test_14_lock_file(wheels: WheelFolder, unread_model: Path, tmp_path: Path) -
     times = library.stat()
     library.write_bytes(data)
     os.utime(library, ns=(times.st_atime_ns, times.st_mtime_ns))  # size and time are as before
-    result = wheels.tokenspeed(*serve, timeout_s=30)
+    result = wheels.tokenspeed(*serve, timeout_s=120)
     assert result.returncode == 3, result.stderr
     assert f"{package}/_kernels.so differ" in result.stderr
     assert "[plugin-lock-differs]" in result.stderr
@@ -39,6 +39,6 @@ def test_14_lock_file(wheels: WheelFolder, unread_model: Path, tmp_path: Path) -
     assert [row["id"] for row in json.loads(problems.stdout) if row["problem"]] == ["acme"]
 
     library.write_bytes(LIBRARY)
-    import_error = wheels.tokenspeed(*serve, timeout_s=60)
+    import_error = wheels.tokenspeed(*serve, timeout_s=120)
     assert import_error.returncode == 4, import_error.stderr
     assert "[plugin-import-failed]" in import_error.stderr

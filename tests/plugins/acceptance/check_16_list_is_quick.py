@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 DISTRIBUTIONS = 400
 LIMIT_S = 0.150
+NOTHING_S = 0.040
+"""What the interpreter's start takes at the most where the limit holds; a slower machine, or one
+whose cores are shared, has as much longer for the rest."""
 TRIES = 5
 
 
@@ -39,8 +42,10 @@ def test_16_list_is_quick(wheels: WheelFolder, tmp_path: Path) -> None:
     run = [sys.executable, "-m", "tokenspeed", "plugins", "list"]
     nothing = [sys.executable, "-c", "pass"]
     cpu_s(run, environ)  # compiles and reads the files once
-    beyond_s = min(cpu_s(run, environ) - cpu_s(nothing, environ) for _ in range(TRIES))
-    assert beyond_s < LIMIT_S, f"{1000 * beyond_s:.0f} ms"
+    times = [(cpu_s(run, environ), cpu_s(nothing, environ)) for _ in range(TRIES)]
+    beyond_s = min(whole_s - nothing_s for whole_s, nothing_s in times)
+    limit_s = LIMIT_S * max(min(nothing_s for _, nothing_s in times) / NOTHING_S, 1.0)
+    assert beyond_s < limit_s, f"{1000 * beyond_s:.0f} ms, {1000 * limit_s:.0f} allowed here"
     code = "import sys; from tokenspeed.cli import main; main(['plugins', 'list'])\n"
     result = wheels.python(code + "print('torch' in sys.modules, file=sys.stderr)")
     assert result.stderr == "False\n"

@@ -88,6 +88,10 @@ class StepHealth:
         event.record()
         self._launched.put(event)
 
+    def close(self) -> None:
+        """End the thread, once the device has made what it was given."""
+        self._launched.put(None)
+
     def _note_made(self) -> None:
         self._check()
         self._num_well += 1
@@ -96,8 +100,8 @@ class StepHealth:
     def _run(self) -> None:
         """Wait for the device beside the thread that launches: steps may follow each other."""
         try:
-            while True:
-                self._launched.get().synchronize()
+            while (event := self._launched.get()) is not None:
+                event.synchronize()
                 self._note_made()
         except Exception as error:
             self._fail(error)

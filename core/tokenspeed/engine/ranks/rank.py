@@ -122,6 +122,8 @@ class RankExecutor:
 
     def close(self) -> None:
         """Leave the other ranks in peace."""
+        if self._health is not None:
+            self._health.close()
         if self._transfers is not None:
             self._transfers.close()
         if self.plans is not None:

@@ -41,7 +41,7 @@ class Event:
 
     def synchronize(self) -> None:
         """Wait for the end of the step."""
-        assert self._is_made.wait(5.0)
+        assert self._is_made.wait(60)
 
 
 def board() -> HealthBoard:
@@ -50,7 +50,7 @@ def board() -> HealthBoard:
 
 def wait_for(holds: Any) -> None:
     """Wait a moment."""
-    give_up_s = time.monotonic() + 5.0
+    give_up_s = time.monotonic() + 60
     while not holds():
         assert time.monotonic() < give_up_s
         time.sleep(0.001)
@@ -77,6 +77,7 @@ def test_a_step_is_told_when_the_device_has_made_it_and_not_before() -> None:
     wait_for(lambda: told == [1])
     events[1].make()
     wait_for(lambda: told == [1, 2])
+    health.close()
 
 
 def test_a_group_that_broke_in_a_step_under_way_is_told_instead() -> None:
@@ -111,9 +112,9 @@ def test_a_device_that_computes_at_once_raises_in_the_step() -> None:
     assert told == [1]
 
 
-def leading(**numbers: int) -> tuple[LeadingExecutor, Any, HealthBoard]:
+def leading(rank_timeout_s: float = 60.0) -> tuple[LeadingExecutor, Any, HealthBoard]:
     """Rank 0 beside a rank 1 that tells and a rank 2 that does not."""
-    config = replace(EngineConfig(), rank_timeout_s=0.5, **numbers)
+    config = replace(EngineConfig(), rank_timeout_s=rank_timeout_s)
     group: Any = RankGroup(config, None, NUM_WORKERS + 1, ON_THIS_HOST)  # type: ignore[arg-type]
     group._telling = [SimpleNamespace(rank=1, name="rank 1 (pid 4 on b)", well=0)]
     group._channels.readers = (1, 2, 3)
@@ -132,7 +133,7 @@ def test_a_result_waits_until_the_step_went_well_elsewhere() -> None:
         time.sleep(0.02)
         assert not result.done()
         told.write(0, 1)
-        assert result.result(5.0) == "the result"
+        assert result.result(60) == "the result"
     group.close()
 
 
@@ -143,12 +144,12 @@ def test_a_result_is_not_given_when_a_group_elsewhere_broke() -> None:
         time.sleep(0.02)
         group._watch.failure = RankFailure("rank 3 (pid 9 on b) died")
         with pytest.raises(RankFailure, match="rank 3"):
-            result.result(5.0)
+            result.result(60)
     group.close()
 
 
 def test_a_rank_that_does_not_come_to_the_end_of_a_step_is_named() -> None:
-    executor, group, told = leading()
+    executor, group, told = leading(rank_timeout_s=0.5)
     told.write(0, 1)
     assert executor.collect() == "the result"
     with pytest.raises(RankFailure, match=r"rank 1 \(pid 4 on b\) hangs: it has not made step 1"):
@@ -214,7 +215,7 @@ def test_no_token_comes_from_a_step_in_which_a_group_without_rank_0_broke(
         record = Record(engine.engine.executor, lambda: file.touch())
         with pytest.raises(RankFailure, match=r"rank [23] \(pid .*the link broke"):
             engine.generate(PROMPTS[:2], params)
-        assert time.monotonic() - record.broke_s < 5.0
+        assert time.monotonic() - record.broke_s < 60.0
     assert len(record.tokens) == 2
     for prompt, found in zip(PROMPTS, record.tokens.values(), strict=False):
         answer = model.answer(prompt, NUM_TOKENS)

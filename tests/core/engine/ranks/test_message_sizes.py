@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 GROUP = "2 ranks, 1 hosts, float32"
 SMALL, LARGE = "t/small", "t/large"
+PACE_S = 0.05
+"""Longer than a busy machine keeps a thread waiting in most calls."""
 
 
 class Paced(ThreadCommunicator):
@@ -56,11 +58,11 @@ class Paced(ThreadCommunicator):
 
 
 class FastWhenSmall(Paced):
-    pace = staticmethod(lambda num_bytes: 0.0 if num_bytes < 1 << 17 else 0.01)
+    pace = staticmethod(lambda num_bytes: 0.0 if num_bytes < 1 << 17 else PACE_S)
 
 
 class FastWhenLarge(Paced):
-    pace = staticmethod(lambda num_bytes: 0.01 if num_bytes < 1 << 17 else 0.0)
+    pace = staticmethod(lambda num_bytes: PACE_S if num_bytes < 1 << 17 else 0.0)
 
 
 class Fused(ThreadCommunicator):

@@ -41,8 +41,10 @@ PROMPTS = [[index * 7 % 90, index, 3] * (4 + index * 3) for index in range(5)]
 SEEDED = SamplingParams(temperature=1.0, seed=5, max_tokens=60)
 GREEDY = SamplingParams(temperature=0.0, max_tokens=24)
 SCORED = SamplingParams(temperature=0.0, max_tokens=8, prompt_logprobs=1)
-NAMED_S = 5.0
-TWO = {"tp": 2, "rank_timeout_s": 3.0, "plugins": ("sdk", "reference")}
+HANGS_S = 3.0
+NAMED_S = 30.0
+"""The time that a machine of tests may take over what an idle one does in HANGS_S."""
+TWO = {"tp": 2, "rank_timeout_s": 60.0, "plugins": ("sdk", "reference")}
 
 
 @pytest.fixture
@@ -56,7 +58,7 @@ def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     model = write_scripted_model(
         tmp_path / "faulty", architectures=["FaultyRanksForCausalLM"], step_ms=4
     )
-    return {"model": model, "model_module": ("rank_faults",), **TWO}
+    return {"model": model, "model_module": ("rank_faults",), **TWO, "rank_timeout_s": HANGS_S}
 
 
 def llm(model: Path, **settings: Any) -> LLM:
@@ -94,7 +96,7 @@ def test_closing_ends_the_workers_in_peace(
         assert len(workers) == 1
         engine.generate(PROMPTS, GREEDY)
         started_s = time.monotonic()
-    assert time.monotonic() - started_s < 2.0
+    assert time.monotonic() - started_s < NAMED_S
     assert wait_gone(workers, timeout_s=0) == []
     assert "ERROR" not in caplog.text
 
@@ -286,12 +288,12 @@ def test_streams_go_on_over_a_rank_that_is_killed_or_stopped(
 
         assert disturbed(engine, disturb) == expected
         assert engine.supervisor.num_restarts == 1
-        assert wait_gone([worker, pid], timeout_s=2.0) == []
+        assert wait_gone([worker, pid]) == []
         again = engine.supervisor.pid
         assert again is not None
         workers = workers_of(again)
         assert len(workers) == 1
-    assert wait_gone([again, *workers], timeout_s=2.0) == []
+    assert wait_gone([again, *workers]) == []
 
 
 @pytest.mark.slow
@@ -322,4 +324,4 @@ def test_a_rank_that_hangs_or_raises_in_a_step_is_named_and_others_streams_go_on
 def no_worker_is_left() -> Iterator[None]:
     """Whatever a test does, its engine leaves no process behind."""
     yield
-    assert wait_gone(workers_of(os.getpid()), timeout_s=5.0) == []
+    assert wait_gone(workers_of(os.getpid())) == []

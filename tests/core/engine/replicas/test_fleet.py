@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -105,11 +106,12 @@ def test_suspects_of_a_replica_that_stays_down_go_on_elsewhere_on_trial(
         while not fleet.replicas[2].frontend.live_requests:
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.1)
-        spawn = supervisor._spawn
-        supervisor._spawn = lambda fd: time.sleep(2.0) or spawn(fd)  # type: ignore[method-assign,func-returns-value]
+        spawn, are_read = supervisor._spawn, threading.Event()
+        supervisor._spawn = lambda fd: are_read.wait(60) and spawn(fd)  # type: ignore[method-assign,assignment,return-value]
         engines.kill(2)
         assert await readers == expected
         assert fleet.replicas[2].away_since_s is not None, "they did not wait for it"
+        are_read.set()
         supervisor._spawn = spawn  # type: ignore[method-assign]
         await all_here(fleet)
 
